@@ -1,0 +1,57 @@
+"""The `framedex` command: a group whose stages are imported only when they are called."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from typing import Any
+
+import click
+
+from framedex import __version__
+from framedex.errors import FramedexError
+
+COMMANDS = {
+    "index": ("framedex.indexer.cli", "Probe videos into an index."),
+    "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
+    "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
+}
+
+
+class Stages(click.Group):
+    """A click group that knows its commands by name and imports them late."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[name][0]), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FramedexError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt:
+            click.echo("interrupted; what was written so far stays, and a rerun does the rest", err=True)
+            sys.exit(1)
+
+
+@click.group(cls=Stages, epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 done with more failures than allowed.")
+@click.version_option(__version__, prog_name="framedex")
+@click.option("-v", "--verbose", is_flag=True, help="Log more, to stderr.")
+def main(verbose: bool) -> None:
+    """Frame-exact video datasets: index, shard, verify, load."""
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )

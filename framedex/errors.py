@@ -1,0 +1,86 @@
+"""The errors framedex raises: each says what, where, what was found, what is allowed, and what mends it."""
+
+from __future__ import annotations
+
+
+class FramedexError(Exception):
+    """Base of every error meant for the person at the keyboard.
+
+    `what` is one sentence; the other parts are optional and appear only where they help.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        found: object = None,
+        allowed: object = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.what, self.where, self.found, self.allowed, self.remedy = what, where, found, allowed, remedy
+        super().__init__(self.text())
+
+    def text(self) -> str:
+        """Return the message as one line a part."""
+        parts = [self.what if self.where is None else f"{self.where}: {self.what}"]
+        if self.found is not None:
+            parts.append(f"  found:   {self.found}")
+        if self.allowed is not None:
+            parts.append(f"  allowed: {self.allowed}")
+        if self.remedy is not None:
+            parts.append(f"  remedy:  {self.remedy}")
+        return "\n".join(parts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by parts: these errors cross process borders."""
+        return _rebuild, (type(self), self.__dict__.copy(), self.args)
+
+
+def _rebuild(cls: type[FramedexError], state: dict[str, object], args: tuple[object, ...]) -> FramedexError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class SourceError(FramedexError):
+    """A source given on the command line or in a listing cannot be understood."""
+
+
+class MediaError(FramedexError):
+    """One medium cannot be used. `kind` is a short stable word, `refused` tells readable from broken."""
+
+    def __init__(self, kind: str, what: str, *, refused: bool = False, where: str | None = None) -> None:
+        self.kind, self.refused = kind, refused
+        super().__init__(what, where=where)
+
+
+class FormatError(FramedexError):
+    """An index or a dataset on disk is not one, or is of another major version."""
+
+
+class OutputError(FramedexError):
+    """The output folder cannot be written, or holds something else."""
+
+
+class PolicyError(FramedexError):
+    """A sampling policy or a clip request is malformed or asks for what does not exist."""
+
+
+class StaleError(FramedexError):
+    """A source changed after it was indexed."""
+
+
+class DecodeError(FramedexError):
+    """A clip's byte ranges did not yield the frames that the manifest promises."""
+
+
+class MissingExtraError(FramedexError):
+    """An optional library is not installed; the remedy names the extra."""
+
+    def __init__(self, library: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs {library}, which is not installed",
+            remedy=f"pip install 'framedex[{extra}]'",
+        )

@@ -1,0 +1,84 @@
+"""Reading bit fields: one string at a time (parameter sets), or one field of many strings at once (slice headers)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+HEADER_BYTES = 48  # enough for every slice header field read here, up to the picture order count
+_WINDOW = 8
+
+
+class BitReader:
+    """Read an RBSP (emulation prevention removed) bit by bit. Raises ValueError past its end."""
+
+    def __init__(self, rbsp: bytes) -> None:
+        self._value = int.from_bytes(rbsp, "big")
+        self._left = 8 * len(rbsp)
+
+    def u(self, bits: int) -> int:
+        """Read an unsigned integer of `bits` bits."""
+        if bits > self._left:
+            raise ValueError("the parameter set ends too early")
+        self._left -= bits
+        return (self._value >> self._left) & ((1 << bits) - 1)
+
+    def flag(self) -> bool:
+        """Read one bit."""
+        return bool(self.u(1))
+
+    def ue(self) -> int:
+        """Read an unsigned Exp-Golomb code (H.264 9.1)."""
+        zeros = 0
+        while not self.u(1):
+            zeros += 1
+            if zeros > 32:
+                raise ValueError("an Exp-Golomb code longer than 32 bits")
+        return (1 << zeros) - 1 + self.u(zeros)
+
+    def se(self) -> int:
+        """Read a signed Exp-Golomb code (H.264 9.1.1)."""
+        code = self.ue()
+        return (code + 1) // 2 if code % 2 else -(code // 2)
+
+
+class BitColumns:
+    """Read the same fields from n bit strings in step: every method returns int64 [n].
+
+    Strings are the leading bytes of slice NAL units, without their NAL header and without emulation prevention,
+    zero-padded to `HEADER_BYTES`. Rows may stand at different bit positions, as Exp-Golomb codes make them.
+    """
+
+    def __init__(self, heads: list[bytes]) -> None:
+        padded = b"".join(head[:HEADER_BYTES].ljust(HEADER_BYTES + _WINDOW, b"\0") for head in heads)
+        self._bytes = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES + _WINDOW)
+        self._position = np.zeros(len(heads), np.int64)
+
+    def _peek(self) -> NDArray[np.uint64]:
+        """Return the next 57 or more bits of each row, left-aligned in uint64 [n]."""
+        byte = np.minimum(self._position >> 3, HEADER_BYTES)
+        window = np.take_along_axis(self._bytes, byte[:, None] + np.arange(_WINDOW), axis=1)
+        words = window.copy().view(">u8")[:, 0].astype(np.uint64)
+        return words << (self._position & 7).astype(np.uint64)
+
+    def u(self, bits: int | NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Read `bits` bits (0 to 32, may differ by row) from the rows in `where`; others read nothing and give 0."""
+        count = np.broadcast_to(np.asarray(bits, np.int64), self._position.shape)
+        if where is not None:
+            count = np.where(where, count, 0)
+        shift = (64 - np.maximum(count, 1)).astype(np.uint64)
+        values = np.where(count > 0, (self._peek() >> shift).astype(np.int64), 0)
+        self._position = self._position + count
+        return values
+
+    def ue(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Read an unsigned Exp-Golomb code of up to 28 leading zeros from the rows in `where`; others give 0."""
+        window = self._peek()
+        top = (window >> np.uint64(32)).astype(np.float64)
+        zeros = np.minimum(np.where(top > 0, 32 - np.frexp(top)[1], 28), 28).astype(np.int64)
+        values = (window >> (63 - 2 * zeros).astype(np.uint64)).astype(np.int64) - 1
+        length = 2 * zeros + 1
+        if where is not None:
+            values, length = np.where(where, values, 0), np.where(where, length, 0)
+        self._position = self._position + length
+        return values

@@ -1,0 +1,296 @@
+"""H.264 (ITU-T H.264, ISO/IEC 14496-10): start points, references, fields and output order from NAL units."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.nal import ParameterSets, join_length_prefixed, split_length_prefixed, unescape
+from framedex.indexer.bitstream.pictures import (
+    CLOSED_START,
+    NO_START,
+    OPEN_START,
+    BitstreamError,
+    Pictures,
+    segments,
+    unwrap_order_counts,
+)
+
+SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
+RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
+INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
+HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
+ENCODER_VERSION = re.compile(rb"x264 - core \d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sps:
+    """The fields of a sequence parameter set (7.3.2.1.1) that slice headers depend on."""
+
+    separate_colour_planes: bool
+    frame_num_bits: int
+    order_count_type: int
+    order_count_bits: int
+    frames_only: bool
+
+
+def parse_sps(nal: bytes) -> tuple[int, Sps]:
+    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header byte included. Raises ValueError."""
+    bits = BitReader(unescape(nal[1:]))
+    profile = bits.u(8)
+    bits.u(16)
+    sps_id, separate_planes = bits.ue(), False
+    if profile in HIGH_PROFILES:
+        chroma = bits.ue()
+        separate_planes = chroma == 3 and bits.flag()
+        bits.ue()
+        bits.ue()
+        bits.flag()
+        if bits.flag():
+            for index in range(8 if chroma != 3 else 12):
+                if bits.flag():
+                    _skip_scaling_list(bits, 16 if index < 6 else 64)
+    frame_num_bits = bits.ue() + 4
+    count_type, count_bits = bits.ue(), 0
+    if count_type == 0:
+        count_bits = bits.ue() + 4
+    elif count_type == 1:
+        bits.flag()
+        bits.se()
+        bits.se()
+        for _ in range(bits.ue()):
+            bits.se()
+    bits.ue()
+    bits.flag()
+    bits.ue()
+    bits.ue()
+    return sps_id, Sps(
+        separate_colour_planes=separate_planes,
+        frame_num_bits=frame_num_bits,
+        order_count_type=count_type,
+        order_count_bits=count_bits,
+        frames_only=bits.flag(),
+    )
+
+
+def _skip_scaling_list(bits: BitReader, size: int) -> None:
+    last = following = 8
+    for _ in range(size):
+        if following:
+            following = (last + bits.se()) % 256
+        last = following or last
+
+
+def parse_pps(nal: bytes) -> tuple[int, int]:
+    """Return (pic_parameter_set_id, seq_parameter_set_id) of a PPS NAL unit (7.3.2.2). Raises ValueError."""
+    bits = BitReader(unescape(nal[1:]))
+    return bits.ue(), bits.ue()
+
+
+def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
+    """Return (NAL length size, parameter sets) of an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 5.3.3.1).
+
+    Raises ValueError for anything else, Annex B among it.
+    """
+    if len(record) < 7 or record[0] != 1:
+        raise ValueError("not an AVC decoder configuration record")
+    nals, at = [], 5
+    for mask in (0x1F, 0xFF):
+        if at >= len(record):
+            raise ValueError("the AVC decoder configuration record ends too early")
+        count, at = record[at] & mask, at + 1
+        for _ in range(count):
+            end = at + 2 + int.from_bytes(record[at : at + 2], "big")
+            if end > len(record):
+                raise ValueError("the AVC decoder configuration record ends too early")
+            nals.append(record[at + 2 : end])
+            at = end
+    return (record[4] & 3) + 1, [nal for nal in nals if nal]
+
+
+def sei_payloads(nal: bytes) -> list[tuple[int, bytes]]:
+    """Return the (payloadType, payload) pairs of an SEI NAL unit, header byte included (7.3.2.3.1)."""
+    rbsp, at, found = unescape(nal[1:]), 0, []
+    while at + 2 <= len(rbsp) and rbsp[at:] != b"\x80":
+        numbers = []
+        for _ in range(2):
+            value = 0
+            while at < len(rbsp) and rbsp[at] == 255:
+                value, at = value + 255, at + 1
+            if at >= len(rbsp):
+                return found
+            numbers.append(value + rbsp[at])
+            at += 1
+        kind, size = numbers
+        found.append((kind, rbsp[at : at + size]))
+        at += size
+    return found
+
+
+class H264Scanner:
+    """Collect slice headers, parameter sets and SEI of length-prefixed H.264 packets. See `pictures.Scanner`."""
+
+    def __init__(self, configuration: bytes) -> None:
+        try:
+            self._length_size, nals = parse_configuration(configuration)
+        except ValueError as error:
+            raise BitstreamError("parameter_sets", str(error)) from error
+        self._sets = ParameterSets()
+        for nal in nals:
+            self._meet(nal, None)
+        self._packets = 0
+        self._slice_packet: list[int] = []
+        self._slice_header: list[int] = []
+        self._slice_head: list[bytes] = []
+        self._recovery: set[int] = set()
+        self._encoder_sei: bytes | None = None
+
+    def feed(self, data: bytes) -> None:
+        number = self._packets
+        self._packets += 1
+        try:
+            spans = split_length_prefixed(data, self._length_size)
+        except ValueError as error:
+            raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
+        for start, end in spans:
+            header = data[start]
+            kind = header & 31
+            if kind in (SLICE, IDR):
+                head = data[start + 1 : min(end, start + 1 + HEADER_BYTES)]
+                self._slice_packet.append(number)
+                self._slice_header.append(header)
+                self._slice_head.append(unescape(head) if b"\0\0\3" in head else head)
+            elif kind == SEI:
+                self._meet_sei(data[start:end], number)
+            elif kind in (SPS, PPS):
+                self._meet(data[start:end], number)
+            elif kind == PARTITION_A:
+                raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
+
+    def _meet(self, nal: bytes, packet: int | None) -> None:
+        if nal[0] & 31 not in (SPS, PPS):
+            return
+        try:
+            key = (nal[0] & 31, (parse_sps if nal[0] & 31 == SPS else parse_pps)(nal)[0])
+        except ValueError as error:
+            raise BitstreamError("damaged", f"parameter set: {error}", damaged=True) from error
+        if packet is None:
+            self._sets.configure(key, nal)
+        else:
+            self._sets.meet(key, nal, packet)
+
+    def _meet_sei(self, nal: bytes, packet: int) -> None:
+        for kind, payload in sei_payloads(nal):
+            if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
+                self._recovery.add(packet)
+            elif kind == USER_DATA_UNREGISTERED and packet == 0 and ENCODER_VERSION.search(payload):
+                self._encoder_sei = nal
+
+    def finish(self) -> Pictures:
+        n = self._packets
+        packet = np.array(self._slice_packet, np.int64)
+        header = np.array(self._slice_header, np.int64)
+        slices = np.bincount(packet, minlength=n)
+        if n and not slices.all():
+            raise BitstreamError("damaged", f"packet {int(np.argmin(slices > 0))} holds no picture", damaged=True)
+        fields = self._parse_slices(header)
+        self._check_one_picture_a_packet(packet, fields)
+
+        idr = np.bincount(packet[header & 31 == IDR], minlength=n) > 0
+        referenced = np.bincount(packet[header >> 5 & 3 != 0], minlength=n) > 0
+        inter = np.bincount(packet[~np.isin(fields["slice_type"], INTRA_SLICE_TYPES)], minlength=n) > 0
+        recovery = np.isin(np.arange(n), list(self._recovery)) & ~inter
+        start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
+
+        first = np.searchsorted(packet, np.arange(n))
+        order = self._order_counts({name: column[first] for name, column in fields.items()}, idr, referenced)
+        segment = segments(start)
+        behind = np.maximum(segment, 0)
+        leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind])
+        starts = np.flatnonzero(start != NO_START)
+        if (changed := self._sets.changed(starts.tolist())) is not None:
+            (kind, set_id), where = changed
+            name = "SPS" if kind == SPS else "PPS"
+            raise BitstreamError("parameter_sets", f"{name} {set_id} changes its content at packet {where}")
+        preamble = self._sets.missing_at(starts.tolist()) + ([self._encoder_sei] if self._encoder_sei else [])
+        return Pictures(
+            start=start,
+            non_reference=~referenced,
+            leading=leading,
+            skipped=leading & (segment == 0),
+            field_coded=np.bincount(packet[fields["field"] != 0], minlength=n) > 0,
+            period=np.cumsum(idr),
+            order=order,
+            preamble=join_length_prefixed(preamble, self._length_size),
+            inband_sets=any(self._sets.configured.get(key) != nal for key, nal in self._sets.inband.items()),
+        )
+
+    def _parse_slices(self, header: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Return the slice header fields (7.3.3) up to the picture order count, an int64 column each."""
+        columns = BitColumns(self._slice_head)
+        first_mb, slice_type, pps_id = columns.ue(), columns.ue(), columns.ue()
+        sps = self._sps_by_pps(pps_id)
+        lookup = {name: np.zeros(len(header), np.int64) for name in Sps.__dataclass_fields__}
+        for pps, fields in sps.items():
+            rows = pps_id == pps
+            for name, column in lookup.items():
+                column[rows] = getattr(fields, name)
+        columns.u(np.where(lookup["separate_colour_planes"] > 0, 2, 0))
+        frame_num = columns.u(lookup["frame_num_bits"])
+        field = columns.u(1, where=lookup["frames_only"] == 0)
+        bottom = columns.u(1, where=field != 0)
+        columns.ue(where=header & 31 == IDR)
+        order_lsb = columns.u(lookup["order_count_bits"])
+        return {
+            "first_mb": first_mb,
+            "slice_type": slice_type,
+            "frame_num": frame_num,
+            "field": field,
+            "bottom": bottom,
+            "order_lsb": order_lsb,
+            "order_count_type": lookup["order_count_type"],
+            "order_count_bits": lookup["order_count_bits"],
+        }
+
+    def _sps_by_pps(self, pps_id: NDArray[np.int64]) -> dict[int, Sps]:
+        in_force = self._sets.in_force()
+        found = {}
+        for pps in np.unique(pps_id).tolist():
+            nal = in_force.get((PPS, pps))
+            sps_nal = in_force.get((SPS, parse_pps(nal)[1])) if nal else None
+            if sps_nal is None:
+                raise BitstreamError("parameter_sets", f"slices refer to PPS {pps}, which (or whose SPS) is missing")
+            found[pps] = parse_sps(sps_nal)[1]
+        return found
+
+    @staticmethod
+    def _check_one_picture_a_packet(packet: NDArray[np.int64], fields: dict[str, NDArray[np.int64]]) -> None:
+        """Refuse packets that hold half a picture (one field) or two."""
+        first = fields["first_mb"] == 0
+        halves = np.where(fields["field"][first] != 0, 1, 2)
+        count = np.bincount(packet[first], weights=halves, minlength=int(packet.max(initial=-1)) + 1)
+        wrong = np.flatnonzero(count != 2)
+        if len(wrong):
+            number = int(wrong[0])
+            if count[number] == 1:
+                raise BitstreamError("field_coding", f"packet {number} holds a single field, not a whole picture")
+            if count[number] == 0:
+                raise BitstreamError("damaged", f"packet {number} lacks its first slice", damaged=True)
+            raise BitstreamError("packing", f"packet {number} holds more than one picture")
+
+    @staticmethod
+    def _order_counts(
+        first: dict[str, NDArray[np.int64]], idr: NDArray[np.bool_], referenced: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return int64 [n]: output order within a period (8.2.1) from each picture's first slice."""
+        kinds = set(np.unique(first["order_count_type"]).tolist())
+        if kinds <= {2}:  # 8.2.1.3: output order is decode order
+            return np.arange(len(idr), dtype=np.int64)
+        bits = set(np.unique(first["order_count_bits"]).tolist())
+        if kinds != {0} or len(bits) != 1:
+            raise BitstreamError("output_order", f"picture order count types {sorted(kinds)} are not read yet")
+        return unwrap_order_counts(first["order_lsb"], bits.pop(), idr, referenced)

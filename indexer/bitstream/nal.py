@@ -1,0 +1,115 @@
+"""NAL units: splitting packets and configuration records, emulation prevention, parameter sets in force."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+Span = tuple[int, int]
+
+START_CODE = b"\0\0\1"
+
+
+def split_length_prefixed(data: bytes, length_size: int) -> list[Span]:
+    """Return the (start, end) of each NAL unit in a length-prefixed packet (ISO/IEC 14496-15 5.3.3).
+
+    Units that hold Annex-B start codes inside (some cameras wrap a whole access unit in one prefix) are split
+    there, as FFmpeg's decoders do. Raises ValueError where the lengths do not tile the packet.
+    """
+    spans: list[Span] = []
+    at, size = 0, len(data)
+    while at < size:
+        start = at + length_size
+        end = start + int.from_bytes(data[at:start], "big")
+        if start > size or end > size:
+            raise ValueError(f"a NAL unit at byte {at} claims {end - start} bytes, {max(size - start, 0)} are left")
+        if data.find(START_CODE, start, end) < 0:
+            if end > start:
+                spans.append((start, end))
+        else:
+            spans.extend(split_annex_b(data, start, end))
+        at = end
+    return spans
+
+
+def split_annex_b(data: bytes, start: int = 0, end: int | None = None) -> list[Span]:
+    """Return the (start, end) of each NAL unit between start codes (H.264 Annex B), trailing zeros stripped.
+
+    What stands before the first start code counts as a unit of its own when it is not empty.
+    """
+    end = len(data) if end is None else end
+    spans: list[Span] = []
+    while start < end:
+        code = data.find(START_CODE, start, end)
+        stop = end if code < 0 else code
+        last = stop
+        while last > start and data[last - 1] == 0:
+            last -= 1
+        if last > start:
+            spans.append((start, last))
+        if code < 0:
+            break
+        start = code + 3
+    return spans
+
+
+def unescape(nal: bytes) -> bytes:
+    """Remove emulation prevention bytes (H.264 7.3.1): 00 00 03 becomes 00 00."""
+    return nal.replace(b"\0\0\3", b"\0\0")
+
+
+def join_length_prefixed(nals: Iterable[bytes], length_size: int) -> bytes:
+    """Return the units as one length-prefixed byte string."""
+    return b"".join(len(nal).to_bytes(length_size, "big") + nal for nal in nals)
+
+
+@dataclass(slots=True)
+class ParameterSets:
+    """Parameter sets by (NAL type, id): what the configuration record holds, what packets carry, and whether they agree.
+
+    A decoder that starts in the middle must be in the state that the parameter sets before it made. That state is
+    the same at every start when no id ever changes its content (`changed` is empty), apart from sets that only
+    some packets carry: those go into the preamble.
+    """
+
+    configured: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    inband: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    carriers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    rewritten: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def configure(self, key: tuple[int, int], nal: bytes) -> None:
+        """Note a set of the configuration record."""
+        self.configured.setdefault(key, nal.rstrip(b"\0"))
+
+    def meet(self, key: tuple[int, int], nal: bytes, packet: int) -> None:
+        """Note a set that a packet carries."""
+        nal = nal.rstrip(b"\0")
+        if self.inband.setdefault(key, nal) != nal:
+            self.rewritten.setdefault(key, packet)
+        self.carriers.setdefault(key, []).append(packet)
+
+    def in_force(self) -> dict[tuple[int, int], bytes]:
+        """Return the sets that packets are decoded with: in-band ones replace those of the record."""
+        return self.configured | self.inband
+
+    def changed(self, starts: Iterable[int]) -> tuple[tuple[int, int], int] | None:
+        """Return the first (key, packet) at which a set changes in a way that a later start would not see, or None.
+
+        A set that differs from the record's is harmless when every start point carries it.
+        """
+        if self.rewritten:
+            return min(self.rewritten.items(), key=lambda item: item[1])
+        every = set(starts)
+        for key, nal in self.inband.items():
+            if self.configured.get(key, nal) != nal and not every <= set(self.carriers[key]):
+                return key, self.carriers[key][0]
+        return None
+
+    def missing_at(self, starts: Iterable[int]) -> list[bytes]:
+        """Return the in-band sets that a decoder starting late would lack: not configured, not at every start."""
+        every = set(starts)
+        return [
+            nal
+            for key, nal in sorted(self.inband.items())
+            if key not in self.configured and not every <= set(self.carriers[key])
+        ]

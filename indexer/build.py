@@ -1,0 +1,304 @@
+"""Build or refresh an index: what is to do → engine → parts."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from framedex import __version__
+from framedex.errors import OutputError, SourceError
+from framedex.indexer.discover import Listed, default_root, discover, media_id, relative_uri
+from framedex.indexer.engines import Outcome, run_local
+from framedex.indexer.fingerprint import is_same_file
+from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index
+from framedex.indexer.parts import (
+    PartWriter,
+    library_versions,
+    part_numbers,
+    part_path,
+    remove_unfinished,
+    table_of,
+    write_json_aside,
+)
+from framedex.indexer.probe import Row, probe_medium
+from framedex.indexer.schema import (
+    DELTA_COLUMNS,
+    FAILED,
+    FORMAT,
+    FRAMES,
+    FRAMES_PER_ROW_GROUP,
+    LISTING,
+    OK,
+    REFUSED,
+    SCHEMA_VERSION,
+    VIDEOS,
+)
+
+FLUSH_PACKETS, FLUSH_MEDIA, FLUSH_SECONDS = 2_000_000, 2_000, 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexOptions:
+    """What an index run is asked to do.
+
+    root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
+    timeout_seconds: for each medium. on_progress: called with (done, total) after each medium.
+    """
+
+    sources: Sequence[str]
+    out: Path
+    root: str | None = None
+    label_from_parent: bool = False
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    timeout_seconds: float | None = 600.0
+    on_progress: Callable[[int, int], None] = lambda done, total: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a run has to do: the mentions of media, and which uris to probe, with their paths."""
+
+    root: str
+    listed: list[Listed]
+    probe: dict[str, str]
+    unchanged: int
+
+
+@dataclass(slots=True, kw_only=True)
+class IndexReport:
+    """What a run did: the media probed, by outcome, and those left as they were."""
+
+    out: Path
+    root: str
+    unchanged: int
+    ok: int = 0
+    refused: int = 0
+    failed: int = 0
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+    def count(self, row: Row) -> None:
+        """Add one probed medium."""
+        if row["status"] == OK:
+            self.ok += 1
+            return
+        if row["status"] == REFUSED:
+            self.refused += 1
+        else:
+            self.failed += 1
+        self.problems.append({key: row[key] for key in ("uri", "status", "error_kind", "error_message")})
+
+
+def plan_work(options: IndexOptions) -> Work:
+    """Find the media and compare them with what an index at `out` already holds. Writes nothing."""
+    known: dict[str, dict[str, Any]] = {}
+    root = options.root and os.path.abspath(options.root)
+    if (options.out / HEADER).exists():
+        index = Index(options.out)
+        if root is not None and root != index.root:
+            raise OutputError(
+                "the index was made relative to another root",
+                where=str(options.out),
+                found=root,
+                allowed=index.root,
+                remedy="leave out --root, or write a new index",
+            )
+        root = index.root
+        columns = ["uri", "status", "probed_by", "size_bytes", "mtime_ns", "fingerprint"]
+        known = {row["uri"]: row for row in index.videos.select(columns).to_pylist()}
+    elif options.out.exists() and (not options.out.is_dir() or _holds_something(options.out)):
+        raise OutputError(
+            "the output folder holds something else than an index",
+            where=str(options.out),
+            remedy="choose a new or empty folder",
+        )
+    listed = discover(options.sources, root=options.root, label_from_parent=options.label_from_parent)
+    root = root or default_root(options.sources)
+    paths = {relative_uri(item.path, root): item.path for item in listed}
+    probe = {uri: path for uri, path in paths.items() if not _is_unchanged(path, known.get(uri))}
+    return Work(root=root, listed=listed, probe=probe, unchanged=len(paths) - len(probe))
+
+
+def _holds_something(folder: Path) -> bool:
+    return any(path.name != ".lock" and not path.name.startswith(".writing-") for path in folder.iterdir())
+
+
+def _is_unchanged(path: str, known: dict[str, Any] | None) -> bool:
+    """Return whether a known row still describes the file.
+
+    Failed media are always probed again, refused ones by another version of framedex, which may cover them.
+    """
+    if known is None or known["status"] == FAILED:
+        return False
+    if known["status"] == REFUSED and known["probed_by"] != __version__:
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return is_same_file(
+            descriptor,
+            size_bytes=known["size_bytes"],
+            mtime_ns=known["mtime_ns"],
+            expected=known["fingerprint"],
+        )
+    finally:
+        os.close(descriptor)
+
+
+def build_index(options: IndexOptions) -> IndexReport:
+    """Probe what is new, changed or failed, and write it as new parts. Raises OutputError, SourceError, FormatError.
+
+    Parts appear while the run goes on; a killed run keeps those, and the next one does the rest.
+    """
+    work = plan_work(options)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with _exclusive(options.out):
+        for folder in (options.out, options.out / VIDEOS_FOLDER, options.out / FRAMES_FOLDER):
+            remove_unfinished(folder)
+        header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": work.root}
+        if not (options.out / HEADER).exists():
+            write_json_aside(options.out / HEADER, header | {"libraries": library_versions()})
+        _write_listing(options.out, work)
+        report = IndexReport(out=options.out, root=work.root, unchanged=work.unchanged)
+        parts = PartPairs(options.out)
+        uris = list(work.probe)
+        outcomes = run_local(
+            probe_medium,
+            [work.probe[uri] for uri in uris],
+            workers=max(1, min(options.workers, len(uris))),
+            timeout_seconds=options.timeout_seconds,
+        )
+        try:
+            for number, (uri, outcome) in enumerate(zip(uris, outcomes if uris else [], strict=True), 1):
+                video, frames = _rows(uri, outcome)
+                parts.add(video, frames)
+                report.count(video)
+                options.on_progress(number, len(uris))
+        finally:
+            parts.flush()
+        return report
+
+
+@contextlib.contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Hold the folder for this run alone."""
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OutputError(
+                "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"
+            ) from error
+        yield
+
+
+def _rows(uri: str, outcome: Outcome[str, tuple[Row, Row]]) -> tuple[Row, Row]:
+    """Return the rows of a probed medium, or those of a failure where the probe itself died."""
+    if outcome.result is not None:
+        video, frames = outcome.result
+    else:
+        video = {"stream_index": -1, "status": FAILED, "error_kind": outcome.kind, "error_message": outcome.message}
+        frames = {"pts": [], "offset": [], "size": [], "flags": []}
+    identity = {"media_id": media_id(uri), "uri": uri, "probed_by": __version__}
+    return video | identity, frames | {"media_id": identity["media_id"]}
+
+
+class PartPairs:
+    """Writes rows as pairs of parts: frames first, then videos, which makes the pair visible."""
+
+    def __init__(self, index: Path) -> None:
+        self._folders = index / VIDEOS_FOLDER, index / FRAMES_FOLDER
+        existing = part_numbers(self._folders[0])
+        self._number = max(existing, default=-1) + 1
+        self._clear()
+
+    def _clear(self) -> None:
+        self._videos: list[Row] = []
+        self._frames: list[Row] = []
+        self._packets = 0
+        self._since = time.monotonic()
+
+    def add(self, video: Row, frames: Row) -> None:
+        """Take one medium; write a pair of parts when enough has gathered."""
+        self._videos.append(video)
+        self._frames.append(frames)
+        self._packets += len(frames["pts"])
+        waited = time.monotonic() - self._since
+        if self._packets >= FLUSH_PACKETS or len(self._videos) >= FLUSH_MEDIA or waited >= FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered."""
+        if not self._videos:
+            return
+        videos, frames = (part_path(folder, self._number) for folder in self._folders)
+        writer = PartWriter(frames, FRAMES, version=SCHEMA_VERSION, delta=DELTA_COLUMNS)
+        for rows in self._row_groups():
+            writer.write(table_of(rows, FRAMES))
+        writer.commit()
+        writer = PartWriter(videos, VIDEOS, version=SCHEMA_VERSION)
+        writer.write(table_of(self._videos, VIDEOS))
+        writer.commit()
+        self._number += 1
+        self._clear()
+
+    def _row_groups(self) -> Iterator[list[Row]]:
+        """Yield the frames rows in groups of about FRAMES_PER_ROW_GROUP packets."""
+        group: list[Row] = []
+        packets = 0
+        for row in self._frames:
+            if group and packets + len(row["pts"]) > FRAMES_PER_ROW_GROUP:
+                yield group
+                group, packets = [], 0
+            group.append(row)
+            packets += len(row["pts"])
+        yield group
+
+
+def _write_listing(out: Path, work: Work) -> None:
+    """Write the listing anew: this run's mentions, and those of media that this run does not name."""
+    rows: list[Row] = []
+    seen: dict[str, int] = {}
+    for item in work.listed:
+        identity = media_id(relative_uri(item.path, work.root))
+        number = seen[identity] = seen.get(identity, -1) + 1
+        rows.append({"media_id": identity, "listing_row": number, "listed_uri": item.spelled, **item.columns})
+    names = list(dict.fromkeys(name for row in rows for name in row if name not in LISTING.names))
+    table = pa.table(
+        [pa.array([row[field.name] for row in rows], field.type) for field in LISTING]
+        + [_user_column(name, [row.get(name) for row in rows]) for name in names],
+        names=LISTING.names + names,
+    )
+    path = out / LISTING_NAME
+    if path.exists():
+        old = pq.read_table(path)
+        keep = [identity not in seen for identity in old["media_id"].to_pylist()]
+        try:
+            table = pa.concat_tables([old.filter(pa.array(keep, pa.bool_())), table], promote_options="permissive")
+        except pa.ArrowException as error:
+            raise OutputError(
+                "a user column changed its type since the last run",
+                where=str(path),
+                found=error,
+                remedy="keep the type, or write a new index",
+            ) from error
+    writer = PartWriter(path, table.schema, version=SCHEMA_VERSION)
+    writer.write(table)
+    writer.commit()
+
+
+def _user_column(name: str, values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except pa.ArrowException as error:
+        raise SourceError(f"user column {name!r} mixes types", found=error, remedy="give it one type") from error

@@ -1,0 +1,113 @@
+"""`framedex index`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+
+from framedex.indexer.build import IndexOptions, IndexReport, build_index, plan_work
+from framedex.indexer.index import Index
+
+TABLE_ROWS = 20
+
+EXAMPLE = """\b
+Example:
+  framedex index videos/ more/*.mkv --out INDEX
+  framedex index listing.csv --root /data --workers 16 --out INDEX
+"""
+
+
+@click.command("index", epilog=EXAMPLE)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the index; made, or brought up to date.")
+@click.option("--root", type=click.Path(file_okay=False), help="What uris are recorded relative to, and relative paths in lists are read from.  [default: the sources' common folder]")
+@click.option("--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder.")
+@click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="all cores", help="Processes that probe.")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, metavar="SECONDS", help="Longest time for one medium.")
+@click.option("--max-failures", type=click.IntRange(0), default=0, show_default=True, help="How many failed or refused media still count as success.")
+@click.option("--dry-run", is_flag=True, help="Say what would be probed, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def index(
+    sources: tuple[str, ...],
+    out: Path,
+    root: str | None,
+    label_from: str | None,
+    workers: int,
+    timeout: float,
+    max_failures: int,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Probe every video's packets, timestamps and start points into Parquet.
+
+    A SOURCE is a video file, a folder (searched recursively), a glob, @list.txt (a path a line, or DALI's
+    `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your own.
+    A rerun probes only what is new, changed or failed.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 done but more media failed or were refused than --max-failures.
+    """
+    with tqdm(unit="video", disable=None, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        options = IndexOptions(
+            sources=sources,
+            out=out,
+            root=root,
+            label_from_parent=label_from == "parent",
+            workers=workers,
+            timeout_seconds=timeout,
+            on_progress=show,
+        )
+        if dry_run:
+            work = plan_work(options)
+            _print_plan({"root": work.root, "unchanged": work.unchanged, "probe": sorted(work.probe)}, as_json)
+            return
+        report = build_index(options)
+    if as_json:
+        click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
+    else:
+        _print_table(report)
+    if report.failed + report.refused > max_failures:
+        sys.exit(3)
+
+
+def _print_plan(plan: dict[str, object], as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(plan, ensure_ascii=False))
+        return
+    probe = plan["probe"]
+    assert isinstance(probe, list)
+    for uri in probe:
+        click.echo(uri)
+    click.echo(f"would probe {len(probe)} media under {plan['root']}; {plan['unchanged']} unchanged")
+
+
+def _print_table(report: IndexReport) -> None:
+    """Print what the index holds, the first rows of it, and every problem of this run."""
+    videos = Index(report.out).videos
+    usable = [row for row in videos.slice(0, TABLE_ROWS).to_pylist() if row["status"] == "ok"]
+    click.echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
+    for row in usable:
+        fps = f"{1 / row['median_gap_seconds']:7.2f}" if row["median_gap_seconds"] else "      -"
+        seconds = row["duration_pts"] * row["time_base_num"] / row["time_base_den"]
+        name = row["uri"] if len(row["uri"]) <= 40 else "…" + row["uri"][-39:]
+        click.echo(
+            f"{name:<40} {row['codec']:<6} {row['width']:>4}x{row['height']:<4} {row['frame_count']:>7} {fps} "
+            f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
+        )
+    if len(videos) > TABLE_ROWS:
+        click.echo(f"… and {len(videos) - TABLE_ROWS} more media")
+    for problem in report.problems:
+        click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
+    click.echo(
+        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed, {report.unchanged} unchanged → {report.out}"
+    )

@@ -1,0 +1,96 @@
+"""CONTRACT: reading an index. Everything downstream sees an index through this module and `schema`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from framedex.indexer.parts import check_format, part_numbers, part_path
+from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.timeline import NO_PTS
+
+HEADER = "index.json"
+LISTING_NAME = "listing.parquet"
+VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packets:
+    """The packets of one medium in decode order: a row of `frames` as numpy columns.
+
+    pts: int64 [packets], `timeline.NO_PTS` where null. offset: int64 [packets]. size: int64 [packets].
+    flags: uint8 [packets].
+    """
+
+    pts: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.pts), len(self.offset), len(self.size), len(self.flags)}
+        if len(lengths) != 1:
+            raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
+
+
+class Index:
+    """An index directory, opened for reading. Raises FormatError where it is not one.
+
+    A medium that was probed again appears in several parts; its row in the latest part counts.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        header = check_format(
+            self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index"
+        )
+        self.root: str = header["root"]
+        parts = [
+            pq.read_table(part_path(self.path / VIDEOS_FOLDER, number))
+            for number in part_numbers(self.path / VIDEOS_FOLDER)
+        ]
+        self._part = np.repeat(part_numbers(self.path / VIDEOS_FOLDER), [len(part) for part in parts]).astype(np.int64)
+        self._row = np.concatenate([np.arange(len(part)) for part in parts] or [np.zeros(0, np.int64)])
+        table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts]) if parts else VIDEOS.empty_table()
+        last = {media_id: number for number, media_id in enumerate(table["media_id"].to_pylist())}
+        self._numbers = np.array(sorted(last.values()), np.int64)
+        self.videos: pa.Table = table.take(self._numbers)
+        self._row_of = {media_id: number for number, media_id in enumerate(self.videos["media_id"].to_pylist())}
+
+    @functools.cached_property
+    def listing(self) -> pa.Table:
+        """The rows by which media were listed, with the user's columns."""
+        path = self.path / LISTING_NAME
+        return pq.read_table(path) if path.exists() else LISTING.empty_table()
+
+    def packets(self, media_id: str) -> Packets:
+        """Return the packets of one medium. Raises KeyError for an unknown one."""
+        number = int(self._numbers[self._row_of[media_id]])
+        file, first_rows = self._frames_part(int(self._part[number]))
+        row = int(self._row[number])
+        group = int(np.searchsorted(first_rows, row, side="right")) - 1
+        table = file.read_row_group(group, use_threads=False)
+        record = table.slice(row - int(first_rows[group]), 1)
+        if record["media_id"][0].as_py() != media_id:
+            raise ValueError(f"frames row {row} does not belong to medium {media_id}")
+        values = {name: record[name].combine_chunks().flatten() for name in ("pts", "offset", "size", "flags")}
+        return Packets(
+            pts=pc.fill_null(values["pts"], NO_PTS).to_numpy(zero_copy_only=False),
+            offset=values["offset"].to_numpy(),
+            size=values["size"].to_numpy().astype(np.int64),
+            flags=values["flags"].to_numpy().astype(np.uint8),
+        )
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
+    def _frames_part(self, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
+        """Return a frames part and the first row of each of its row groups."""
+        file = pq.ParquetFile(part_path(self.path / FRAMES_FOLDER, part))
+        rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        return file, np.cumsum([0, *rows])[:-1]

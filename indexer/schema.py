@@ -1,0 +1,108 @@
+"""CONTRACT: the tables of an index. docs/format.md is generated from the schemas below."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+FORMAT = "framedex-index"
+SCHEMA_VERSION = "1.0"  # readers accept any minor version of their own major one
+
+OK, REFUSED, FAILED = "ok", "refused", "failed"
+
+
+def column(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable: bool = True) -> pa.Field:
+    """Return a documented field; `doc` and `unit` travel in the file's own schema."""
+    return pa.field(name, kind, nullable=nullable, metadata={"doc": doc, "unit": unit})
+
+
+def required(name: str, kind: pa.DataType, doc: str, *, unit: str = "") -> pa.Field:
+    """Return a documented field that is never null."""
+    return column(name, kind, doc, unit=unit, nullable=False)
+
+
+def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
+    """Return a list type whose elements are null only if said so."""
+    return pa.list_(pa.field("element", kind, nullable=nullable))
+
+
+VIDEOS = pa.schema(
+    [
+        required("media_id", pa.string(), "Stable name of the medium: 16 hex digits of BLAKE2b over `uri`."),
+        required("uri", pa.string(), "Where the medium lies: a path relative to the root in index.json, or an absolute path."),
+        required("stream_index", pa.int32(), "Number of the video stream in its container; -1 where none was found."),
+        required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown; `failed`: not readable."),
+        column("error_kind", pa.string(), "Short stable word for why a medium is refused or failed."),
+        column("error_message", pa.string(), "The reason in words."),
+        required("probed_by", pa.string(), "framedex version that probed the medium; another version looks at refused media again."),
+        column("size_bytes", pa.int64(), "File size when probed.", unit="bytes"),
+        column("mtime_ns", pa.int64(), "Modification time when probed; a new one only makes us look again.", unit="ns"),
+        column("fingerprint", pa.string(), "BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole."),
+        column("container", pa.string(), "`mp4` (MP4, MOV, 3GP) or `matroska` (MKV, WebM); else libavformat's name."),
+        column("codec", pa.string(), "Codec by FFmpeg's name."),
+        column("profile", pa.string(), "Codec profile by FFmpeg's name."),
+        column("pixel_format", pa.string(), "Pixel format by FFmpeg's name."),
+        column("width", pa.int32(), "Width of the decoded, cropped picture; rotation not applied.", unit="px"),
+        column("height", pa.int32(), "Height of the decoded, cropped picture; rotation not applied.", unit="px"),
+        column("rotation_degrees", pa.int32(), "Counterclockwise rotation that a player applies.", unit="degrees"),
+        column("sample_aspect_ratio", pa.float64(), "Width of a sample over its height; null where not stated."),
+        column("color_range", pa.string(), "`limited`, `full`, or null where not stated."),
+        column("color_matrix", pa.int32(), "Matrix coefficients, code point of ISO/IEC 23091-2 (1 BT.709, 2 not stated, 5 and 6 BT.601)."),
+        column("color_primaries", pa.int32(), "Colour primaries, code point of ISO/IEC 23091-2."),
+        column("color_transfer", pa.int32(), "Transfer characteristics, code point of ISO/IEC 23091-2."),
+        column("time_base_num", pa.int32(), "Numerator of the unit of every pts, in seconds.", unit="s"),
+        column("time_base_den", pa.int32(), "Denominator of the unit of every pts, in seconds.", unit="s"),
+        column("start_pts", pa.int64(), "pts of the first presented frame.", unit="time base"),
+        column("duration_pts", pa.int64(), "From the first frame's pts to the end of the last one.", unit="time base"),
+        column("extradata", pa.binary(), "The decoder's configuration record."),
+        column("preamble", pa.binary(), "Length-prefixed NAL units that a decoder must see when it starts anywhere but at packet 0."),
+        column("reorder_depth", pa.int32(), "Frames that the decoder holds back to restore presentation order.", unit="frames"),
+        column("inband_parameter_sets", pa.bool_(), "Packets carry parameter sets that differ from the configuration record's."),
+        column("field_coded", pa.bool_(), "Some pictures are coded as two fields."),
+        column("packet_count", pa.int64(), "Packets of the stream."),
+        column("frame_count", pa.int64(), "Presented frames.", unit="frames"),
+        column("keyframe_count", pa.int64(), "Packets where decoding may start."),
+        column("min_gap_seconds", pa.float64(), "Least time between two frames; null for a single frame.", unit="s"),
+        column("median_gap_seconds", pa.float64(), "Median time between two frames.", unit="s"),
+        column("max_gap_seconds", pa.float64(), "Greatest time between two frames.", unit="s"),
+        column("is_vfr", pa.bool_(), "Gaps differ from their median by more than 1 % and more than one time base unit."),
+        column("min_gop", pa.int32(), "Shortest distance between start points.", unit="packets"),
+        column("mean_gop", pa.float64(), "Mean distance between start points.", unit="packets"),
+        column("max_gop", pa.int32(), "Longest distance between start points.", unit="packets"),
+        column("non_reference_share", pa.float64(), "Share of packets that no other packet needs."),
+        column("open_gop_count", pa.int32(), "Start points whose leading pictures need the GOP before."),
+        column("byte_addressable", pa.bool_(), "Every packet is one byte range of the file."),
+        column("audio_codec", pa.string(), "Codec of the first audio stream, by FFmpeg's name; null without audio."),
+        column("audio_rate", pa.int32(), "Its sample rate.", unit="Hz"),
+        column("audio_channels", pa.int32(), "Its channels."),
+        column("audio_start_seconds", pa.float64(), "Its first timestamp.", unit="s"),
+        column("audio_duration_seconds", pa.float64(), "Its duration.", unit="s"),
+    ]
+)  # fmt: skip
+
+FRAMES = pa.schema(
+    [
+        required("media_id", pa.string(), "As in `videos`; row n of a frames part belongs to row n of the videos part."),
+        required("pts", list_of(pa.int64(), nullable=True), "Presentation timestamp of each packet, in decode order; null on packets that present nothing.", unit="time base"),
+        required("offset", list_of(pa.int64()), "Where each packet's bytes begin in the file.", unit="bytes"),
+        required("size", list_of(pa.int32()), "How many bytes each packet has.", unit="bytes"),
+        required(
+            "flags",
+            list_of(pa.int32()),
+            "Bits: 1 closed start point; 2 open start point; 4 non-reference (no other packet needs it); 8 leading "
+            "(decodable only from the start point before its own); 16 hidden (decoded, cut away by an edit list); "
+            "32 skipped (decoders output nothing for it); 64 field-coded.",
+        ),
+    ]
+)  # fmt: skip
+
+# The listing has these columns, and then the user's own, typed as they came.
+LISTING = pa.schema(
+    [
+        required("media_id", pa.string(), "As in `videos`."),
+        required("listing_row", pa.int32(), "Number of this row among the rows that list the same medium."),
+        required("listed_uri", pa.string(), "The medium's uri as the listing spells it."),
+    ]
+)
+
+DELTA_COLUMNS = ("pts", "offset", "size", "flags")
+FRAMES_PER_ROW_GROUP = 100_000
