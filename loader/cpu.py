@@ -1,0 +1,102 @@
+"""Decoding a clip's packets on the CPU with PyAV: one session a run, frames mapped to packets by identity."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import av
+import av.error
+import av.logging
+import numpy as np
+from av.codec.context import CodecContext
+from av.video.codeccontext import VideoCodecContext
+from av.video.reformatter import Interpolation, VideoReformatter
+from numpy.typing import NDArray
+
+from framedex.errors import DecodeError
+from framedex.loader.manifest import Clip, Medium
+from framedex.loader.sources import EncodedClip
+from framedex.sharder.schema import PAD
+
+Size = tuple[int, int]
+
+
+def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Yield (rank, picture) of every wanted picture once, in the order in which the decoder gives them.
+
+    Raises DecodeError where a wanted picture does not come, or comes damaged.
+    """
+    missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
+    context = _open_decoder(clip.medium, threads)
+    try:
+        for frame in _decode_runs(context, clip, encoded):
+            rank = frame.opaque
+            if rank in missing:
+                missing.remove(rank)
+                if frame.is_corrupt:
+                    raise _undecodable(clip, "the decoder marks a wanted picture as corrupt")
+                yield rank, frame
+    except av.error.FFmpegError as error:
+        raise _undecodable(clip, f"the decoder stops: {error.strerror}") from error
+    if missing:
+        raise _undecodable(clip, f"{len(missing)} wanted pictures did not come out of the decoder")
+
+
+def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
+    av.logging.set_level(None)
+    context = CodecContext.create(medium.codec, "r")
+    assert isinstance(context, VideoCodecContext)
+    context.extradata = medium.extradata
+    # Without it, pictures vanish where the stream does not state its reordering.
+    context.reorder_depth = medium.reorder_depth
+    context.copy_opaque = True
+    context.thread_count = threads
+    return context
+
+
+def _decode_runs(context: VideoCodecContext, clip: Clip, encoded: EncodedClip) -> Iterator[av.VideoFrame]:
+    payload, first = memoryview(encoded.payload), encoded.packet_first.tolist()
+    ranks = clip.recipe.packet_rank.tolist()
+    edges = [*clip.recipe.run_first.tolist(), len(ranks)]
+    for run in range(len(edges) - 1):
+        if run:
+            context.flush_buffers()
+        for number in range(edges[run], edges[run + 1]):
+            # Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
+            packet = av.Packet(first[number + 1] - first[number])
+            packet.update(payload[first[number] : first[number + 1]])
+            packet.pts = ranks[number]
+            packet.opaque = ranks[number]
+            yield from context.decode(packet)
+        yield from context.decode(None)
+
+
+def _undecodable(clip: Clip, what: str) -> DecodeError:
+    return DecodeError(f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy="framedex verify shows which clips decode")
+
+
+def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
+    """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
+
+    The stream's own matrix and range decide the conversion, as libswscale does it. size: (height, width), scaled in
+    the same step with an antialiasing triangle filter.
+    """
+    height, width = size or (clip.medium.height, clip.medium.width)
+    frames = np.zeros((len(clip.recipe.position), height, width, 3), np.uint8)
+    places: dict[int, list[int]] = {}
+    for place, rank in enumerate(clip.recipe.position.tolist()):
+        places.setdefault(rank, []).append(place)
+    reformatter = VideoReformatter()
+    interpolation = Interpolation.BILINEAR if size else Interpolation.BICUBIC
+    for rank, picture in decode_pictures(clip, encoded, threads=threads):
+        rgb = reformatter.reformat(picture, width, height, "rgb24", interpolation=interpolation)
+        pixels = packed_rows(rgb, 3 * width)
+        for place in places[rank]:
+            frames[place].reshape(height, 3 * width)[...] = pixels
+    return frames
+
+
+def packed_rows(picture: av.VideoFrame, row_bytes: int) -> NDArray[np.uint8]:
+    """Return uint8 [H, row_bytes]: a packed picture's only plane without the padding at the end of its rows."""
+    plane = picture.planes[0]
+    return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: picture.height, :row_bytes]

@@ -1,0 +1,85 @@
+"""ClipDataset: a map-style dataset over a manifest, for any DataLoader and Sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from framedex.errors import FramedexError
+from framedex.loader.cpu import Size, decode_rgb
+from framedex.loader.manifest import Clip, Manifest
+from framedex.loader.movie import clip_movie
+from framedex.loader.sources import SourceFiles
+
+Decode = Literal["cpu", "movie"]
+
+
+class ClipDataset:
+    """The clips of a dataset directory by number. Map-style, picklable, spawn-safe; opening reads one small file.
+
+    path: what `framedex shard` wrote. decode: "cpu" decodes in `__getitem__`; "movie" leaves that to the caller and
+    gives the clip as a tiny MP4 instead, for a decoder or a DALI pipeline of your own. size: (height, width) to scale
+    to. threads: decoder threads a clip; 1 is right under DataLoader workers. root: where the sources lie now, if they
+    moved (a folder in place of the recorded root, or {old prefix: new prefix}).
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        decode: Decode = "cpu",
+        size: Size | None = None,
+        threads: int = 1,
+        root: str | Mapping[str, str] | None = None,
+    ) -> None:
+        if decode not in ("cpu", "movie"):
+            raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'movie'")
+        self.manifest = Manifest(path, root=root)
+        self.decode: Decode = decode
+        self.size = size
+        self.threads = threads
+        self.sources = SourceFiles()
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return clip `number` (negative ones count from the end) as a dict.
+
+        frames: uint8 [F, H, W, 3] RGB, zeros where padded (decode="cpu"); or movie: uint8 [bytes], and positions:
+        int64 [F], each wanted frame's number in that movie, -1 where padded (decode="movie"). pts: int64 [F], the
+        least int64 where padded. seconds: float64 [F], NaN where padded. frame_index: int64 [F], -1 where padded.
+        mask: bool [F], False where padded. clip_id, uri, and the user's columns.
+
+        Raises IndexError, StaleError for a source that changed, DecodeError for one that does not decode.
+        """
+        clip = self.clip(number)
+        encoded = self.sources.read(clip.medium, clip.recipe)
+        if self.decode == "movie":
+            picture: dict[str, Any] = {
+                "movie": clip_movie(clip, encoded),
+                "positions": clip.recipe.position.astype(np.int64),
+            }
+        else:
+            picture = {"frames": decode_rgb(clip, encoded, size=self.size, threads=self.threads)}
+        return picture | describe(clip)
+
+    def clip(self, number: int) -> Clip:
+        """Return what the manifest says of clip `number`, without touching its source."""
+        return self.manifest.clip(number + len(self) if number < 0 else number)
+
+
+def describe(clip: Clip) -> dict[str, Any]:
+    """Return the part of an item that says which frames it has."""
+    return {
+        "pts": clip.pts.copy(),  # Arrow's memory is read-only, which torch warns about
+        "seconds": clip.seconds.copy(),
+        "frame_index": clip.frame_index,
+        "mask": clip.mask,
+        "clip_id": clip.clip_id,
+        "uri": clip.medium.uri,
+        **clip.columns,
+    }

@@ -1,0 +1,188 @@
+"""Reading a dataset's manifest, one clip at a time, without ever holding it in memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from framedex.errors import FormatError
+from framedex.indexer.parts import check_format, part_path
+from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.recipe import Recipe
+from framedex.sharder.schema import (
+    CLIPS,
+    CLIPS_FOLDER,
+    CLIPS_PER_ROW_GROUP,
+    FORMAT,
+    HEADER,
+    MEDIA_FOLDER,
+    PAD,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+)
+
+OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Medium:
+    """A row of `media`, and where its file lies on this machine."""
+
+    path: str
+    media_id: str
+    uri: str
+    stream_index: int
+    size_bytes: int
+    mtime_ns: int
+    fingerprint: str
+    container: str
+    codec: str
+    profile: str | None
+    pixel_format: str
+    width: int
+    height: int
+    rotation_degrees: int
+    sample_aspect_ratio: float | None
+    color_range: str | None
+    color_matrix: int
+    color_primaries: int
+    color_transfer: int
+    time_base_num: int
+    time_base_den: int
+    start_pts: int
+    duration_pts: int
+    extradata: bytes
+    preamble: bytes
+    reorder_depth: int
+    inband_parameter_sets: bool
+    field_coded: bool
+    frame_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """A clip as planned: what is wanted, and the recipe for it.
+
+    frame_index: int64 [F], -1 where padded. pts: int64 [F], `NO_PTS` where padded. seconds: float64 [F], NaN where
+    padded. mask: bool [F], False where padded. columns: the user's.
+    """
+
+    clip_id: str
+    medium: Medium
+    frame_index: NDArray[np.int64]
+    pts: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    mask: NDArray[np.bool_]
+    columns: dict[str, Any]
+    recipe: Recipe
+
+
+class Manifest:
+    """A dataset directory, opened for reading. Picklable; open files stay behind. Raises FormatError.
+
+    root: where the sources lie now, when they moved: a folder in place of the recorded root, or a mapping
+    {old prefix: new prefix} applied to absolute paths.
+    """
+
+    def __init__(self, path: str | Path, *, root: str | Mapping[str, str] | None = None) -> None:
+        self.path = Path(path).absolute()
+        header = check_format(
+            self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
+        )
+        self._root: str = root if isinstance(root, str) else header["root"]
+        self._moved = dict(root) if isinstance(root, Mapping) else {}
+        self._first_clips = np.cumsum([0, *header["clips_per_part"]])
+        self._open()
+
+    def _open(self) -> None:
+        # Caches of this process alone; see __getstate__.
+        self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
+        self._group = functools.lru_cache(2)(self._read_group)
+        self.medium = functools.lru_cache(4096)(self._read_medium)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("path", "_root", "_moved", "_first_clips")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return int(self._first_clips[-1])
+
+    def clip(self, number: int) -> Clip:
+        """Return clip `number`. Raises IndexError."""
+        row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
+        clip_id = row["clip_id"][0].as_py()
+        if recipe["clip_id"][0].as_py() != clip_id:
+            raise FormatError("clips and recipes do not belong together", where=str(self.path), found=clip_id)
+        frame_index = _values(row, "frames").astype(np.int64)
+        columns = {name: row[name][0].as_py() for name in row.schema.names if name not in CLIPS.names}
+        return Clip(
+            clip_id=clip_id,
+            medium=self.medium(row["media_row"][0].as_py()),
+            frame_index=frame_index,
+            pts=_values(row, "pts", NO_PTS),
+            seconds=_values(row, "seconds", float("nan")),
+            mask=frame_index != PAD,
+            columns=columns,
+            recipe=Recipe(
+                from_start=recipe["from_start"][0].as_py(),
+                **{field.name: _values(recipe, field.name) for field in fields(Recipe) if field.name != "from_start"},
+            ),
+        )
+
+    def media_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the row in `media` of every clip's medium. Reads that one column of all parts."""
+        parts = [self._part(CLIPS_FOLDER, part).read(["media_row"])["media_row"] for part in range(len(self._first_clips) - 1)]
+        return np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0)]).astype(np.int64)
+
+    def _row(self, folder: str, number: int) -> pa.RecordBatch:
+        """Return one row of a table that is written in parts and groups of CLIPS_PER_ROW_GROUP."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"clip {number} of {len(self)}")
+        part = int(np.searchsorted(self._first_clips, number, side="right")) - 1
+        group, row = divmod(number - int(self._first_clips[part]), CLIPS_PER_ROW_GROUP)
+        return self._group(folder, part, group).slice(row, 1)
+
+    def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
+        table = self._part(folder, part).read_row_group(group, use_threads=False)
+        return table.combine_chunks().to_batches()[0]
+
+    def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
+        return pq.ParquetFile(part_path(self.path / folder, part), memory_map=True)
+
+    def _read_medium(self, row: int) -> Medium:
+        table = self._media.slice(row, 1)
+        facts = {field.name: table[field.name][0].as_py() for field in fields(Medium) if field.name != "path"}
+        return Medium(path=self._locate(facts["uri"]), **facts)
+
+    @functools.cached_property
+    def _media(self) -> pa.Table:
+        return self._part(MEDIA_FOLDER, 0).read()
+
+    def _locate(self, uri: str) -> str:
+        """Return where a medium lies on this machine."""
+        path = os.path.normpath(os.path.join(self._root, uri))
+        for old, new in self._moved.items():
+            if path == old or path.startswith(old.rstrip("/") + "/"):
+                return new.rstrip("/") + path[len(old.rstrip("/")) :]
+        return path
+
+
+def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]:
+    """Return a list column's elements of a one-row batch as numpy."""
+    values = row[name].flatten()
+    if null is not None and values.null_count:
+        values = values.fill_null(null)
+    return values.to_numpy(zero_copy_only=False)

@@ -1,0 +1,102 @@
+"""Reading a clip's byte ranges from local files, each file opened once and checked to be the one indexed."""
+
+from __future__ import annotations
+
+import collections
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import StaleError
+from framedex.indexer.fingerprint import is_same_file
+from framedex.loader.manifest import Medium
+from framedex.sharder.recipe import Recipe
+
+OPEN_FILES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedClip:
+    """A clip's packets in memory. payload: uint8 [bytes], packets in decode order. packet_first: int64 [packets + 1],
+    where each begins. Preambles are part of the packets that they precede.
+    """
+
+    payload: NDArray[np.uint8]
+    packet_first: NDArray[np.int64]
+
+
+class SourceFiles:
+    """Open files of this process, the least recently used closed first. Picklable; open files stay behind."""
+
+    def __init__(self) -> None:
+        self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._open = collections.OrderedDict()
+
+    def __del__(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+
+    def read(self, medium: Medium, recipe: Recipe) -> EncodedClip:
+        """Return the packets of a clip. Raises StaleError for a file that is gone, changed or too short."""
+        descriptor = self._descriptor(medium)
+        preamble = np.frombuffer(medium.preamble, np.uint8)
+        extra = np.zeros(len(recipe.packet_size), np.int64)
+        extra[recipe.run_first] = len(preamble)
+        if recipe.from_start:
+            extra[0] = 0
+        packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
+        payload = np.empty(int(packet_first[-1]), np.uint8)
+        view = memoryview(payload)
+        starts = set(packet_first[recipe.run_first[extra[recipe.run_first] > 0]].tolist())
+        at = 0
+        for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
+            if at in starts:
+                payload[at : at + len(preamble)] = preamble
+                at += len(preamble)
+            if os.preadv(descriptor, [view[at : at + length]], offset) != length:
+                raise _stale(medium, f"fewer than {length} bytes at {offset}")
+            at += length
+        return EncodedClip(payload=payload, packet_first=packet_first)
+
+    def _descriptor(self, medium: Medium) -> int:
+        if medium.path in self._open:
+            self._open.move_to_end(medium.path)
+            return self._open[medium.path]
+        descriptor = open_checked(medium)
+        self._open[medium.path] = descriptor
+        if len(self._open) > OPEN_FILES:
+            os.close(self._open.popitem(last=False)[1])
+        return descriptor
+
+
+def open_checked(medium: Medium) -> int:
+    """Open a medium's file and return its descriptor. Raises StaleError unless it is the file that was indexed."""
+    try:
+        descriptor = os.open(medium.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _stale(medium, error.strerror or str(error)) from error
+    if not is_same_file(
+        descriptor, size_bytes=medium.size_bytes, mtime_ns=medium.mtime_ns, expected=medium.fingerprint
+    ):
+        found = f"{os.fstat(descriptor).st_size} bytes"
+        os.close(descriptor)
+        raise _stale(medium, f"{found} of other content")
+    return descriptor
+
+
+def _stale(medium: Medium, found: str) -> StaleError:
+    return StaleError(
+        "the source is not the file that was indexed",
+        where=medium.path,
+        found=found,
+        allowed=f"{medium.size_bytes} bytes, fingerprint {medium.fingerprint}",
+        remedy="index and shard again, or point root at where the sources moved",
+    )

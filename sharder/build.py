@@ -1,0 +1,302 @@
+"""Build a dataset: index and policy (or requests) → frames → recipes → the manifest's tables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import yaml
+from numpy.typing import NDArray
+
+from framedex.errors import OutputError, PolicyError
+from framedex.indexer.index import Index
+from framedex.indexer.parts import (
+    ASIDE,
+    PartWriter,
+    library_versions,
+    part_path,
+    table_of,
+    write_aside,
+    write_json_aside,
+)
+from framedex.indexer.schema import LISTING, OK
+from framedex.sharder.plan import Planner
+from framedex.sharder.policies import Policy, Track
+from framedex.sharder.recipe import Recipe
+from framedex.sharder.requests import Request, UriResolver, frames_of
+from framedex.sharder.sampling import Choose
+from framedex.sharder.schema import (
+    CLIPS,
+    CLIPS_FOLDER,
+    CLIPS_PER_PART,
+    CLIPS_PER_ROW_GROUP,
+    DELTA_COLUMNS,
+    FAILURES,
+    FAILURES_NAME,
+    FORMAT,
+    HEADER,
+    MEDIA,
+    MEDIA_FOLDER,
+    PAD,
+    POLICY_NAME,
+    RECIPES,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+)
+
+Row = dict[str, Any]
+
+MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport:
+    """What a run wrote."""
+
+    out: Path
+    clips: int
+    media: int
+    frames: int
+    skipped_media: int
+    failures: list[Row] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedClip:
+    """A clip before it is planned. columns: the user's."""
+
+    clip_id: str
+    frames: NDArray[np.int64]
+    columns: Row
+
+
+def build_from_policy(
+    index: Index,
+    out: Path,
+    policy: Policy,
+    resolved: Row,
+    *,
+    overwrite: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ShardReport:
+    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError."""
+    listed: dict[str, list[Row]] = {}
+    for row in index.listing.drop_columns(LISTING.names[1:]).to_pylist():
+        listed.setdefault(row.pop("media_id"), []).append(row)
+    user_schema = _user_schema(index.listing.schema)
+    usable = [row for row in index.videos.to_pylist() if row["status"] == OK]
+
+    with DatasetWriter(out, user_schema, overwrite=overwrite) as writer:
+        for number, video in enumerate(usable, 1):
+            medium = _Medium(index, video)
+            mentions = listed.get(video["media_id"], [{}])
+            for mention, columns in enumerate(mentions):
+                prefix = video["media_id"] if len(mentions) == 1 else f"{video['media_id']}-row{mention}"
+                for clip, frames in enumerate(policy.sample(medium.track)):
+                    writer.add(medium, WantedClip(clip_id=f"{prefix}-{clip:06d}", frames=frames, columns=columns))
+            on_progress(number, len(usable))
+        return writer.commit(index, resolved, skipped_media=len(index.videos) - len(usable))
+
+
+def build_from_requests(
+    index: Index,
+    out: Path,
+    requests: list[Request],
+    *,
+    choose: Choose,
+    overwrite: bool = False,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ShardReport:
+    """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError.
+
+    A request that cannot be met becomes a row of failures.parquet.
+    """
+    resolver = UriResolver(index)
+    videos = {row["media_id"]: row for row in index.videos.to_pylist()}
+    media: dict[str, _Medium] = {}
+    with DatasetWriter(out, _requested_schema(requests), overwrite=overwrite) as writer:
+        for number, request in enumerate(requests, 1):
+            try:
+                identity = resolver.media_id(request.uri)
+                if identity is None:
+                    raise PolicyError("the index has no such medium", remedy="index it first")
+                if identity not in media:
+                    if len(media) == MEDIA_IN_MEMORY:
+                        media.pop(next(iter(media)))
+                    media[identity] = _Medium(index, _usable(videos[identity]))
+                frames = frames_of(request, media[identity].track, choose)
+                writer.add(media[identity], WantedClip(clip_id=request.clip_id, frames=frames, columns=request.columns))
+            except PolicyError as error:
+                writer.fail(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"line {request.line}: {error}")
+            on_progress(number, len(requests))
+        return writer.commit(index, {"policy": "clips", "choose": choose}, skipped_media=0)
+
+
+def _usable(video: Row) -> Row:
+    if video["status"] != OK:
+        raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
+    return video
+
+
+def _user_schema(listing: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in listing if field.name not in LISTING.names])
+
+
+def _requested_schema(requests: list[Request]) -> pa.Schema:
+    """Return the user columns of explicit clips, typed by their values. Raises PolicyError for mixed types."""
+    names = list(dict.fromkeys(name for request in requests for name in request.columns))
+    fields = []
+    for name in names:
+        try:
+            fields.append(pa.field(name, pa.array([request.columns.get(name) for request in requests]).type))
+        except pa.ArrowException as error:
+            raise PolicyError(f"user column {name!r} mixes types", found=error) from error
+    return pa.schema(fields)
+
+
+class _Medium:
+    """A usable row of `videos` with its packets, ready to plan clips of."""
+
+    def __init__(self, index: Index, video: Row) -> None:
+        self.video = video
+        self.planner = Planner(index.packets(video["media_id"]), drop_leading=video["codec"] == "hevc")
+        self.track = Track(
+            pts=self.planner.pts,
+            duration_pts=video["duration_pts"],
+            time_base=Fraction(video["time_base_num"], video["time_base_den"]),
+        )
+
+
+class DatasetWriter:
+    """Writes the manifest's tables into a folder aside, which `commit` renames; leaving without it removes all."""
+
+    def __init__(self, out: Path, user_schema: pa.Schema, *, overwrite: bool) -> None:
+        _check_output(out, overwrite)
+        self._out, self._overwrite = out, overwrite
+        self._aside = out.parent / f"{ASIDE}{out.name}-{os.getpid()}"
+        self._clips_schema = pa.unify_schemas([CLIPS, user_schema])
+        self._media_rows: dict[str, int] = {}
+        self._media: list[Row] = []
+        self._failures: list[Row] = []
+        self._clips: list[Row] = []
+        self._recipes: list[Row] = []
+        self._counts: list[int] = []
+        self._frames = 0
+
+    def __enter__(self) -> DatasetWriter:
+        self._aside.mkdir(parents=True)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        shutil.rmtree(self._aside, ignore_errors=True)
+
+    def add(self, medium: _Medium, wanted: WantedClip) -> None:
+        """Plan a clip and write it. Raises PolicyError for frames that the medium does not have."""
+        recipe = medium.planner.plan(wanted.frames)
+        if medium.video["media_id"] not in self._media_rows:
+            self._media_rows[medium.video["media_id"]] = len(self._media)
+            self._media.append({name: medium.video[name] for name in MEDIA.names})
+        self._clips.append(self._clip_row(medium, wanted))
+        self._recipes.append(_recipe_row(wanted.clip_id, recipe))
+        self._frames += len(wanted.frames)
+        if len(self._clips) == CLIPS_PER_PART:
+            self._write_part()
+
+    def fail(self, *, clip_id: str | None, uri: str | None, kind: str, message: str) -> None:
+        """Note a clip that cannot be had."""
+        self._failures.append({"clip_id": clip_id, "uri": uri, "kind": kind, "message": message})
+
+    def _clip_row(self, medium: _Medium, wanted: WantedClip) -> Row:
+        padded = wanted.frames == PAD
+        pts = medium.track.pts[wanted.frames]
+        seconds = pts * medium.track.time_base.numerator / medium.track.time_base.denominator
+        return {
+            "clip_id": wanted.clip_id,
+            "media_row": self._media_rows[medium.video["media_id"]],
+            "frames": wanted.frames,
+            "pts": np.where(padded, None, pts) if padded.any() else pts,
+            "seconds": np.where(padded, None, seconds) if padded.any() else seconds,
+            **wanted.columns,
+        }
+
+    def _write_part(self) -> None:
+        number = len(self._counts)
+        for folder, schema, rows, delta in (
+            (CLIPS_FOLDER, self._clips_schema, self._clips, ()),
+            (RECIPES_FOLDER, RECIPES, self._recipes, DELTA_COLUMNS),
+        ):
+            writer = PartWriter(part_path(self._aside / folder, number), schema, version=SCHEMA_VERSION, delta=delta)
+            for group in _groups(rows, CLIPS_PER_ROW_GROUP):
+                writer.write(table_of(group, schema))
+            writer.commit()
+        self._counts.append(len(self._clips))
+        self._clips, self._recipes = [], []
+
+    def commit(self, index: Index, resolved: Row, *, skipped_media: int) -> ShardReport:
+        """Write what is left, give the dataset its name, and return what was written."""
+        if self._clips:
+            self._write_part()
+        for path, schema, rows in (
+            (part_path(self._aside / MEDIA_FOLDER, 0), MEDIA, self._media),
+            (self._aside / FAILURES_NAME, FAILURES, self._failures),
+        ):
+            writer = PartWriter(path, schema, version=SCHEMA_VERSION)
+            writer.write(table_of(rows, schema))
+            writer.commit()
+        write_aside(self._aside / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
+        header = {
+            "format": FORMAT,
+            "schema_version": SCHEMA_VERSION,
+            "root": index.root,
+            "clips_per_part": self._counts,
+            "libraries": library_versions(),
+        }
+        write_json_aside(self._aside / HEADER, header)
+        self._publish()
+        return ShardReport(
+            out=self._out,
+            clips=sum(self._counts),
+            media=len(self._media),
+            frames=self._frames,
+            skipped_media=skipped_media,
+            failures=self._failures,
+        )
+
+    def _publish(self) -> None:
+        if self._out.exists():
+            replaced = self._aside.with_name(f"{self._aside.name}-replaced")
+            self._out.rename(replaced)
+            self._aside.rename(self._out)
+            shutil.rmtree(replaced)
+        else:
+            self._aside.rename(self._out)
+
+
+def _check_output(out: Path, overwrite: bool) -> None:
+    """Raise OutputError unless `out` is new, empty, or a dataset that may be replaced."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / HEADER).is_file():
+        raise OutputError(
+            "the output folder holds something else than a dataset", where=str(out), remedy="choose a new or empty folder"
+        )
+    if not overwrite:
+        raise OutputError(
+            "the output folder holds a dataset already", where=str(out), remedy="pass --overwrite, or choose another folder"
+        )
+
+
+def _groups(rows: list[Row], size: int) -> Iterator[list[Row]]:
+    for at in range(0, len(rows), size):
+        yield rows[at : at + size]
+
+
+def _recipe_row(clip_id: str, recipe: Recipe) -> Row:
+    return {"clip_id": clip_id} | {name: getattr(recipe, name) for name in RECIPES.names[1:]}

@@ -1,0 +1,78 @@
+"""`framedex shard`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from tqdm import tqdm
+
+from framedex.indexer.index import Index
+from framedex.sharder.build import build_from_policy, build_from_requests
+from framedex.sharder.policies import read_policy
+from framedex.sharder.requests import read_requests
+from framedex.sharder.sampling import CHOICES, Choose
+
+EXAMPLE = """\b
+Example:
+  framedex shard INDEX --policy configs/fps.yaml --out DATASET
+  framedex shard INDEX --clips clips.jsonl --out DATASET
+"""
+
+
+@click.command("shard", epilog=EXAMPLE)
+@click.argument("index", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the dataset; must be new or empty.")
+@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="YAML file that says which frames make a clip.")
+@click.option("--clips", type=click.Path(path_type=Path, dir_okay=False), help="JSONL file that names every clip's frames or seconds.")
+@click.option("--choose", type=click.Choice(CHOICES), default="nearest", show_default=True, help="With --clips: which frame a time in seconds means.")
+@click.option("--max-failures", type=click.IntRange(0), default=0, show_default=True, help="How many impossible clips still count as success.")
+@click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def shard(
+    index: Path,
+    out: Path,
+    policy: Path | None,
+    clips: Path | None,
+    choose: Choose,
+    max_failures: int,
+    overwrite: bool,
+    as_json: bool,
+) -> None:
+    """Plan clips from an INDEX and write a dataset: byte ranges, frame numbers and timestamps of every clip.
+
+    No video is opened: the index knows where every packet lies and which ones a frame needs.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips were impossible than --max-failures.
+    """
+    if (policy is None) == (clips is None):
+        raise click.UsageError("give either --policy or --clips")
+    opened = Index(index)
+    with tqdm(unit="", disable=None, file=sys.stderr) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        if policy is not None:
+            made, resolved = read_policy(policy)
+            report = build_from_policy(opened, out, made, resolved, overwrite=overwrite, on_progress=show)
+        else:
+            assert clips is not None
+            requests = read_requests(clips)
+            report = build_from_requests(opened, out, requests, choose=choose, overwrite=overwrite, on_progress=show)
+    if as_json:
+        click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
+    else:
+        for failure in report.failures:
+            click.echo(f"failed: {failure['uri']}: {failure['message']}")
+        skipped = f", {report.skipped_media} unusable media passed over" if report.skipped_media else ""
+        click.echo(
+            f"{report.clips} clips of {report.frames} frames from {report.media} media, "
+            f"{len(report.failures)} failed{skipped} → {report.out}"
+        )
+    if len(report.failures) > max_failures:
+        sys.exit(3)

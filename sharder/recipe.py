@@ -1,0 +1,35 @@
+"""CONTRACT: a clip's recipe, one row of `recipes` as numpy columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How to get a clip's frames out of its medium.
+
+    range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order.
+    packet_size, packet_rank: int32 [packets], size in bytes and presentation rank in the clip's own stream.
+    run_first: int32 [runs], number of each run's first packet; each run is a decoder session of its own.
+    run_open: bool [runs], whether it begins at an open start point. from_start: the first run begins at packet 0.
+    position: int32 [wanted], the rank of each wanted frame, -1 for padding.
+    """
+
+    range_offset: NDArray[np.int64]
+    range_length: NDArray[np.int64]
+    packet_size: NDArray[np.int32]
+    packet_rank: NDArray[np.int32]
+    run_first: NDArray[np.int32]
+    run_open: NDArray[np.bool_]
+    from_start: bool
+    position: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        if len(self.packet_size) != len(self.packet_rank) or len(self.run_first) != len(self.run_open):
+            raise ValueError("recipe columns of different lengths")
+        if int(self.range_length.sum()) != int(self.packet_size.sum()):
+            raise ValueError("a recipe's ranges and packets differ in size")

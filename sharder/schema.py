@@ -1,0 +1,60 @@
+"""CONTRACT: the tables of a dataset's manifest. docs/format.md is generated from the schemas below."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from framedex.indexer.schema import VIDEOS, column, list_of, required
+
+FORMAT = "framedex-dataset"
+SCHEMA_VERSION = "1.0"
+HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
+CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER = "clips", "recipes", "media"
+
+PAD = -1  # a wanted frame that is padding
+
+# `clips` has these columns, and then the user's own, typed as they came.
+CLIPS = pa.schema(
+    [
+        required("clip_id", pa.string(), "Unique name of the clip."),
+        required("media_row", pa.int32(), "Row of the clip's medium in `media`."),
+        required("frames", list_of(pa.int32()), "Wanted frames in order, by presentation number from 0; repeats allowed; -1 for padding.", unit="frames"),
+        required("pts", list_of(pa.int64(), nullable=True), "Their timestamps; null for padding.", unit="time base"),
+        required("seconds", list_of(pa.float64(), nullable=True), "Their timestamps by the container's clock; null for padding.", unit="s"),
+    ]
+)  # fmt: skip
+
+RECIPES = pa.schema(
+    [
+        required("clip_id", pa.string(), "As in `clips`; row n of a recipes part belongs to row n of the clips part."),
+        required("range_offset", list_of(pa.int64()), "Byte ranges to read, in decode order: where each begins.", unit="bytes"),
+        required("range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
+        required("packet_size", list_of(pa.int32()), "Sizes of the packets that the joined ranges hold.", unit="bytes"),
+        required("packet_rank", list_of(pa.int32()), "Presentation rank of each packet within the clip's own stream, from 0."),
+        required("run_first", list_of(pa.int32()), "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own."),
+        required("run_open", list_of(pa.bool_()), "Whether the run begins at an open start point."),
+        required("from_start", pa.bool_(), "The first run begins at packet 0 of its medium, which needs no preamble."),
+        required("position", list_of(pa.int32()), "For each wanted frame, its packet's rank; -1 for padding."),
+    ]
+)  # fmt: skip
+
+_CARRIED = (
+    "media_id uri stream_index size_bytes mtime_ns fingerprint container codec profile pixel_format width height "
+    "rotation_degrees sample_aspect_ratio color_range color_matrix color_primaries color_transfer time_base_num "
+    "time_base_den start_pts duration_pts extradata preamble reorder_depth inband_parameter_sets field_coded frame_count"
+).split()
+MEDIA = pa.schema([VIDEOS.field(name) for name in _CARRIED])
+
+FAILURES = pa.schema(
+    [
+        column("clip_id", pa.string(), "The clip that was asked for, where it had a name."),
+        column("uri", pa.string(), "The medium it was asked of."),
+        required("kind", pa.string(), "Short stable word for why there is no clip."),
+        required("message", pa.string(), "The reason in words."),
+    ]
+)
+
+# One clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of 400
+# packets (benchmarks/manifest.py): groups of 32 rows in parts of 4 096.
+CLIPS_PER_PART, CLIPS_PER_ROW_GROUP = 4096, 32
+DELTA_COLUMNS = ("range_offset", "range_length", "packet_size", "packet_rank", "run_first", "position")
