@@ -24,18 +24,22 @@ SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, tabl
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
-ENCODER_VERSION = re.compile(rb"x264 - core \d+")
+ENCODER_VERSION = re.compile(rb"x264 - core (\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sps:
-    """The fields of a sequence parameter set (7.3.2.1.1) that slice headers depend on."""
+    """The fields of a sequence parameter set (7.3.2.1.1) that slice headers and the shape of pictures depend on.
+
+    shape: chroma format, bit depths, size in macroblocks, cropping; compared, never interpreted.
+    """
 
     separate_colour_planes: bool
     frame_num_bits: int
     order_count_type: int
     order_count_bits: int
     frames_only: bool
+    shape: tuple[int, ...]
 
 
 def parse_sps(nal: bytes) -> tuple[int, Sps]:
@@ -44,11 +48,11 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     profile = bits.u(8)
     bits.u(16)
     sps_id, separate_planes = bits.ue(), False
+    shape = [1, 0, 0]
     if profile in HIGH_PROFILES:
         chroma = bits.ue()
         separate_planes = chroma == 3 and bits.flag()
-        bits.ue()
-        bits.ue()
+        shape = [chroma, bits.ue(), bits.ue()]
         bits.flag()
         if bits.flag():
             for index in range(8 if chroma != 3 else 12):
@@ -66,14 +70,20 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
             bits.se()
     bits.ue()
     bits.flag()
-    bits.ue()
-    bits.ue()
+    shape += [bits.ue(), bits.ue()]
+    frames_only = bits.flag()
+    if not frames_only:
+        bits.flag()
+    bits.flag()
+    if bits.flag():
+        shape += [bits.ue() for _ in range(4)]
     return sps_id, Sps(
         separate_colour_planes=separate_planes,
         frame_num_bits=frame_num_bits,
         order_count_type=count_type,
         order_count_bits=count_bits,
-        frames_only=bits.flag(),
+        frames_only=frames_only,
+        shape=tuple(shape),
     )
 
 
@@ -148,6 +158,7 @@ class H264Scanner:
         self._slice_head: list[bytes] = []
         self._recovery: set[int] = set()
         self._encoder_sei: bytes | None = None
+        self._encoder_build: bytes | None = None
 
     def feed(self, data: bytes) -> None:
         number = self._packets
@@ -175,20 +186,28 @@ class H264Scanner:
         if nal[0] & 31 not in (SPS, PPS):
             return
         try:
-            key = (nal[0] & 31, (parse_sps if nal[0] & 31 == SPS else parse_pps)(nal)[0])
+            number, facts = (parse_sps if nal[0] & 31 == SPS else parse_pps)(nal)
         except ValueError as error:
             raise BitstreamError("damaged", f"parameter set: {error}", damaged=True) from error
+        key = (nal[0] & 31, number)
         if packet is None:
-            self._sets.configure(key, nal)
+            self._sets.configure(key, nal, facts)
         else:
-            self._sets.meet(key, nal, packet)
+            self._sets.meet(key, nal, facts, packet)
 
     def _meet_sei(self, nal: bytes, packet: int) -> None:
         for kind, payload in sei_payloads(nal):
             if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
                 self._recovery.add(packet)
-            elif kind == USER_DATA_UNREGISTERED and packet == 0 and ENCODER_VERSION.search(payload):
-                self._encoder_sei = nal
+            elif kind == USER_DATA_UNREGISTERED and (found := ENCODER_VERSION.search(payload)):
+                self._meet_encoder(found[1], nal, packet)
+
+    def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
+        """Note x264's version, on which FFmpeg's prediction of lossless 8x8 blocks depends."""
+        if packet == 0:
+            self._encoder_build, self._encoder_sei = build, nal
+        elif build != self._encoder_build:
+            raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
 
     def finish(self) -> Pictures:
         n = self._packets
@@ -226,7 +245,7 @@ class H264Scanner:
             period=np.cumsum(idr),
             order=order,
             preamble=join_length_prefixed(preamble, self._length_size),
-            inband_sets=any(self._sets.configured.get(key) != nal for key, nal in self._sets.inband.items()),
+            inband_sets=bool(self._sets.differing()),
         )
 
     def _parse_slices(self, header: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -234,7 +253,7 @@ class H264Scanner:
         columns = BitColumns(self._slice_head)
         first_mb, slice_type, pps_id = columns.ue(), columns.ue(), columns.ue()
         sps = self._sps_by_pps(pps_id)
-        lookup = {name: np.zeros(len(header), np.int64) for name in Sps.__dataclass_fields__}
+        lookup = {name: np.zeros(len(header), np.int64) for name in Sps.__dataclass_fields__ if name != "shape"}
         for pps, fields in sps.items():
             rows = pps_id == pps
             for name, column in lookup.items():
@@ -257,14 +276,12 @@ class H264Scanner:
         }
 
     def _sps_by_pps(self, pps_id: NDArray[np.int64]) -> dict[int, Sps]:
-        in_force = self._sets.in_force()
         found = {}
         for pps in np.unique(pps_id).tolist():
-            nal = in_force.get((PPS, pps))
-            sps_nal = in_force.get((SPS, parse_pps(nal)[1])) if nal else None
-            if sps_nal is None:
+            sps = self._sets.facts.get((SPS, self._sets.facts.get((PPS, pps), -1)))
+            if not isinstance(sps, Sps):
                 raise BitstreamError("parameter_sets", f"slices refer to PPS {pps}, which (or whose SPS) is missing")
-            found[pps] = parse_sps(sps_nal)[1]
+            found[pps] = sps
         return found
 
     @staticmethod

@@ -25,17 +25,28 @@ FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fields:
-    """What slice headers (7.3.6.1) depend on: fields of the PPS and of its SPS."""
+class Sps:
+    """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
 
-    output_flag_present: bool
-    extra_bits: int
+    shape: chroma format, size, conformance window, bit depths; compared, never interpreted.
+    """
+
     separate_colour_planes: bool
     order_count_bits: int
+    shape: tuple[int, ...]
 
 
-def parse_sps(nal: bytes) -> tuple[int, tuple[bool, int]]:
-    """Return (id, (separate_colour_plane_flag, picture order count bits)) of an SPS NAL unit (7.3.2.2). Raises ValueError."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pps:
+    """The fields of a picture parameter set (7.3.2.3) that slice headers depend on."""
+
+    sps_id: int
+    output_flag_present: bool
+    extra_bits: int
+
+
+def parse_sps(nal: bytes) -> tuple[int, Sps]:
+    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header bytes included. Raises ValueError."""
     bits = BitReader(unescape(nal[2:]))
     bits.u(4)
     sub_layers = bits.u(3)
@@ -43,14 +54,11 @@ def parse_sps(nal: bytes) -> tuple[int, tuple[bool, int]]:
     _skip_profile_tier_level(bits, sub_layers)
     sps_id, chroma = bits.ue(), bits.ue()
     separate_planes = chroma == 3 and bits.flag()
-    bits.ue()
-    bits.ue()
+    shape = [chroma, bits.ue(), bits.ue()]
     if bits.flag():
-        for _ in range(4):
-            bits.ue()
-    bits.ue()
-    bits.ue()
-    return sps_id, (separate_planes, bits.ue() + 4)
+        shape += [bits.ue() for _ in range(4)]
+    shape += [bits.ue(), bits.ue()]
+    return sps_id, Sps(separate_colour_planes=separate_planes, order_count_bits=bits.ue() + 4, shape=tuple(shape))
 
 
 def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
@@ -63,12 +71,12 @@ def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
         bits.u(88 * profile + 8 * level)
 
 
-def parse_pps(nal: bytes) -> tuple[int, tuple[int, bool, int]]:
-    """Return (id, (SPS id, output_flag_present_flag, num_extra_slice_header_bits)) of a PPS NAL unit (7.3.2.3)."""
+def parse_pps(nal: bytes) -> tuple[int, Pps]:
+    """Return (pic_parameter_set_id, fields) of a PPS NAL unit, header bytes included. Raises ValueError."""
     bits = BitReader(unescape(nal[2:]))
     pps_id, sps_id = bits.ue(), bits.ue()
     bits.flag()
-    return pps_id, (sps_id, bits.flag(), bits.u(3))
+    return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))
 
 
 def parse_vps(nal: bytes) -> tuple[int, None]:
@@ -156,13 +164,14 @@ class HevcScanner:
         if kind not in _PARSERS:
             return
         try:
-            key = (kind, _PARSERS[kind](nal)[0])
+            number, facts = _PARSERS[kind](nal)
         except ValueError as error:
             raise BitstreamError("damaged", f"parameter set: {error}", damaged=True) from error
+        key = (kind, number)
         if packet is None:
-            self._sets.configure(key, nal)
+            self._sets.configure(key, nal, facts)
         else:
-            self._sets.meet(key, nal, packet)
+            self._sets.meet(key, nal, facts, packet)
 
     def finish(self) -> Pictures:
         kind = np.array([next(iter(kinds)) for kinds in self._kinds], np.int64)
@@ -196,7 +205,7 @@ class HevcScanner:
             period=np.cumsum(resets),
             order=order,
             preamble=join_length_prefixed(self._sets.missing_at(starts.tolist()), self._length_size),
-            inband_sets=any(self._sets.configured.get(key) != nal for key, nal in self._sets.inband.items()),
+            inband_sets=bool(self._sets.differing()),
         )
 
     def _parse_slices(self, kind: NDArray[np.int64], irap: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
@@ -205,11 +214,12 @@ class HevcScanner:
         columns.u(1)
         no_output_of_prior = columns.u(1, where=irap)
         pps_id = columns.ue()
-        lookup = {name: np.zeros(len(kind), np.int64) for name in Fields.__dataclass_fields__}
-        for pps in np.unique(pps_id).tolist():
-            fields = self._fields(pps)
+        names = ("extra_bits", "output_flag_present", "separate_colour_planes", "order_count_bits")
+        lookup = {name: np.zeros(len(kind), np.int64) for name in names}
+        for number in np.unique(pps_id).tolist():
+            pps, sps = self._sets_of(number)
             for name, column in lookup.items():
-                column[pps_id == pps] = getattr(fields, name)
+                column[pps_id == number] = getattr(pps if hasattr(pps, name) else sps, name)
         columns.u(lookup["extra_bits"])
         columns.ue()
         shown = columns.u(1, where=lookup["output_flag_present"] > 0)
@@ -226,17 +236,9 @@ class HevcScanner:
             raise BitstreamError("output_order", "sequences with different picture order count lengths")
         return (bits.pop() if bits else 4), order_lsb
 
-    def _fields(self, pps: int) -> Fields:
-        in_force = self._sets.in_force()
-        pps_nal = in_force.get((PPS, pps))
-        sps_id, output_flag, extra_bits = parse_pps(pps_nal)[1] if pps_nal else (-1, False, 0)
-        sps_nal = in_force.get((SPS, sps_id))
-        if sps_nal is None:
-            raise BitstreamError("parameter_sets", f"slices refer to PPS {pps}, which (or whose SPS) is missing")
-        separate_planes, count_bits = parse_sps(sps_nal)[1]
-        return Fields(
-            output_flag_present=output_flag,
-            extra_bits=extra_bits,
-            separate_colour_planes=separate_planes,
-            order_count_bits=count_bits,
-        )
+    def _sets_of(self, pps_id: int) -> tuple[Pps, Sps]:
+        pps = self._sets.facts.get((PPS, pps_id))
+        sps = self._sets.facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
+        if not isinstance(pps, Pps) or not isinstance(sps, Sps):
+            raise BitstreamError("parameter_sets", f"slices refer to PPS {pps_id}, which (or whose SPS) is missing")
+        return pps, sps

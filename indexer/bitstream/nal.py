@@ -63,47 +63,57 @@ def join_length_prefixed(nals: Iterable[bytes], length_size: int) -> bytes:
     return b"".join(len(nal).to_bytes(length_size, "big") + nal for nal in nals)
 
 
+Key = tuple[int, int]  # (nal_unit_type, id)
+
+
 @dataclass(slots=True)
 class ParameterSets:
-    """Parameter sets by (NAL type, id): what the configuration record holds, what packets carry, and whether they agree.
+    """Parameter sets by (NAL type, id): what the configuration record holds, what packets carry, whether they agree.
 
-    A decoder that starts in the middle must be in the state that the parameter sets before it made. That state is
-    the same at every start when no id ever changes its content (`changed` is empty), apart from sets that only
-    some packets carry: those go into the preamble.
+    A decoder that starts in the middle must be in the state that the parameter sets before it made. It is when a set
+    keeps its content, or when every start point carries it anew. Sets that only some packets carry go into the
+    preamble. `facts` are what slice headers and picture sizes depend on; those must never change.
     """
 
-    configured: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    inband: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    carriers: dict[tuple[int, int], list[int]] = field(default_factory=dict)
-    rewritten: dict[tuple[int, int], int] = field(default_factory=dict)
+    configured: dict[Key, bytes] = field(default_factory=dict)
+    inband: dict[Key, bytes] = field(default_factory=dict)
+    facts: dict[Key, object] = field(default_factory=dict)
+    carriers: dict[Key, list[int]] = field(default_factory=dict)
+    rewritten: dict[Key, int] = field(default_factory=dict)
+    resized: dict[Key, int] = field(default_factory=dict)
 
-    def configure(self, key: tuple[int, int], nal: bytes) -> None:
+    def configure(self, key: Key, nal: bytes, facts: object) -> None:
         """Note a set of the configuration record."""
         self.configured.setdefault(key, nal.rstrip(b"\0"))
+        self.facts.setdefault(key, facts)
 
-    def meet(self, key: tuple[int, int], nal: bytes, packet: int) -> None:
+    def meet(self, key: Key, nal: bytes, facts: object, packet: int) -> None:
         """Note a set that a packet carries."""
         nal = nal.rstrip(b"\0")
+        first = key not in self.inband
         if self.inband.setdefault(key, nal) != nal:
             self.rewritten.setdefault(key, packet)
+        if first:
+            self.facts[key] = facts  # packets are decoded with in-band sets, which replace those of the record
+        elif self.facts[key] != facts:
+            self.resized.setdefault(key, packet)
         self.carriers.setdefault(key, []).append(packet)
 
-    def in_force(self) -> dict[tuple[int, int], bytes]:
-        """Return the sets that packets are decoded with: in-band ones replace those of the record."""
-        return self.configured | self.inband
-
-    def changed(self, starts: Iterable[int]) -> tuple[tuple[int, int], int] | None:
-        """Return the first (key, packet) at which a set changes in a way that a later start would not see, or None.
-
-        A set that differs from the record's is harmless when every start point carries it.
-        """
-        if self.rewritten:
-            return min(self.rewritten.items(), key=lambda item: item[1])
+    def changed(self, starts: Iterable[int]) -> tuple[Key, int] | None:
+        """Return the first (key, packet) at which a set changes in a way that some start would not see, or None."""
         every = set(starts)
-        for key, nal in self.inband.items():
-            if self.configured.get(key, nal) != nal and not every <= set(self.carriers[key]):
-                return key, self.carriers[key][0]
+        for key, packet in sorted(self.resized.items(), key=lambda item: item[1]):
+            return key, packet
+        for key in self.differing():
+            if not every <= set(self.carriers[key]):
+                return key, self.rewritten.get(key, self.carriers[key][0])
         return None
+
+    def differing(self) -> list[Key]:
+        """Return the in-band sets whose content changes or differs from the record's."""
+        return [
+            key for key, nal in self.inband.items() if key in self.rewritten or self.configured.get(key, nal) != nal
+        ]
 
     def missing_at(self, starts: Iterable[int]) -> list[bytes]:
         """Return the in-band sets that a decoder starting late would lack: not configured, not at every start."""
