@@ -247,6 +247,8 @@ def _finish(
         "byte_addressable": True,
         "preamble": pictures.preamble,
         "inband_parameter_sets": pictures.inband_sets,
+        "inner_start_codes": pictures.inner_start_codes,
+        "chroma_format": pictures.chroma_format,
         "field_coded": bool(pictures.field_coded.any()),
         "rotation_degrees": _rotation(stream, video),
     }

@@ -64,6 +64,8 @@ class Medium:
     preamble: bytes
     reorder_depth: int
     inband_parameter_sets: bool
+    inner_start_codes: bool
+    chroma_format: int
     field_coded: bool
     frame_count: int
 

@@ -153,6 +153,7 @@ class H264Scanner:
         for nal in nals:
             self._meet(nal, None)
         self._packets = 0
+        self._inner_start_codes = False
         self._slice_packet: list[int] = []
         self._slice_header: list[int] = []
         self._slice_head: list[bytes] = []
@@ -164,9 +165,10 @@ class H264Scanner:
         number = self._packets
         self._packets += 1
         try:
-            spans = split_length_prefixed(data, self._length_size)
+            spans, inner = split_length_prefixed(data, self._length_size)
         except ValueError as error:
             raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
+        self._inner_start_codes |= inner
         for start, end in spans:
             header = data[start]
             kind = header & 31
@@ -246,6 +248,8 @@ class H264Scanner:
             order=order,
             preamble=join_length_prefixed(preamble, self._length_size),
             inband_sets=bool(self._sets.differing()),
+            inner_start_codes=self._inner_start_codes,
+            chroma_format=self._chroma_format(),
         )
 
     def _parse_slices(self, header: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -311,3 +315,7 @@ class H264Scanner:
         if kinds != {0} or len(bits) != 1:
             raise BitstreamError("output_order", f"picture order count types {sorted(kinds)} are not read yet")
         return unwrap_order_counts(first["order_lsb"], bits.pop(), idr, referenced)
+
+    def _chroma_format(self) -> int:
+        """Return chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4."""
+        return next(facts.shape[0] for facts in self._sets.facts.values() if isinstance(facts, Sps))

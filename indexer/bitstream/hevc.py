@@ -119,6 +119,7 @@ class HevcScanner:
         for nal in nals:
             self._meet(nal, None)
         self._packets = 0
+        self._inner_start_codes = False
         self._kinds: list[set[int]] = []
         self._layer: list[int] = []
         self._heads: list[bytes] = []
@@ -127,9 +128,10 @@ class HevcScanner:
         number = self._packets
         self._packets += 1
         try:
-            spans = split_length_prefixed(data, self._length_size)
+            spans, inner = split_length_prefixed(data, self._length_size)
         except ValueError as error:
             raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
+        self._inner_start_codes |= inner
         kinds: set[int] = set()
         firsts = 0
         for start, end in spans:
@@ -206,6 +208,8 @@ class HevcScanner:
             order=order,
             preamble=join_length_prefixed(self._sets.missing_at(starts.tolist()), self._length_size),
             inband_sets=bool(self._sets.differing()),
+            inner_start_codes=self._inner_start_codes,
+            chroma_format=self._chroma_format(),
         )
 
     def _parse_slices(self, kind: NDArray[np.int64], irap: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
@@ -242,3 +246,7 @@ class HevcScanner:
         if not isinstance(pps, Pps) or not isinstance(sps, Sps):
             raise BitstreamError("parameter_sets", f"slices refer to PPS {pps_id}, which (or whose SPS) is missing")
         return pps, sps
+
+    def _chroma_format(self) -> int:
+        """Return chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4."""
+        return next(facts.shape[0] for facts in self._sets.facts.values() if isinstance(facts, Sps))

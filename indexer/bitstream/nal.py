@@ -10,13 +10,15 @@ Span = tuple[int, int]
 START_CODE = b"\0\0\1"
 
 
-def split_length_prefixed(data: bytes, length_size: int) -> list[Span]:
+def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bool]:
     """Return the (start, end) of each NAL unit in a length-prefixed packet (ISO/IEC 14496-15 5.3.3).
 
     Units that hold Annex-B start codes inside (some cameras wrap a whole access unit in one prefix) are split
-    there, as FFmpeg's decoders do. Raises ValueError where the lengths do not tile the packet.
+    there, as FFmpeg's decoders do; the second value says whether that was needed. Raises ValueError where the
+    lengths do not tile the packet.
     """
     spans: list[Span] = []
+    inner = False
     at, size = 0, len(data)
     while at < size:
         start = at + length_size
@@ -28,8 +30,9 @@ def split_length_prefixed(data: bytes, length_size: int) -> list[Span]:
                 spans.append((start, end))
         else:
             spans.extend(split_annex_b(data, start, end))
+            inner = True
         at = end
-    return spans
+    return spans, inner
 
 
 def split_annex_b(data: bytes, start: int = 0, end: int | None = None) -> list[Span]:

@@ -29,6 +29,8 @@ class Pictures:
     period, order: int64 [n]: pictures are output by period, then by order within it.
     preamble: bytes that a decoder must see before it starts anywhere but at packet 0 (whole NAL units, prefixed).
     inband_sets: some packets carry parameter sets that differ from the configuration record's.
+    inner_start_codes: some length-prefixed units hold several NAL units between start codes.
+    chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4.
     """
 
     start: NDArray[np.uint8]
@@ -40,6 +42,8 @@ class Pictures:
     order: NDArray[np.int64]
     preamble: bytes
     inband_sets: bool
+    inner_start_codes: bool
+    chroma_format: int
 
 
 class Scanner(Protocol):

@@ -1,0 +1,49 @@
+"""Which decoder a clip goes to, by the manifest's facts alone: a pure function, so that reruns route alike.
+
+NVDEC through DALI returns wrong or stale pictures without an error for some streams, and breaks its pipeline on others.
+So a clip goes there only when streams like it were shown to be right; everything else is decoded on the CPU.
+"""
+
+from __future__ import annotations
+
+from framedex.loader.colour import has_correction
+from framedex.loader.manifest import Clip
+
+# What was right in 1 178 planned clips on one H200 (docs/exactness.md).
+PROVEN_PROFILES = {
+    "h264": ("Constrained Baseline", "Baseline", "Main", "High"),
+    "hevc": ("Main", "Main 10"),
+}
+PROVEN_FORMATS = {
+    "h264": ("yuv420p", "yuvj420p"),
+    "hevc": ("yuv420p", "yuvj420p", "yuv420p10le"),
+}
+LEAST_SIZE = {"h264": 48, "hevc": 144}
+GREATEST_SIZE = {"h264": 4096, "hevc": 8192}
+CHROMA_420 = 1
+
+
+def gpu_obstacle(clip: Clip) -> str | None:
+    """Return why a clip must not go to NVDEC, or None when it may."""
+    medium, recipe = clip.medium, clip.recipe
+    if medium.codec not in PROVEN_PROFILES:
+        return f"codec {medium.codec}"
+    if medium.profile not in PROVEN_PROFILES[medium.codec] or medium.pixel_format not in PROVEN_FORMATS[medium.codec]:
+        return f"profile {medium.profile}, {medium.pixel_format}"
+    if medium.chroma_format != CHROMA_420:
+        return "monochrome or not 4:2:0"
+    if not all(LEAST_SIZE[medium.codec] <= side <= GREATEST_SIZE[medium.codec] for side in (medium.width, medium.height)):
+        return f"size {medium.width}x{medium.height}"
+    if not has_correction(medium.color_matrix):
+        return f"colour matrix {medium.color_matrix}"
+    if medium.field_coded:
+        return "field-coded pictures"
+    if medium.inband_parameter_sets:
+        return "changing parameter sets"
+    if medium.inner_start_codes:
+        return "start codes inside length-prefixed units"
+    # In H.264, DALI counts IDR pictures alone as starts; in HEVC, a first run may begin at a CRA picture, but splicing
+    # one to a run before it, without a flush, is not proven.
+    if recipe.run_open.any() and (medium.codec == "h264" or recipe.run_open[1:].any()):
+        return "an open start point"
+    return None
