@@ -1,0 +1,88 @@
+"""Fixtures: media made once a session, an index and decoded truths over them, the corpus where it lies."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.index import Index
+from framedex.loader.pictures import picture_md5
+from tests import media
+
+CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a full in-order decode of a file presents."""
+
+    pts: list[int]
+    md5: list[str]
+
+
+@pytest.fixture(scope="session")
+def media_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all test processes of a session share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "media"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def medium(media_folder: Path) -> Callable[[str], Path]:
+    """Return the file of a recipe by name."""
+    return functools.cache(lambda name: media.make(media.RECIPES[name], media_folder))
+
+
+@pytest.fixture(scope="session")
+def truth(medium: Callable[[str], Path]) -> Callable[[str], Truth]:
+    """Return the full decode of a recipe's file."""
+
+    @functools.cache
+    def decode(name: str) -> Truth:
+        frames = [(frame.pts, picture_md5(frame)) for frame in media.full_decode(medium(name))]
+        return Truth(pts=[pts for pts, _ in frames], md5=[md5 for _, md5 in frames])
+
+    return decode
+
+
+@pytest.fixture(scope="session")
+def all_media(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of links to every recipe's file."""
+    folder = tmp_path_factory.mktemp("all")
+    for name in media.RECIPES:
+        (folder / name).symlink_to(medium(name))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """An index of every recipe's file."""
+    out = tmp_path_factory.mktemp("index") / "INDEX"
+    report = build_index(IndexOptions(sources=[str(all_media)], out=out, workers=2))
+    assert report.problems == []
+    return Index(out)
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Path:
+    """The corpus of hazards; in CI its absence is a failure."""
+    if not CORPUS.is_dir():
+        if os.environ.get("CI"):
+            pytest.fail(f"the corpus is missing: {CORPUS}")
+        pytest.skip(f"no corpus at {CORPUS}")
+    return CORPUS
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator with a fixed seed."""
+    return np.random.default_rng(20)

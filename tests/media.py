@@ -1,0 +1,169 @@
+"""Media by recipe: every file the suite needs, encoded on the spot, named by its hazard, frame number in the pixels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+BARCODE_BITS, CELL = 10, 16
+TICKS = 90_000  # timestamps of recipes count in this time base
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One medium. times: presentation times in TICKS; None means `frames` of them at 25 fps."""
+
+    name: str
+    codec: str = "libx264"
+    options: dict[str, str] = field(default_factory=dict)
+    muxer: dict[str, str] = field(default_factory=dict)
+    pix_fmt: str = "yuv420p"
+    frames: int = 50
+    size: tuple[int, int] = (176, 144)
+    times: tuple[int, ...] | None = None
+    audio: bool = False
+
+    def pts(self) -> list[int]:
+        """Return the presentation times in TICKS."""
+        return list(self.times) if self.times else [number * TICKS // 25 for number in range(self.frames)]
+
+
+def _x264(**options: object) -> dict[str, str]:
+    text = ":".join(f"{key.replace('_', '-')}={value}" for key, value in options.items())
+    return {"preset": "veryfast", "x264-params": text}
+
+
+def _x265(**options: object) -> dict[str, str]:
+    text = ":".join(f"{key.replace('_', '-')}={value}" for key, value in options.items())
+    return {"preset": "ultrafast", "x265-params": f"log-level=none:pools=1:{text}"}
+
+
+def _irregular_times(count: int, seed: int) -> tuple[int, ...]:
+    gaps = np.random.default_rng(seed).integers(1_500, 9_000, count - 1)
+    return (0, *np.cumsum(gaps).tolist())
+
+
+def _times_24_to_60(count: int) -> tuple[int, ...]:
+    gaps = [TICKS // 24] * (count // 2) + [TICKS // 60] * (count - count // 2 - 1)
+    return (0, *np.cumsum(gaps).tolist())
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(name="h264_default.mp4", options=_x264(keyint=20)),
+        Recipe(name="h264_baseline.mp4", options={"preset": "veryfast", "profile": "baseline", "g": "15"}),
+        Recipe(name="h264_b_pyramid.mkv", options=_x264(keyint=24, bframes=5, b_pyramid="normal", b_adapt=0)),
+        Recipe(name="h264_open_gop.mp4", options=_x264(keyint=12, min_keyint=12, open_gop=1, bframes=3, b_adapt=0, scenecut=0)),
+        Recipe(name="h264_open_gop.mkv", options=_x264(keyint=10, min_keyint=10, open_gop=1, bframes=5, b_pyramid="normal", b_adapt=0, scenecut=0)),
+        Recipe(name="h264_intra_refresh.mp4", options=_x264(keyint=20, intra_refresh=1, bframes=0)),
+        Recipe(name="h264_slices.mov", options=_x264(keyint=16, slices=4)),
+        Recipe(name="h264_one_gop.mp4", options=_x264(keyint="infinite", scenecut=0), frames=90),
+        Recipe(name="h264_all_intra.mp4", options=_x264(keyint=1), frames=20),
+        Recipe(name="h264_high10.mkv", options=_x264(keyint=20), pix_fmt="yuv420p10le", frames=30),
+        Recipe(name="h264_yuv444.mp4", options=_x264(keyint=20), pix_fmt="yuv444p", frames=30),
+        Recipe(name="h264_lossless.mp4", options=_x264(keyint=12, qp=0), pix_fmt="yuv444p", frames=30),
+        Recipe(name="h264_mbaff.mp4", options=_x264(keyint=20, tff=1), size=(176, 160)),
+        Recipe(name="h264_refs_weighted.mp4", options=_x264(keyint=30, ref=8, weightp=2, bframes=3)),
+        Recipe(name="h264_cropped.mp4", options=_x264(keyint=20), size=(194, 130)),
+        Recipe(name="h264_vfr.mp4", options=_x264(keyint=20), times=_irregular_times(50, 1)),
+        Recipe(name="h264_vfr.mkv", options=_x264(keyint=20), times=_irregular_times(50, 2)),
+        Recipe(name="h264_24_to_60.mp4", options=_x264(keyint=20), times=_times_24_to_60(50)),
+        Recipe(name="h264_late_start.mkv", options=_x264(keyint=20), times=tuple(10 * TICKS + n * TICKS // 25 for n in range(50))),
+        Recipe(name="h264_no_edit_list.mp4", options=_x264(keyint=20), muxer={"use_editlist": "0"}),
+        Recipe(name="h264_fragmented.mp4", options=_x264(keyint=20), muxer={"movflags": "frag_keyframe+empty_moov"}),
+        Recipe(name="h264_faststart.mp4", options=_x264(keyint=20), muxer={"movflags": "faststart"}),
+        Recipe(name="h264_single.mp4", frames=1),
+        Recipe(name="h264_audio.mp4", options=_x264(keyint=20), audio=True),
+        Recipe(name="h264_audio.mkv", options=_x264(keyint=20), audio=True),
+        Recipe(name="hevc_closed.mp4", codec="libx265", options=_x265(keyint=20, open_gop=0)),
+        Recipe(name="hevc_open_gop.mp4", codec="libx265", options=_x265(keyint=12, min_keyint=12, open_gop=1, bframes=4, scenecut=0)),
+        Recipe(name="hevc_open_gop.mkv", codec="libx265", options=_x265(keyint=10, min_keyint=10, open_gop=1, bframes=3, b_pyramid=1, scenecut=0)),
+        Recipe(name="hevc_radl.mp4", codec="libx265", options=_x265(keyint=16, open_gop=0, radl=2, bframes=4, scenecut=0)),
+        Recipe(name="hevc_main10.mov", codec="libx265", options=_x265(keyint=20), pix_fmt="yuv420p10le", frames=30),
+        Recipe(name="hevc_temporal_layers.mp4", codec="libx265", options=_x265(keyint=20, temporal_layers=1, bframes=3)),
+        Recipe(name="hevc_intra_refresh.mkv", codec="libx265", options=_x265(keyint=20, intra_refresh=1), frames=40),
+    )
+}  # fmt: skip
+
+
+def picture(number: int, width: int, height: int) -> NDArray[np.uint8]:
+    """Return uint8 [H, W, 3]: a moving texture with the frame number as a barcode along the top."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    texture = np.stack(
+        [
+            (rows * 3 + number * 5) % 256,
+            (columns * 2 + rows + number * 3) % 256,
+            ((rows // 8 + columns // 8 + number) % 2) * 90 + 80,
+        ],
+        axis=-1,
+    ).astype(np.uint8)
+    for bit in range(BARCODE_BITS):
+        texture[:CELL, bit * CELL : (bit + 1) * CELL] = 235 if number >> bit & 1 else 16
+    return texture
+
+
+def read_barcode(rgb: NDArray[np.uint8]) -> int:
+    """Return the frame number of a decoded picture, uint8 [H, W, 3] at its original size."""
+    cells = [rgb[4 : CELL - 4, bit * CELL + 4 : (bit + 1) * CELL - 4].mean() > 128 for bit in range(BARCODE_BITS)]
+    return sum(1 << bit for bit, on in enumerate(cells) if on)
+
+
+def make(recipe: Recipe, folder: Path) -> Path:
+    """Return the recipe's file in `folder`, encoding it unless it is there; safe against others doing the same."""
+    path = folder / recipe.name
+    if not path.exists():
+        aside = folder / f"{os.getpid()}-{recipe.name}"
+        encode(recipe, aside)
+        aside.rename(path)
+    return path
+
+
+def encode(recipe: Recipe, path: Path) -> None:
+    """Encode a recipe into a file."""
+    width, height = recipe.size
+    with av.open(str(path), "w", options=recipe.muxer) as out:
+        stream = out.add_stream(recipe.codec, rate=25, options=recipe.options)
+        stream.width, stream.height, stream.pix_fmt = width, height, recipe.pix_fmt
+        stream.codec_context.time_base = stream.time_base = Fraction(1, TICKS)
+        stream.codec_context.thread_count = 1
+        tone = out.add_stream("aac", rate=48_000) if recipe.audio else None
+        for number, pts in enumerate(recipe.pts()):
+            frame = av.VideoFrame.from_ndarray(picture(number, width, height), format="rgb24")
+            frame = frame.reformat(format=recipe.pix_fmt)
+            frame.pts, frame.time_base = pts, Fraction(1, TICKS)
+            out.mux(stream.encode(frame))
+            if tone is not None:
+                out.mux(tone.encode(_tone(number)))
+        out.mux(stream.encode(None))
+        if tone is not None:
+            out.mux(tone.encode(None))
+
+
+def _tone(number: int) -> av.AudioFrame:
+    """Return 40 ms of a tone."""
+    samples = np.sin(np.arange(1920) / 20 + number).astype(np.float32) * 0.1
+    frame = av.AudioFrame.from_ndarray(np.stack([samples, samples]), format="fltp", layout="stereo")
+    frame.sample_rate, frame.pts = 48_000, number * 1920
+    return frame
+
+
+def full_decode(path: Path, stream: int = 0) -> Iterator[av.VideoFrame]:
+    """Yield every picture of a file in order, as a player would; the independent truth of every exactness test."""
+    with av.open(str(path)) as container:
+        for frame in container.decode(container.streams[stream]):
+            assert isinstance(frame, av.VideoFrame)
+            yield frame
+
+
+def damage(source: Path, target: Path, change: Callable[[bytearray], bytearray]) -> Path:
+    """Write a changed copy of a file."""
+    target.write_bytes(change(bytearray(source.read_bytes())))
+    return target
