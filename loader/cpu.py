@@ -78,8 +78,8 @@ def _undecodable(clip: Clip, what: str) -> DecodeError:
 def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
     """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
 
-    The stream's own matrix and range decide the conversion, as libswscale does it. size: (height, width), scaled in
-    the same step with an antialiasing triangle filter.
+    The stream's own matrix and range decide the conversion; without size, pixels are those of PyAV's
+    `to_ndarray(format="rgb24")`. size: (height, width), scaled in the same step with an antialiasing triangle filter.
     """
     height, width = size or (clip.medium.height, clip.medium.width)
     frames = np.zeros((len(clip.recipe.position), height, width, 3), np.uint8)
@@ -87,9 +87,8 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     for place, rank in enumerate(clip.recipe.position.tolist()):
         places.setdefault(rank, []).append(place)
     reformatter = VideoReformatter()
-    interpolation = Interpolation.BILINEAR if size else Interpolation.BICUBIC
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
-        rgb = reformatter.reformat(picture, width, height, "rgb24", interpolation=interpolation)
+        rgb = reformatter.reformat(picture, width, height, "rgb24", interpolation=Interpolation.BILINEAR)
         pixels = packed_rows(rgb, 3 * width)
         for place in places[rank]:
             frames[place].reshape(height, 3 * width)[...] = pixels

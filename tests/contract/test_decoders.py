@@ -1,0 +1,124 @@
+"""One suite over both decoders: what ClipLoader promises holds on the CPU and on NVDEC alike."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex.indexer.index import Index
+from framedex.loader.routes import gpu_obstacle
+from tests.datasets import shard_clips
+from tests.media import RECIPES, read_barcode
+
+FRAMES_A_CLIP = 7
+# Streams that NVDEC must not get, and why; every other recipe goes there.
+ON_CPU = {
+    "h264_open_gop.mp4": "open start",
+    "h264_open_gop.mkv": "open start",
+    "h264_high10.mkv": "10 bit",
+    "h264_yuv444.mp4": "4:4:4",
+    "h264_lossless.mp4": "4:4:4",
+}
+
+
+def _has_gpu() -> bool:
+    found = shutil.which("nvidia-smi")
+    return found is not None and subprocess.run([found], capture_output=True, check=False).returncode == 0
+
+
+DEVICES = [
+    "cpu",
+    pytest.param("gpu", marks=[pytest.mark.gpu, pytest.mark.skipif(not _has_gpu(), reason="there is no NVIDIA GPU here")]),
+]
+
+
+@pytest.fixture(scope="session")
+def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Clips of every recipe: frames in random order, repeats, and padding at both ends of one clip."""
+    rng = np.random.default_rng(3)
+    clips = []
+    for name, recipe in RECIPES.items():
+        for number in range(5):
+            frames = rng.integers(0, recipe.frames, FRAMES_A_CLIP).tolist()
+            frames[3] = frames[1]
+            clips.append({"uri": name, "clip_id": f"{name}-{number}", "frames": frames, "recipe": name})
+        clips.append({"uri": name, "clip_id": f"{name}-padded", "frames": [-1, 0, 0, 0, 0, 0, -1], "recipe": name})
+    return shard_clips(index.path, tmp_path_factory.mktemp("contract") / "DATASET", clips)
+
+
+def _items(batch: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a batch taken apart into clips."""
+    return [{name: values[number] for name, values in batch.items()} for number in range(len(batch["clip_id"]))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_every_frame_is_the_one_asked_for_in_shuffled_mixed_batches(dataset: Path, device: str) -> None:
+    clips = ClipDataset(dataset)
+    sampler = ClipSampler(clips, shuffle=True, seed=1)
+    seen = 0
+    for batch in ClipLoader(clips, batch_size=8, sampler=sampler, device=device, collate="list"):
+        for item in _items(batch):
+            frames = item["frames"].cpu().numpy()
+            numbers = item["frame_index"].tolist()
+            shown = [read_barcode(frame) if number >= 0 else -1 for frame, number in zip(frames, numbers, strict=True)]
+            assert shown == numbers, item["clip_id"]
+            assert not frames[~item["mask"].numpy()].any(), "padding is zeros"
+            seen += 1
+    assert seen == len(clips)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_pictures_agree_with_a_plain_conversion_of_the_full_decode(
+    dataset: Path, device: str, medium: Callable[[str], Path]
+) -> None:
+    from tests.media import full_decode
+
+    clips = ClipDataset(dataset)
+    loader = ClipLoader(clips, batch_size=6, sampler=ClipSampler(clips), device=device, collate="list")
+    for batch in loader:
+        for item in _items(batch):
+            truth = [frame.to_ndarray(format="rgb24") for frame in full_decode(medium(item["recipe"]))]
+            for frame, number in zip(item["frames"].cpu().numpy(), item["frame_index"].tolist(), strict=True):
+                if number >= 0:
+                    away = np.abs(frame.astype(np.int16) - truth[number]).mean()
+                    assert away < (9 if device == "gpu" else 0.001), (item["clip_id"], number, away)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_size_transform_layout_and_normalize_shape_the_batch(dataset: Path, device: str) -> None:
+    from nvidia.dali import fn
+
+    clips = ClipDataset(dataset)
+    loader = ClipLoader(
+        clips,
+        batch_size=4,
+        sampler=ClipSampler(clips, shuffle=True),
+        device=device,
+        size=(64, 96),
+        transform=lambda frames: fn.crop(frames, crop=(48, 80)),
+        normalize=((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+        layout="FCHW",
+        drop_last=True,
+    )
+    for batch in loader:
+        assert batch["frames"].shape == (4, FRAMES_A_CLIP, 3, 48, 80)
+        assert batch["frames"].device.type == ("cuda" if device == "gpu" else "cpu")
+        assert batch["frames"].dtype.is_floating_point
+        assert batch["frames"].min() >= -2.001
+        assert batch["frames"].max() <= 2.001
+
+
+def test_only_streams_proven_on_nvdec_are_routed_there(dataset: Path) -> None:
+    clips = ClipDataset(dataset)
+    obstacles: dict[str, set[bool]] = {}
+    for number in range(len(clips)):
+        clip = clips.clip(number)
+        obstacles.setdefault(clip.medium.uri, set()).add(gpu_obstacle(clip) is not None)
+    assert {uri for uri, blocked in obstacles.items() if True in blocked} == ON_CPU.keys()

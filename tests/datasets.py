@@ -1,0 +1,32 @@
+"""Writing small datasets for tests through the command line, as a user would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from framedex.cli import main
+
+
+def run(*arguments: object, code: int = 0) -> Result:
+    """Run `framedex ARGUMENTS` and check its exit code."""
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def write_clips(path: Path, clips: Iterable[dict[str, Any]]) -> Path:
+    """Write explicit clips, a JSON line each."""
+    path.write_text("".join(json.dumps(clip) + "\n" for clip in clips), encoding="utf-8")
+    return path
+
+
+def shard_clips(index: Path, out: Path, clips: Iterable[dict[str, Any]], code: int = 0) -> Path:
+    """Shard explicit clips of an index into a dataset."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    run("shard", index, "--clips", write_clips(out.with_suffix(".jsonl"), clips), "--out", out, code=code)
+    return out
