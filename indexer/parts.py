@@ -13,16 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from framedex import __version__
 from framedex.errors import FormatError
 
 PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
 ASIDE = ".writing-"  # a name that no reader looks at
-LIBRARIES = ("framedex", "av", "pyarrow", "numpy")
+LIBRARIES = ("av", "pyarrow", "numpy")
 
 
 def library_versions() -> dict[str, str]:
     """Return the versions that every file framedex writes is stamped with."""
-    return {name: metadata.version(name) for name in LIBRARIES}
+    return {"framedex": __version__} | {name: metadata.version(name) for name in LIBRARIES}
 
 
 def part_path(folder: Path, number: int) -> Path:

@@ -189,7 +189,7 @@ class _Fetch:
             "movie": clip_movie(clip, encoded),
             "wanted": wanted.astype(np.int32),
             "order": order.astype(np.int32),
-            "mask": (position != PAD).astype(np.uint8),
+            "mask": (position != PAD).astype(np.uint8)[:, None, None, None],
             "color": correction(clip.medium.color_matrix),
         }
         return {INPUT: feed} | describe(clip)

@@ -35,7 +35,7 @@ class PipelineInput:
     """One clip on its way into a pipeline: either a movie for NVDEC, or frames that the CPU decoded.
 
     movie: uint8 [bytes]. wanted: int32 [unique], ascending frame numbers in it. order: int32 [F], which of the unique
-    frames stands at each place (0 where padded). mask: uint8 [F], 0 where padded. color: float32 [3, 3].
+    frames stands at each place (0 where padded). mask: uint8 [F, 1, 1, 1], 0 where padded. color: float32 [3, 3].
     frames: uint8 [F, H, W, 3].
     """
 
@@ -54,7 +54,7 @@ class PipelineInput:
             "movie": NO_MOVIE if self.movie is None else self.movie,
             "wanted": zero if self.wanted is None else self.wanted,
             "order": zero if self.order is None else self.order,
-            "mask": np.ones(1, np.uint8) if self.mask is None else self.mask,
+            "mask": NO_FRAMES if self.mask is None else self.mask,
             "color": np.eye(3, dtype=np.float32) if self.color is None else self.color,
             "frames": NO_FRAMES if self.frames is None else self.frames,
         }
@@ -66,7 +66,7 @@ def _gpu_pipeline(size: Size | None, transform: Transform | None) -> DataNode:
     movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
     wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
     order = fn.external_source(name="order", dtype=types.INT32, ndim=1)
-    mask = fn.external_source(name="mask", dtype=types.UINT8, ndim=1)
+    mask = fn.external_source(name="mask", dtype=types.UINT8, ndim=4)
     color = fn.external_source(name="color", dtype=types.FLOAT, ndim=2)
     decoded = fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout="FHWC")
     if on_gpu:
@@ -75,7 +75,7 @@ def _gpu_pipeline(size: Size | None, transform: Transform | None) -> DataNode:
         if size is not None:
             frames = fn.resize(frames, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
         frames = fn.sequence_rearrange(frames, new_order=order)
-        frames = frames * fn.reshape(mask, rel_shape=[1], shape=[-1, 1, 1, 1]).gpu()
+        frames = frames * mask.gpu()
     else:
         frames = decoded.gpu()
     return transform(frames) if transform else frames
