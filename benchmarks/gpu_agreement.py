@@ -1,9 +1,10 @@
 """Do NVDEC and the CPU return the same frames? Every clip of a dataset through both, compared picture by picture.
 
 A frame counts as right when, among the clip's own distinct frames as the CPU decoded them, the one asked for is nearest
-to what NVDEC returned, and the mean absolute difference is below `--limit`. Prints JSON.
+to what NVDEC returned, and the mean absolute difference is below `--limit`: saturated test patterns differ by up to
+17 in how chroma is upsampled, other pictures by 40 or more. Prints JSON.
 
-usage: python -m benchmarks.gpu_agreement DATASET [--limit 9] [--sample N]
+usage: python -m benchmarks.gpu_agreement DATASET [--limit 25] [--sample N]
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def compare(clips: ClipDataset, number: int, limit: float) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dataset", type=Path)
-    parser.add_argument("--limit", type=float, default=9.0)
+    parser.add_argument("--limit", type=float, default=25.0)
     parser.add_argument("--sample", type=int)
     options = parser.parse_args()
     clips = ClipDataset(options.dataset)

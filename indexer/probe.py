@@ -249,6 +249,7 @@ def _finish(
         "inband_parameter_sets": pictures.inband_sets,
         "inner_start_codes": pictures.inner_start_codes,
         "chroma_format": pictures.chroma_format,
+        "max_ref_frames": pictures.max_ref_frames,
         "field_coded": bool(pictures.field_coded.any()),
         "rotation_degrees": _rotation(stream, video),
     }

@@ -59,6 +59,7 @@ VIDEOS = pa.schema(
         column("inband_parameter_sets", pa.bool_(), "Packets carry parameter sets that differ from the configuration record's."),
         column("inner_start_codes", pa.bool_(), "Some length-prefixed units hold several NAL units between Annex-B start codes."),
         column("chroma_format", pa.int32(), "chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4."),
+        column("max_ref_frames", pa.int32(), "max_num_ref_frames of an H.264 stream (0: every picture is intra); null for other codecs.", unit="frames"),
         column("field_coded", pa.bool_(), "Some pictures are coded as two fields."),
         column("packet_count", pa.int64(), "Packets of the stream."),
         column("frame_count", pa.int64(), "Presented frames.", unit="frames"),

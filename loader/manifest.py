@@ -66,6 +66,7 @@ class Medium:
     inband_parameter_sets: bool
     inner_start_codes: bool
     chroma_format: int
+    max_ref_frames: int | None
     field_coded: bool
     frame_count: int
 

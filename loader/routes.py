@@ -36,6 +36,8 @@ def gpu_obstacle(clip: Clip) -> str | None:
         return f"size {medium.width}x{medium.height}"
     if not has_correction(medium.color_matrix):
         return f"colour matrix {medium.color_matrix}"
+    if medium.max_ref_frames == 0:
+        return "no reference frames"  # DALI 2.4 asks NVDEC for an empty picture buffer: CUDA_ERROR_INVALID_VALUE
     if medium.field_coded:
         return "field-coded pictures"
     if medium.inband_parameter_sets:

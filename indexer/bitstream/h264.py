@@ -39,6 +39,7 @@ class Sps:
     order_count_type: int
     order_count_bits: int
     frames_only: bool
+    max_ref_frames: int
     shape: tuple[int, ...]
 
 
@@ -68,7 +69,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         bits.se()
         for _ in range(bits.ue()):
             bits.se()
-    bits.ue()
+    max_ref_frames = bits.ue()
     bits.flag()
     shape += [bits.ue(), bits.ue()]
     frames_only = bits.flag()
@@ -83,6 +84,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         order_count_type=count_type,
         order_count_bits=count_bits,
         frames_only=frames_only,
+        max_ref_frames=max_ref_frames,
         shape=tuple(shape),
     )
 
@@ -249,7 +251,8 @@ class H264Scanner:
             preamble=join_length_prefixed(preamble, self._length_size),
             inband_sets=bool(self._sets.differing()),
             inner_start_codes=self._inner_start_codes,
-            chroma_format=self._chroma_format(),
+            chroma_format=self._sequence().shape[0],
+            max_ref_frames=self._sequence().max_ref_frames,
         )
 
     def _parse_slices(self, header: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
@@ -316,6 +319,6 @@ class H264Scanner:
             raise BitstreamError("output_order", f"picture order count types {sorted(kinds)} are not read yet")
         return unwrap_order_counts(first["order_lsb"], bits.pop(), idr, referenced)
 
-    def _chroma_format(self) -> int:
-        """Return chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4."""
-        return next(facts.shape[0] for facts in self._sets.facts.values() if isinstance(facts, Sps))
+    def _sequence(self) -> Sps:
+        """Return a sequence parameter set in force; all of them describe pictures of one shape."""
+        return next(facts for facts in self._sets.facts.values() if isinstance(facts, Sps))

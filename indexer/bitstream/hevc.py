@@ -209,7 +209,8 @@ class HevcScanner:
             preamble=join_length_prefixed(self._sets.missing_at(starts.tolist()), self._length_size),
             inband_sets=bool(self._sets.differing()),
             inner_start_codes=self._inner_start_codes,
-            chroma_format=self._chroma_format(),
+            chroma_format=self._sequence().shape[0],
+            max_ref_frames=None,
         )
 
     def _parse_slices(self, kind: NDArray[np.int64], irap: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
@@ -247,6 +248,6 @@ class HevcScanner:
             raise BitstreamError("parameter_sets", f"slices refer to PPS {pps_id}, which (or whose SPS) is missing")
         return pps, sps
 
-    def _chroma_format(self) -> int:
-        """Return chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4."""
-        return next(facts.shape[0] for facts in self._sets.facts.values() if isinstance(facts, Sps))
+    def _sequence(self) -> Sps:
+        """Return a sequence parameter set in force; all of them describe pictures of one shape."""
+        return next(facts for facts in self._sets.facts.values() if isinstance(facts, Sps))

@@ -31,6 +31,7 @@ class Pictures:
     inband_sets: some packets carry parameter sets that differ from the configuration record's.
     inner_start_codes: some length-prefixed units hold several NAL units between start codes.
     chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4.
+    max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
     """
 
     start: NDArray[np.uint8]
@@ -44,6 +45,7 @@ class Pictures:
     inband_sets: bool
     inner_start_codes: bool
     chroma_format: int
+    max_ref_frames: int | None
 
 
 class Scanner(Protocol):
