@@ -7,11 +7,13 @@ import os
 import platform
 import sys
 
+import framedex
+
 
 def environment(*libraries: str) -> dict[str, object]:
     """Return the command, the machine, and the versions of the libraries that took part."""
-    versions = {}
-    for name in ("framedex", "av", "numpy", "pyarrow", *libraries):
+    versions = {"framedex": framedex.__version__}
+    for name in ("av", "numpy", "pyarrow", *libraries):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -19,7 +21,7 @@ def environment(*libraries: str) -> dict[str, object]:
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
     return {
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python -m", f"benchmarks.{os.path.basename(sys.argv[0]).removesuffix('.py')}", *sys.argv[1:]]),
         "cpu": model,
         "cores": os.cpu_count(),
         "python": platform.python_version(),

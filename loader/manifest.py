@@ -163,7 +163,7 @@ class Manifest:
         return table.combine_chunks().to_batches()[0]
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
-        return pq.ParquetFile(part_path(self.path / folder, part), memory_map=True)
+        return pq.ParquetFile(part_path(self.path / folder, part))
 
     def _read_medium(self, row: int) -> Medium:
         table = self._media.slice(row, 1)

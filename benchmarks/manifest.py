@@ -1,0 +1,172 @@
+"""What planning and reading a manifest cost, on one core.
+
+(a) Planning a 16-frame clip of a 180 000-frame video and building its tiny MP4's header, with the index row in hand.
+(b) Opening a dataset of 100 000 clips, fetching one clip's recipe in shuffled order, and what that keeps in memory.
+Prints JSON. The index row is synthetic (GOP 250, three B-frames a mini-GOP, one of them a reference); nothing is decoded.
+
+usage: python -m benchmarks.manifest [--frames 180000] [--clips 100000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.environment import environment
+from framedex.indexer.index import HEADER, Index, Packets
+from framedex.indexer.parts import write_json_aside
+from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION
+from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise
+from framedex.sharder.build import build_from_policy
+from framedex.sharder.mp4 import movie_header
+from framedex.sharder.plan import Planner
+from framedex.sharder.policies import make_policy
+
+
+def synthetic_packets(count: int, seed: int = 0) -> Packets:
+    """Return packets as x264's default settings make them."""
+    rng = np.random.default_rng(seed)
+    number = np.arange(count)
+    in_gop = number % 250
+    flags = np.where(in_gop == 0, CLOSED, 0)
+    turn = (in_gop - 1) % 4
+    shift = np.array([3, 0, -2, -1])[turn]  # decode order P B b b against presentation order b B b P
+    last = (in_gop >= 249 - (249 - 1) % 4) | (in_gop == 0)
+    pts = number + np.where(last, 0, shift)
+    flags = np.where(~last & (turn >= 2), NON_REFERENCE, flags)
+    size = rng.integers(200, 6000, count)
+    gap = rng.integers(0, 2, count) * 400  # audio in between
+    return Packets(
+        pts=pts * 512, offset=np.cumsum(size + gap) - size, size=size.astype(np.int64), flags=flags.astype(np.uint8)
+    )
+
+
+def time_planning(frames: int, clips: int) -> dict[str, float]:
+    """Return median milliseconds of a planner's set-up, of a plan, and of a movie's header."""
+    packets = synthetic_packets(frames)
+    rng = np.random.default_rng(1)
+    whole, plans, headers, kept = [], [], [], []
+    for _ in range(clips):
+        wanted = rng.integers(0, frames - 960) + 60 * np.arange(16)
+        started = time.perf_counter()
+        planner = Planner(packets, drop_leading=False)
+        ready = time.perf_counter()
+        recipe = planner.plan(wanted)
+        planned = time.perf_counter()
+        movie_header(
+            codec="h264", width=1280, height=720, configuration=b"\1" * 40,
+            packet_size=recipe.packet_size, packet_rank=recipe.packet_rank, sync=recipe.run_first,
+        )  # fmt: skip
+        done = time.perf_counter()
+        whole.append(done - started)
+        plans.append(planned - ready)
+        headers.append(done - planned)
+        kept.append(len(recipe.packet_size))
+    return {
+        "median_ms_planner_plan_and_movie": round(1000 * statistics.median(whole), 3),
+        "median_ms_plan_alone": round(1000 * statistics.median(plans), 3),
+        "median_ms_movie_alone": round(1000 * statistics.median(headers), 3),
+        "median_packets_a_clip": statistics.median(kept),
+    }
+
+
+class SyntheticIndex(Index):
+    """An index of synthetic videos, without files."""
+
+    def __init__(self, folder: Path, videos: int, frames: int) -> None:
+        write_json_aside(folder / HEADER, {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos"})
+        super().__init__(folder)
+        self._shared = synthetic_packets(frames)
+        summary = summarise(self._shared.pts, self._shared.flags, last_duration=512, time_base_seconds=1 / 30720)
+        facts = {
+            "stream_index": 0, "status": OK, "probed_by": "synthetic", "size_bytes": 1 << 30, "mtime_ns": 0, "fingerprint": "0" * 32,
+            "container": "mp4", "codec": "h264", "profile": "High", "pixel_format": "yuv420p", "width": 1280, "height": 720,
+            "rotation_degrees": 0, "color_matrix": 1, "color_primaries": 1, "color_transfer": 1, "time_base_num": 1,
+            "time_base_den": 30720, "start_pts": summary.start_pts, "duration_pts": summary.duration_pts, "extradata": b"\1" * 45,
+            "preamble": b"", "reorder_depth": 2, "inband_parameter_sets": False, "inner_start_codes": False, "chroma_format": 1,
+            "max_ref_frames": 4, "field_coded": False, "frame_count": summary.frame_count,
+        }  # fmt: skip
+        rows = [facts | {"media_id": f"{number:016x}", "uri": f"{number:06d}.mp4"} for number in range(videos)]
+        self.videos = self.videos.from_pylist(rows, schema=self.videos.schema)
+
+    def packets(self, media_id: str) -> Packets:
+        return self._shared
+
+
+def time_dataset(folder: Path, clips: int) -> dict[str, float]:
+    """Write a dataset, and read it in a fresh process."""
+    frames = 60_000  # a clip every 96 frames: 16 frames, 60 apart, overlapping
+    per_video = (frames - 960) // 96
+    index = SyntheticIndex(folder, -(-clips // per_video), frames)
+    policy, resolved = make_policy(
+        {"policy": "segments", "segments": [{"fps": 1, "frames": 16}], "every_seconds": 1.6, "last": "drop"}, where="benchmark"
+    )
+    started = time.perf_counter()
+    report = build_from_policy(index, folder / "DATASET", policy, resolved)
+    seconds = time.perf_counter() - started
+    read = subprocess.run(
+        [sys.executable, "-m", "benchmarks.manifest", "--read", str(folder / "DATASET")], check=True, capture_output=True
+    )
+    size = sum(path.stat().st_size for path in (folder / "DATASET").rglob("*") if path.is_file())
+    written = {
+        "clips": report.clips,
+        "clips_planned_and_written_a_minute": round(60 * report.clips / seconds),
+        "manifest_bytes_a_clip": round(size / report.clips, 1),
+    }
+    return written | json.loads(read.stdout)
+
+
+def read_dataset(dataset: Path) -> dict[str, float]:
+    """Return what opening and reading cost in this process."""
+    from framedex.loader.dataset import ClipDataset
+
+    def resident() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    before = resident()
+    started = time.perf_counter()
+    clips = ClipDataset(dataset)
+    count = len(clips)
+    opened = time.perf_counter() - started
+    times = []
+    for number in np.random.default_rng(0).permutation(count)[:4000].tolist():
+        started = time.perf_counter()
+        clips.clip(number)
+        times.append(time.perf_counter() - started)
+    return {
+        "open_ms": round(1000 * opened, 2),
+        "median_ms_fetch_a_clip": round(1000 * statistics.median(times), 3),
+        "p99_ms_fetch_a_clip": round(1000 * float(np.quantile(times, 0.99)), 3),
+        "resident_mb_kept": round((resident() - before) / 1e6, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--frames", type=int, default=180_000)
+    parser.add_argument("--clips", type=int, default=100_000)
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
+    if options.read:
+        print(json.dumps(read_dataset(options.read)))
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        planning = time_planning(options.frames, 50)
+        dataset = time_dataset(Path(scratch), options.clips)
+    print(json.dumps({"environment": environment(), "planning": planning, "dataset": dataset}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
