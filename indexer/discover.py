@@ -24,7 +24,11 @@ VIDEO_SUFFIXES = frozenset(
 )
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
-DALI_LINE = re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d+)(?:\s+(?P<start>-?[\d.]+)\s+(?P<end>-?[\d.]+))?")
+# DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
+DALI_LINES = (
+    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d+)\s+(?P<start>-?\d+(?:\.\d*)?)\s+(?P<end>-?\d+(?:\.\d*)?)"),
+    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d+)"),
+)
 # Names that a clip's own columns have; a user column of that name would hide one of them.
 RESERVED_COLUMNS = frozenset(
     "media_id listing_row listed_uri clip_id uri frames pts seconds frame_index mask audio movie positions".split()
@@ -146,22 +150,24 @@ def _resolve(spelled: str, base: Path, root: str | None) -> str:
 
 def _read_list(path: Path, root: str | None) -> Iterator[Listed]:
     """Read a text list: a path a line, or DALI's `path label [start end]`; blank lines and # comments pass."""
-    for number, line in enumerate(_read_text(path).splitlines(), 1):
+    for line in _read_text(path).splitlines():
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        whole = _resolve(line, path.parent, root)
-        match = DALI_LINE.fullmatch(line)
-        if match is None or os.path.lexists(whole):
-            yield Listed(path=whole, spelled=line)
-            continue
-        columns: dict[str, Any] = {"label": int(match["label"])}
-        if match["start"] is not None:
-            try:
-                columns |= {"start": float(match["start"]), "end": float(match["end"])}
-            except ValueError as error:
-                raise SourceError("start and end must be numbers", where=f"{path}:{number}", found=line) from error
-        yield Listed(path=_resolve(match["path"], path.parent, root), spelled=match["path"], columns=columns)
+        yield _read_line(line, path.parent, root)
+
+
+def _read_line(line: str, base: Path, root: str | None) -> Listed:
+    """Return the reading of a line whose path exists; where none does, the one with the most fields."""
+    readings = [Listed(path=_resolve(line, base, root), spelled=line)]
+    for pattern in DALI_LINES:
+        if match := pattern.fullmatch(line):
+            found = match.groupdict()
+            columns: dict[str, Any] = {"label": int(found["label"])}
+            columns |= {name: float(found[name]) for name in ("start", "end") if name in found}
+            readings.append(Listed(path=_resolve(found["path"], base, root), spelled=found["path"], columns=columns))
+    existing = [reading for reading in readings if os.path.lexists(reading.path)]
+    return existing[0] if existing else readings[min(1, len(readings) - 1)]
 
 
 def _read_text(path: Path) -> str:

@@ -1,0 +1,97 @@
+"""What scanners say of real streams, and how output order is unwrapped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framedex.indexer.bitstream import h264, hevc
+from framedex.indexer.bitstream.pictures import BitstreamError, segments, unwrap_order_counts
+from framedex.indexer.index import Index
+from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
+
+
+@given(st.lists(st.tuples(st.integers(-6, 6), st.booleans(), st.booleans()), min_size=1, max_size=60), st.integers(4, 6))
+def test_unwrapped_counts_are_those_whose_low_bits_were_written(
+    steps: list[tuple[int, bool, bool]], bits: int
+) -> None:
+    """Build counts as an encoder does: each near its anchor, zero at a reset; then keep the low bits alone."""
+    counts, resets, anchors, anchor = [], [], [], 0
+    for number, (step, reset, is_anchor) in enumerate(steps):
+        reset = reset or number == 0
+        count = 0 if reset else anchor + step
+        if reset or is_anchor:
+            anchor = count
+        counts.append(count)
+        resets.append(reset)
+        anchors.append(is_anchor)
+    truth = np.array(counts)
+    found = unwrap_order_counts(truth % (1 << bits), bits, np.array(resets), np.array(anchors))
+    assert found.tolist() == truth.tolist()
+
+
+def test_segments_name_the_start_at_or_before_each_packet() -> None:
+    assert segments(np.array([0, 1, 0, 2, 0], np.uint8)).tolist() == [-1, 1, 1, 3, 3]
+
+
+def _flags(index: Index, name: str) -> np.ndarray:
+    (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
+    return index.packets(row["media_id"]).flags
+
+
+@pytest.mark.parametrize("name", ["h264_default.mp4", "hevc_closed.mp4", "hevc_radl.mp4", "h264_slices.mov"])
+def test_closed_gops_have_closed_starts_alone(index: Index, name: str) -> None:
+    flags = _flags(index, name)
+    assert np.count_nonzero(flags & CLOSED) >= 3
+    assert not (flags & (OPEN | LEADING)).any()
+
+
+@pytest.mark.parametrize("name", ["h264_open_gop.mp4", "h264_open_gop.mkv", "hevc_open_gop.mp4", "hevc_open_gop.mkv"])
+def test_open_gops_have_open_starts_and_leading_pictures(index: Index, name: str) -> None:
+    flags = _flags(index, name)
+    assert flags[0] & START
+    assert np.count_nonzero(flags & OPEN) >= 3
+    assert np.count_nonzero(flags & LEADING) >= 3
+
+
+def test_intra_refresh_has_one_start(index: Index) -> None:
+    assert np.count_nonzero(_flags(index, "h264_intra_refresh.mp4") & START) == 1
+
+
+def test_b_pyramid_marks_some_but_not_all_b_pictures_as_non_reference(index: Index) -> None:
+    share = np.mean((_flags(index, "h264_b_pyramid.mkv") & NON_REFERENCE) != 0)
+    assert 0.3 < share < 0.7
+
+
+def test_every_picture_of_an_intra_stream_is_a_start(index: Index) -> None:
+    assert (_flags(index, "h264_all_intra.mp4") & START).all()
+
+
+@pytest.mark.parametrize("scanner", [h264.H264Scanner, hevc.HevcScanner])
+@pytest.mark.parametrize("configuration", [b"", b"\1", b"\0\0\0\1\x67", b"\1" * 6, b"\xff" * 40])
+def test_a_configuration_record_that_is_none_is_refused(scanner: type[h264.H264Scanner], configuration: bytes) -> None:
+    with pytest.raises(BitstreamError):
+        scanner(configuration)
+
+
+@given(st.binary(max_size=80))
+def test_parsers_raise_value_error_alone_on_any_bytes(data: bytes) -> None:
+    for parse in (h264.parse_sps, h264.parse_pps, hevc.parse_sps, hevc.parse_pps, hevc.parse_vps):
+        try:
+            parse(b"\x67\x01" + data)
+        except ValueError:
+            pass
+    for parse_configuration in (h264.parse_configuration, hevc.parse_configuration):
+        try:
+            parse_configuration(b"\1" + data)
+        except ValueError:
+            pass
+    assert isinstance(h264.sei_payloads(b"\6" + data), list)
+
+
+def test_sei_payloads_longer_than_255_bytes_are_whole() -> None:
+    payload = bytes(range(1, 200)) * 2
+    nal = b"\6" + b"\5" + b"\xff" + bytes([len(payload) - 255]) + payload + b"\x80"
+    assert h264.sei_payloads(nal) == [(5, payload)]

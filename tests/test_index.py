@@ -1,0 +1,228 @@
+"""The index: what a run writes, what a rerun does, and what survives trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from framedex.errors import FormatError, OutputError
+from framedex.indexer import probe
+from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.engines import run_local
+from framedex.indexer.index import Index
+from framedex.indexer.schema import FRAMES, VIDEOS
+from tests.datasets import run
+
+Medium = Callable[[str], Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, medium: Medium) -> Path:
+    """A folder with three videos of its own."""
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    for name in ("h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4"):
+        shutil.copy(medium(name), videos / name)
+    return videos
+
+
+def build(folder: Path, **options: object) -> tuple[Index, object]:
+    out = folder.parent / "INDEX"
+    report = build_index(IndexOptions(sources=[str(folder)], out=out, workers=2, **options))  # type: ignore[arg-type]
+    return Index(out), report
+
+
+def rows(index: Index) -> dict[str, dict[str, object]]:
+    return {row["uri"]: row for row in index.videos.to_pylist()}
+
+
+def test_parts_follow_their_schema_and_are_stamped(folder: Path) -> None:
+    index, _ = build(folder)
+    for name, schema in (("videos", VIDEOS), ("frames", FRAMES)):
+        (path,) = (index.path / name).glob("*.parquet")
+        found = pq.read_schema(path)
+        assert found.remove_metadata().equals(schema.remove_metadata())
+        assert found.metadata[b"framedex.schema_version"] == b"1.0"
+        assert "av" in json.loads(found.metadata[b"framedex.libraries"])
+        assert all(field.metadata[b"doc"] for field in found)
+
+
+def test_facts_of_a_video(folder: Path, medium: Medium) -> None:
+    row = rows(build(folder)[0])["h264_vfr.mkv"]
+    assert (row["status"], row["codec"], row["container"], row["width"], row["height"]) == ("ok", "h264", "matroska", 176, 144)
+    assert (row["frame_count"], row["is_vfr"], row["byte_addressable"]) == (50, True, True)
+    assert row["size_bytes"] == medium("h264_vfr.mkv").stat().st_size
+
+
+def test_packets_are_the_files_bytes(folder: Path) -> None:
+    index, _ = build(folder)
+    row = rows(index)["h264_default.mp4"]
+    packets = index.packets(str(row["media_id"]))
+    content = (folder / "h264_default.mp4").read_bytes()
+    import av
+
+    with av.open(str(folder / "h264_default.mp4")) as container:
+        truth = [bytes(packet) for packet in container.demux(video=0) if packet.size]
+    assert [content[at : at + size] for at, size in zip(packets.offset, packets.size, strict=True)] == truth
+
+
+def test_audio_facts(index: Index) -> None:
+    row = rows(index)["h264_audio.mp4"]
+    assert (row["audio_codec"], row["audio_rate"], row["audio_channels"]) == ("aac", 48_000, 2)
+    assert rows(index)["h264_default.mp4"]["audio_codec"] is None
+
+
+def test_a_rerun_probes_only_what_is_new_changed_or_failed(folder: Path, medium: Medium) -> None:
+    (folder / "broken.mp4").write_text("not a video")
+    _, first = build(folder)
+    assert (first.ok, first.failed, first.unchanged) == (3, 1, 0)  # type: ignore[attr-defined]
+    os.utime(folder / "h264_vfr.mkv", ns=(1, 1))  # a new mtime alone is not a change
+    shutil.copy(medium("h264_baseline.mp4"), folder / "h264_default.mp4")  # changed
+    shutil.copy(medium("h264_slices.mov"), folder / "new.mov")
+    shutil.copy(medium("h264_single.mp4"), folder / "broken.mp4")  # mended
+    index, second = build(folder)
+    assert (second.ok, second.failed, second.unchanged) == (3, 0, 2)  # type: ignore[attr-defined]
+    assert len(index.videos) == 5
+    assert {row["status"] for row in rows(index).values()} == {"ok"}
+    assert rows(index)["h264_default.mp4"]["profile"] == "Constrained Baseline"
+    changed = str(rows(index)["h264_default.mp4"]["media_id"])
+    assert len(index.packets(changed).pts) == rows(index)["h264_default.mp4"]["packet_count"]
+
+
+def test_a_second_run_over_the_same_media_writes_no_part(folder: Path) -> None:
+    index, _ = build(folder)
+    before = sorted(path.name for path in index.path.rglob("part-*"))
+    build(folder)
+    assert sorted(path.name for path in index.path.rglob("part-*")) == before
+
+
+def test_user_columns_can_change_without_probing(folder: Path) -> None:
+    out = folder.parent / "INDEX"
+    listing = folder / "listing.csv"
+    for label in ("cat", "dog"):
+        listing.write_text(f"uri,label\nh264_default.mp4,{label}\n")
+        report = build_index(IndexOptions(sources=[str(listing)], out=out, workers=1))
+    assert report.unchanged == 1
+    assert Index(out).listing["label"].to_pylist() == ["dog"]
+
+
+def test_what_was_left_aside_is_not_seen_and_is_removed(folder: Path) -> None:
+    index, _ = build(folder)
+    (index.path / "videos" / ".writing-part-000001.parquet").write_bytes(b"half")
+    shutil.copy(index.path / "frames" / "part-000000.parquet", index.path / "frames" / "part-000001.parquet")  # no videos yet
+    assert len(Index(index.path).videos) == 3
+    build(folder)
+    assert not list(index.path.rglob(".writing-*"))
+
+
+def test_another_root_is_refused(folder: Path) -> None:
+    build(folder)
+    with pytest.raises(OutputError, match="another root"):
+        build(folder, root="/elsewhere")
+
+
+def test_a_folder_with_something_else_is_refused_untouched(folder: Path) -> None:
+    with pytest.raises(OutputError, match="something else"):
+        build_index(IndexOptions(sources=[str(folder)], out=folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4"]
+
+
+def test_two_runs_at_once_are_refused(folder: Path) -> None:
+    import fcntl
+
+    index, _ = build(folder)
+    with open(index.path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(OutputError, match="another run"):
+            build(folder)
+
+
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        (None, "no index.json"),
+        ("{", "cannot be read"),
+        ('{"format": "framedex-dataset", "schema_version": "1.0"}', "framedex-dataset"),
+        ('{"format": "framedex-index", "schema_version": "2.0"}', "another major version"),
+    ],
+)
+def test_what_is_not_an_index_of_this_version_is_refused(tmp_path: Path, header: str | None, says: str) -> None:
+    if header is not None:
+        (tmp_path / "index.json").write_text(header)
+    with pytest.raises(FormatError) as refused:
+        Index(tmp_path)
+    assert says in str(refused.value)
+
+
+def _sleep_die_or_echo(item: str) -> str:
+    if item == "hang":
+        time.sleep(60)
+    if item == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if item == "raise":
+        raise RuntimeError("mine")
+    return item
+
+
+def test_a_crash_or_a_hang_costs_one_item_and_order_is_kept() -> None:
+    items = ["a", "crash", "b", "hang", "c", "raise", "d"]
+    outcomes = list(run_local(_sleep_die_or_echo, items, workers=2, timeout_seconds=3))
+    assert [outcome.item for outcome in outcomes] == items
+    assert [outcome.result for outcome in outcomes] == ["a", None, "b", None, "c", None, "d"]
+    assert [outcome.kind for outcome in outcomes if outcome.kind] == ["crash", "timeout", "error"]
+
+
+def test_a_hanging_medium_becomes_a_failure_row(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.mp4")
+    index, _ = build(folder, timeout_seconds=20.0)
+    assert rows(index)["pipe.mp4"]["error_kind"] == "unreadable"
+
+
+def test_a_run_killed_midway_leaves_an_index_that_a_rerun_completes(folder: Path, medium: Medium) -> None:
+    for number in range(40):
+        shutil.copy(medium("h264_default.mp4"), folder / f"{number:02d}.mp4")
+    out = folder.parent / "INDEX"
+    command = [sys.executable, "-c", "from framedex.cli import main; main()", "index", str(folder), "--out", str(out)]
+    for wait in (0.4, 0.8, 1.2):
+        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(wait)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if (out / "index.json").exists():
+            for row in Index(out).videos.to_pylist():
+                assert len(Index(out).packets(row["media_id"]).pts) == row["packet_count"]
+    index, _ = build(folder)
+    assert len(index.videos) == 43
+    assert set(index.videos["status"].to_pylist()) == {"ok"}
+
+
+def test_frames_of_one_medium_are_found_among_many_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr("framedex.indexer.build.FRAMES_PER_ROW_GROUP", 60)
+    index, _ = build(folder)
+    for row in index.videos.to_pylist():
+        assert np.array_equal(np.sort(index.packets(row["media_id"]).pts)[0], row["start_pts"])
+        assert len(index.packets(row["media_id"]).pts) == row["packet_count"]
+
+
+def test_the_prober_never_raises_for_a_bad_medium(tmp_path: Path) -> None:
+    video, frames = probe.probe_medium(str(tmp_path / "missing.mp4"))
+    assert (video["status"], video["error_kind"]) == ("failed", "missing")
+    assert frames["pts"] == []
+
+
+def test_dry_run_writes_nothing(folder: Path) -> None:
+    out = folder.parent / "INDEX"
+    result = run("index", folder, "--out", out, "--dry-run")
+    assert "would probe 3 media" in result.output
+    assert not out.exists()

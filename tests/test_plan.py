@@ -1,0 +1,108 @@
+"""The planner: what it keeps is enough and no more, on any stream."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framedex.errors import PolicyError
+from framedex.indexer.index import Packets
+from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
+from framedex.sharder.plan import Planner, coalesce
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> Packets:
+    """GOPs of random length, closed or open; leading and non-reference pictures; audio in between."""
+    flags: list[int] = []
+    for number in range(draw(st.integers(1, 5))):
+        opened = number > 0 and draw(st.booleans())
+        leading = draw(st.integers(0, 3)) if opened else 0
+        flags.append(OPEN if opened else CLOSED)
+        flags += [LEADING | (NON_REFERENCE if draw(st.booleans()) else 0) for _ in range(leading)]
+        flags += [NON_REFERENCE if draw(st.booleans()) else 0 for _ in range(draw(st.integers(0, 6)))]
+    n = len(flags)
+    size = draw(st.lists(st.integers(1, 50), min_size=n, max_size=n))
+    gap = draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
+    offset = np.cumsum(np.array(gap) * 7 + np.array([0, *size[:-1]]))
+    # Leading pictures are shown before their start; everything else in decode order.
+    pts = np.arange(n) * 10
+    for at in np.flatnonzero(np.array(flags) & OPEN):
+        count = 0
+        while at + 1 + count < n and flags[at + 1 + count] & LEADING:
+            count += 1
+        pts[at : at + count + 1] = np.roll(pts[at : at + count + 1], 1)
+        pts[at] = (at + count) * 10
+    return Packets(pts=pts, offset=offset, size=np.array(size, np.int64), flags=np.array(flags, np.uint8))
+
+
+def needed(packets: Packets, target: int) -> set[int]:
+    """Return by plain loops what decoding a packet needs: its start (one earlier for a leading picture) and on."""
+    starts = [number for number in range(target + 1) if packets.flags[number] & START]
+    begin = starts[-2] if packets.flags[target] & LEADING else starts[-1]
+    return {n for n in range(begin, target + 1) if not packets.flags[n] & NON_REFERENCE or n == target}
+
+
+@given(streams(), st.data())
+def test_plans_hold_what_every_wanted_frame_needs_and_nothing_droppable(packets: Packets, data: st.DataObject) -> None:
+    planner = Planner(packets, drop_leading=False)
+    n = len(packets.pts)
+    frames = np.array(data.draw(st.lists(st.integers(-1, n - 1), min_size=1, max_size=8).filter(lambda f: max(f) >= 0)))
+    recipe = planner.plan(frames)
+    order = np.argsort(packets.pts, kind="stable")
+    targets = set(order[frames[frames >= 0]].tolist())
+    read = {
+        offset + byte
+        for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True)
+        for byte in range(length)
+    }
+    spans = [set(range(offset, offset + size)) for offset, size in zip(packets.offset.tolist(), packets.size.tolist(), strict=True)]
+    kept = [number for number in range(n) if spans[number] <= read]
+    assert set().union(*(spans[number] for number in kept)) == read, "ranges hold whole packets alone"
+    assert set().union(*(needed(packets, target) for target in targets)) <= set(kept)
+    assert all(not packets.flags[number] & NON_REFERENCE or number in targets for number in kept)
+    assert packets.size[kept].tolist() == recipe.packet_size.tolist()
+
+    runs = np.searchsorted(recipe.run_first, np.arange(len(kept)), side="right") - 1
+    assert recipe.packet_rank[np.lexsort((packets.pts[kept], runs))].tolist() == list(range(len(kept)))
+    assert (packets.flags[np.array(kept)[recipe.run_first]] & START).all(), "every run begins at a start point"
+    for place, frame in enumerate(frames.tolist()):
+        if frame < 0:
+            assert recipe.position[place] == -1
+        else:
+            assert recipe.packet_rank[kept.index(int(order[frame]))] == recipe.position[place]
+
+
+@given(streams(), st.data())
+def test_leading_pictures_of_a_runs_own_start_can_be_dropped(packets: Packets, data: st.DataObject) -> None:
+    frame = np.array([data.draw(st.integers(0, len(packets.pts) - 1))])
+    with_leading = Planner(packets, drop_leading=False).plan(frame)
+    without = Planner(packets, drop_leading=True).plan(frame)
+    assert len(without.packet_size) <= len(with_leading.packet_size)
+    assert without.position[0] >= 0
+
+
+@pytest.mark.parametrize("frame", [3, 99, -2])
+def test_a_frame_that_is_not_there_is_an_error_with_the_range(frame: int) -> None:
+    packets = Packets(
+        pts=np.arange(3), offset=np.arange(3), size=np.ones(3, np.int64), flags=np.array([CLOSED, 0, 0], np.uint8)
+    )
+    with pytest.raises(PolicyError, match="allowed: 0 to 2"):
+        Planner(packets, drop_leading=False).plan(np.array([0, frame]))
+
+
+def test_runs_that_touch_are_one_run() -> None:
+    flags = np.array([CLOSED, 0, CLOSED, 0, CLOSED, 0], np.uint8)
+    packets = Packets(pts=np.arange(6), offset=np.arange(6) * 10, size=np.full(6, 10), flags=flags)
+    planner = Planner(packets, drop_leading=False)
+    assert planner.plan(np.array([1, 3])).run_first.tolist() == [0]
+    assert planner.plan(np.array([1, 5])).run_first.tolist() == [0, 2]
+    assert planner.plan(np.array([0, 2])).run_first.tolist() == [0, 1]
+
+
+def test_ranges_are_joined_within_a_run_alone() -> None:
+    offset, size = np.array([0, 10, 20, 35]), np.array([10, 10, 10, 5])
+    joined = coalesce(offset, size, np.array([0, 2]))
+    assert [column.tolist() for column in joined] == [[0, 20, 35], [20, 10, 5]]

@@ -1,0 +1,50 @@
+"""Choosing frames by time agrees with a brute-force reference in exact arithmetic, on any timestamps."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framedex.sharder.sampling import CHOICES, Choose, frames_at, grid, over_common_denominator
+
+PTS = st.lists(st.integers(-50, 100_000), min_size=1, max_size=60).map(sorted)
+TIME = st.fractions(min_value=-100, max_value=100_100, max_denominator=1001)
+
+
+def brute_force(pts: list[int], time: Fraction, choose: Choose) -> int:
+    """Return the chosen frame as the docs describe it, by looking at every frame."""
+    if choose == "nearest":
+        return min(range(len(pts)), key=lambda number: (abs(pts[number] - time), pts[number], number))
+    shown = [number for number in range(len(pts)) if pts[number] <= time]
+    return pts.index(pts[shown[-1]] if shown else pts[0])
+
+
+@given(PTS, st.lists(TIME, min_size=1, max_size=10), st.sampled_from(CHOICES))
+def test_any_times_agree_with_brute_force(pts: list[int], times: list[Fraction], choose: Choose) -> None:
+    found = frames_at(np.array(pts), *over_common_denominator(times), choose)
+    assert found.tolist() == [brute_force(pts, time, choose) for time in times]
+
+
+@given(PTS, TIME, st.fractions(min_value=Fraction(1, 100), max_value=5000, max_denominator=30_030), st.sampled_from(CHOICES))
+def test_grids_agree_with_brute_force(pts: list[int], start: Fraction, step: Fraction, choose: Choose) -> None:
+    found = frames_at(np.array(pts), *grid(start, step, 12), choose)
+    assert found.tolist() == [brute_force(pts, start + k * step, choose) for k in range(12)]
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_sampling_at_the_frame_rate_visits_every_frame_once(choose: str) -> None:
+    """30 fps counted in 1/90000 s against 30 fps asked for: floats would slip by a frame here and there."""
+    pts = np.arange(10_000) * 3000
+    times, denominator = grid(Fraction(0), Fraction(1, 30) * 90_000, 10_000)
+    assert frames_at(pts, times, denominator, cast(Choose, choose)).tolist() == list(range(10_000))
+
+
+def test_numbers_too_large_for_int64_are_exact_all_the_same() -> None:
+    pts = np.array([0, 1 << 60, (1 << 60) + 3])
+    times, denominator = over_common_denominator([Fraction((1 << 61) + 3, 2), Fraction((1 << 61) + 4, 2)])
+    assert frames_at(pts, times, denominator, "nearest").tolist() == [1, 2]
