@@ -21,7 +21,9 @@ def environment(*libraries: str) -> dict[str, object]:
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
     return {
-        "command": " ".join(["python -m", f"benchmarks.{os.path.basename(sys.argv[0]).removesuffix('.py')}", *sys.argv[1:]]),
+        "command": " ".join(
+            ["python -m", f"benchmarks.{os.path.basename(sys.argv[0]).removesuffix('.py')}", *sys.argv[1:]]
+        ),
         "cpu": model,
         "cores": os.cpu_count(),
         "python": platform.python_version(),

@@ -70,9 +70,13 @@ def measure(video: Path, options: argparse.Namespace) -> dict[str, Any]:
         dataset, prepared = make_dataset(video, Path(scratch), options.clips, options.frames, options.fps, 0)
         seconds = {
             "framedex_nvdec": time_loader(dataset, options, device="gpu", num_workers=options.workers),
-            "framedex_nvdec_224": time_loader(dataset, options, device="gpu", size=(224, 224), num_workers=options.workers),
+            "framedex_nvdec_224": time_loader(
+                dataset, options, device="gpu", size=(224, 224), num_workers=options.workers
+            ),
             "framedex_cpu": time_loader(dataset, options, device="cpu", num_workers=options.cpu_workers),
-            "framedex_cpu_224": time_loader(dataset, options, device="cpu", size=(224, 224), num_workers=options.cpu_workers),
+            "framedex_cpu_224": time_loader(
+                dataset, options, device="cpu", size=(224, 224), num_workers=options.cpu_workers
+            ),
         }
         result = {
             "video": video.name,

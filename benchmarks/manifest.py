@@ -109,13 +109,16 @@ def time_dataset(folder: Path, clips: int) -> dict[str, float]:
     per_video = (frames - 960) // 96
     index = SyntheticIndex(folder, -(-clips // per_video), frames)
     policy, resolved = make_policy(
-        {"policy": "segments", "segments": [{"fps": 1, "frames": 16}], "every_seconds": 1.6, "last": "drop"}, where="benchmark"
+        {"policy": "segments", "segments": [{"fps": 1, "frames": 16}], "every_seconds": 1.6, "last": "drop"},
+        where="benchmark",
     )
     started = time.perf_counter()
     report = build_from_policy(index, folder / "DATASET", policy, resolved)
     seconds = time.perf_counter() - started
     read = subprocess.run(
-        [sys.executable, "-m", "benchmarks.manifest", "--read", str(folder / "DATASET")], check=True, capture_output=True
+        [sys.executable, "-m", "benchmarks.manifest", "--read", str(folder / "DATASET")],
+        check=True,
+        capture_output=True,
     )
     size = sum(path.stat().st_size for path in (folder / "DATASET").rglob("*") if path.is_file())
     written = {

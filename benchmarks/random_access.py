@@ -92,7 +92,8 @@ def make_dataset(video: Path, folder: Path, clips: int, frames: int, fps: float,
         length = float(container.streams.video[0].duration * container.streams.video[0].time_base)
     starts = np.random.default_rng(seed).uniform(0, length - frames / fps, clips)
     lines = [
-        json.dumps({"uri": video.name, "seconds": [round(start + k / fps, 4) for k in range(frames)]}) for start in starts
+        json.dumps({"uri": video.name, "seconds": [round(start + k / fps, 4) for k in range(frames)]})
+        for start in starts
     ]
     (folder / "clips.jsonl").write_text("\n".join(lines))
     command = ["shard", str(folder / "index"), "--clips", str(folder / "clips.jsonl"), "--out", str(folder / "dataset")]

@@ -53,5 +53,7 @@ class Stages(click.Group):
 def main(verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, load."""
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+        stream=sys.stderr,
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(levelname)s %(name)s: %(message)s",
     )

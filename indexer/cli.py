@@ -25,12 +25,42 @@ Example:
 
 @click.command("index", epilog=EXAMPLE)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the index; made, or brought up to date.")
-@click.option("--root", type=click.Path(file_okay=False), help="What uris are recorded relative to, and relative paths in lists are read from.  [default: the sources' common folder]")
-@click.option("--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder.")
-@click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="all cores", help="Processes that probe.")
-@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, metavar="SECONDS", help="Longest time for one medium.")
-@click.option("--max-failures", type=click.IntRange(0), default=0, show_default=True, help="How many failed or refused media still count as success.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder of the index; made, or brought up to date.",
+)
+@click.option(
+    "--root",
+    type=click.Path(file_okay=False),
+    help="What uris are recorded relative to, and relative paths in lists are read from.  [default: the sources' common folder]",
+)
+@click.option(
+    "--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="all cores",
+    help="Processes that probe.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time for one medium.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many failed or refused media still count as success.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be probed, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def index(

@@ -19,8 +19,36 @@ import pyarrow.parquet as pq
 from framedex.errors import SourceError
 
 VIDEO_SUFFIXES = frozenset(
-    ".3gp .apng .asf .avi .flv .gif .h264 .h265 .hevc .ivf .m2ts .m2v .m4v .mkv .mov .mp4 .mpeg .mpg .mts .mxf "
-    ".obu .ogv .ts .vob .webm .wmv .264 .265".split()
+    [
+        ".3gp",
+        ".apng",
+        ".asf",
+        ".avi",
+        ".flv",
+        ".gif",
+        ".h264",
+        ".h265",
+        ".hevc",
+        ".ivf",
+        ".m2ts",
+        ".m2v",
+        ".m4v",
+        ".mkv",
+        ".mov",
+        ".mp4",
+        ".mpeg",
+        ".mpg",
+        ".mts",
+        ".mxf",
+        ".obu",
+        ".ogv",
+        ".ts",
+        ".vob",
+        ".webm",
+        ".wmv",
+        ".264",
+        ".265",
+    ]
 )
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
@@ -31,7 +59,21 @@ DALI_LINES = (
 )
 # Names that a clip's own columns have; a user column of that name would hide one of them.
 RESERVED_COLUMNS = frozenset(
-    "media_id listing_row listed_uri clip_id uri frames pts seconds frame_index mask audio movie positions".split()
+    [
+        "media_id",
+        "listing_row",
+        "listed_uri",
+        "clip_id",
+        "uri",
+        "frames",
+        "pts",
+        "seconds",
+        "frame_index",
+        "mask",
+        "audio",
+        "movie",
+        "positions",
+    ]
 )
 
 

@@ -47,7 +47,7 @@ def run_local(
                 yield _outcome(*waiting.popleft(), timeout_seconds)
         finally:
             if waiting:
-                pool.stop()
+                pool.stop()  # type: ignore[no-untyped-call]
 
 
 def _outcome(

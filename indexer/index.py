@@ -58,7 +58,9 @@ class Index:
         ]
         self._part = np.repeat(part_numbers(self.path / VIDEOS_FOLDER), [len(part) for part in parts]).astype(np.int64)
         self._row = np.concatenate([np.arange(len(part)) for part in parts] or [np.zeros(0, np.int64)])
-        table = pa.concat_tables([part.replace_schema_metadata(None) for part in parts]) if parts else VIDEOS.empty_table()
+        table = (
+            pa.concat_tables([part.replace_schema_metadata(None) for part in parts]) if parts else VIDEOS.empty_table()
+        )
         last = {media_id: number for number, media_id in enumerate(table["media_id"].to_pylist())}
         self._numbers = np.array(sorted(last.values()), np.int64)
         self.videos: pa.Table = table.take(self._numbers)

@@ -31,7 +31,6 @@ Row = dict[str, Any]
 SCANNERS: dict[str, type[H264Scanner] | type[HevcScanner]] = {"h264": H264Scanner, "hevc": HevcScanner}
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 PAYLOAD_OFFSETS = (0, 4)  # from packet.pos to the payload: ISO BMFF, Matroska SimpleBlock (one-byte track number)
-ENCRYPTED_TAGS = ("encv", "drmi")
 COLOR_RANGES = {1: "limited", 2: "full"}  # AVColorRange
 
 
@@ -154,11 +153,11 @@ def _describe_audio(container: av.container.InputContainer, video: Row) -> None:
 
 
 def _check_supported(path: str, stream: av.video.stream.VideoStream, video: Row) -> None:
-    """Raise for what is encrypted, truncated, or not covered yet."""
-    if stream.codec_context.codec_tag in ENCRYPTED_TAGS:
-        raise MediaError("encrypted", f"the video is encrypted (sample entry {stream.codec_context.codec_tag!r})")
+    """Raise for what is truncated, or not covered yet."""
     if video["container"] not in CONTAINERS.values():
-        raise MediaError("container", f"container {video['container']!r} is not covered yet (MP4, MOV, MKV are)", refused=True)
+        raise MediaError(
+            "container", f"container {video['container']!r} is not covered yet (MP4, MOV, MKV are)", refused=True
+        )
     try:
         check_whole(path, video["container"])
         edits = media_edits(path).get(stream.id, 0) if video["container"] == "mp4" else 0
@@ -187,6 +186,8 @@ def _probe_packets(
             data = bytes(packet)
             if packet.is_corrupt:
                 raise MediaError("damaged", f"packet {len(pts)} is marked corrupt (a truncated file?)")
+            if packet.has_sidedata("encryption_info"):
+                raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
             if packet.has_sidedata("new_extradata"):
                 raise BitstreamError("parameter_sets", f"packet {len(pts)} switches the configuration record")
             scanner.feed(data)
@@ -198,14 +199,16 @@ def _probe_packets(
                 end_pts, last_duration = pts[-1], packet.duration or 0
         if not pts:
             raise MediaError("empty", "the video stream has no packets")
-        return _finish(scanner.finish(), pts, offsets, sizes, hidden, last_duration, stream, video)
+        rows = _finish(scanner.finish(), pts, offsets, sizes, hidden, last_duration, stream, video)
+        video["rotation_degrees"] = _rotation(container, stream)
+        return rows
     except BitstreamError as error:
         raise MediaError(error.kind, str(error), refused=not error.damaged) from error
     except (av.error.FFmpegError, IndexError) as error:  # damage can make demux() raise IndexError
         raise MediaError("damaged", f"demuxing stopped at packet {len(pts)}: {_reason(error)}") from error
 
 
-def _packets(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Iterator[av.Packet]:
+def _packets(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Iterator[av.Packet[Any]]:
     for packet in container.demux(stream):
         if packet.size:
             yield packet
@@ -213,7 +216,7 @@ def _packets(container: av.container.InputContainer, stream: av.video.stream.Vid
             raise BitstreamError("zero_size", "the stream has packets without data")
 
 
-def _payload_offset(packet: av.Packet, data: bytes, descriptor: int, number: int) -> int:
+def _payload_offset(packet: av.Packet[Any], data: bytes, descriptor: int, number: int) -> int:
     """Return where the file holds exactly the packet's bytes; refuse when that is not found."""
     if packet.pos is not None and packet.pos >= 0:
         for delta in PAYLOAD_OFFSETS:
@@ -251,19 +254,22 @@ def _finish(
         "chroma_format": pictures.chroma_format,
         "max_ref_frames": pictures.max_ref_frames,
         "field_coded": bool(pictures.field_coded.any()),
-        "rotation_degrees": _rotation(stream, video),
     }
-    nullable = np.where(pts == NO_PTS, None, pts) if (pts == NO_PTS).any() else pts
-    return {"pts": nullable, "offset": offsets, "size": sizes, "flags": flags}
+    return {
+        "pts": [None if value == NO_PTS else value for value in pts_list],
+        "offset": offsets,
+        "size": sizes,
+        "flags": flags,
+    }
 
 
-def _rotation(stream: av.video.stream.VideoStream, video: Row) -> int:
+def _rotation(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int:
     """Decode the first picture, which shows that there is a decoder for the stream, and read its display matrix."""
-    container = stream.container
     try:
-        container.seek(0) if stream.start_time is None else container.seek(stream.start_time, stream=stream)
+        container.seek(stream.start_time or 0, stream=stream)
         for frame in container.decode(stream):
-            return int(frame.rotation)
+            assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
+            return frame.rotation
     except av.error.FFmpegError as error:
         raise MediaError("undecodable", f"the first picture does not decode: {_reason(error)}") from error
-    raise MediaError("undecodable", f"no picture decodes from the {video['codec']} stream")
+    raise MediaError("undecodable", f"no picture decodes from the {stream.codec_context.name} stream")

@@ -52,7 +52,9 @@ def check_order(pts: NDArray[np.int64], flags: NDArray[np.uint8], pictures: Pict
     shown = np.flatnonzero((flags & (HIDDEN | SKIPPED)) == 0)
     missing = shown[pts[shown] == NO_PTS]
     if len(missing):
-        raise BitstreamError("no_pts", f"packet {int(missing[0])} (of {len(missing)} such) has no presentation timestamp")
+        raise BitstreamError(
+            "no_pts", f"packet {int(missing[0])} (of {len(missing)} such) has no presentation timestamp"
+        )
     by_bitstream = shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
     wrong = np.flatnonzero(by_bitstream != presentation_order(pts, flags))
     if len(wrong):

@@ -26,8 +26,20 @@ Example:
 @click.option("--sample", type=click.IntRange(1), help="Check this many clips, chosen at random.  [default: all]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the choice.")
 @click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
-@click.option("--workers", type=click.IntRange(1), default=os.cpu_count() or 1, show_default="all cores", help="Processes that decode.")
-@click.option("--max-failures", type=click.IntRange(0), default=0, show_default=True, help="How many inexact clips still count as success.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="all cores",
+    help="Processes that decode.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many inexact clips still count as success.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line a clip.")
 def verify(
     dataset: Path, sample: int | None, seed: int, root: str | None, workers: int, max_failures: int, as_json: bool
@@ -47,9 +59,7 @@ def verify(
             bar.total = total
             bar.update(done - bar.n)
 
-        for checked in verify_dataset(
-            dataset, root=root, sample=sample, seed=seed, workers=workers, on_progress=show
-        ):
+        for checked in verify_dataset(dataset, root=root, sample=sample, seed=seed, workers=workers, on_progress=show):
             verdicts[checked.verdict] += 1
             frames += len(checked.frames)
             if as_json:

@@ -130,15 +130,22 @@ class ClipLoader:
         from framedex.loader.dali import PipelineInput
 
         inputs = [
-            PipelineInput(**{name: value.numpy() for name, value in item.pop(INPUT, {"frames": item.get("frames")}).items()})
+            PipelineInput(
+                **{name: value.numpy() for name, value in item.pop(INPUT, {"frames": item.get("frames")}).items()}
+            )
             for item in items
         ]
         try:
             frames = self._pipeline.run(inputs)
         except RuntimeError as error:
             clips = ", ".join(item["clip_id"] for item in items)
-            raise DecodeError(f"DALI failed on a batch of clips {clips}", found=error, remedy="framedex verify") from error
-        return [{"frames": decoded} | {k: v for k, v in item.items() if k != "frames"} for item, decoded in zip(items, frames, strict=True)]
+            raise DecodeError(
+                f"DALI failed on a batch of clips {clips}", found=error, remedy="framedex verify"
+            ) from error
+        return [
+            {"frames": decoded} | {k: v for k, v in item.items() if k != "frames"}
+            for item, decoded in zip(items, frames, strict=True)
+        ]
 
     def _finish(self, item: dict[str, Any]) -> dict[str, Any]:
         frames = item["frames"]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
 from framedex.loader.manifest import Clip, Medium
+from framedex.loader.pictures import plane_rows
 from framedex.loader.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
@@ -31,6 +32,7 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
     try:
         for frame in _decode_runs(context, clip, encoded):
             rank = frame.opaque
+            assert isinstance(rank, int)  # as every packet was given
             if rank in missing:
                 missing.remove(rank)
                 if frame.is_corrupt:
@@ -55,7 +57,7 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
 
 
 def _decode_runs(context: VideoCodecContext, clip: Clip, encoded: EncodedClip) -> Iterator[av.VideoFrame]:
-    payload, first = memoryview(encoded.payload), encoded.packet_first.tolist()
+    payload, first = encoded.payload.data, encoded.packet_first.tolist()
     ranks = clip.recipe.packet_rank.tolist()
     edges = [*clip.recipe.run_first.tolist(), len(ranks)]
     for run in range(len(edges) - 1):
@@ -64,7 +66,7 @@ def _decode_runs(context: VideoCodecContext, clip: Clip, encoded: EncodedClip) -
         for number in range(edges[run], edges[run + 1]):
             # Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
             packet = av.Packet(first[number + 1] - first[number])
-            packet.update(payload[first[number] : first[number + 1]])
+            packet.update(payload[first[number] : first[number + 1]])  # type: ignore[arg-type]
             packet.pts = ranks[number]
             packet.opaque = ranks[number]
             yield from context.decode(packet)
@@ -72,7 +74,9 @@ def _decode_runs(context: VideoCodecContext, clip: Clip, encoded: EncodedClip) -
 
 
 def _undecodable(clip: Clip, what: str) -> DecodeError:
-    return DecodeError(f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy="framedex verify shows which clips decode")
+    return DecodeError(
+        f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy="framedex verify shows which clips decode"
+    )
 
 
 def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
@@ -89,13 +93,7 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     reformatter = VideoReformatter()
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
         rgb = reformatter.reformat(picture, width, height, "rgb24", interpolation=Interpolation.BILINEAR)
-        pixels = packed_rows(rgb, 3 * width)
+        pixels = plane_rows(rgb.planes[0], height)[:, : 3 * width]
         for place in places[rank]:
             frames[place].reshape(height, 3 * width)[...] = pixels
     return frames
-
-
-def packed_rows(picture: av.VideoFrame, row_bytes: int) -> NDArray[np.uint8]:
-    """Return uint8 [H, row_bytes]: a packed picture's only plane without the padding at the end of its rows."""
-    plane = picture.planes[0]
-    return np.frombuffer(plane, np.uint8).reshape(-1, plane.line_size)[: picture.height, :row_bytes]

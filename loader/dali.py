@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.dlpack import from_dlpack
 
 from framedex.errors import MissingExtraError
 from framedex.loader.cpu import Size
@@ -60,7 +60,7 @@ class PipelineInput:
         }
 
 
-@pipeline_def(enable_conditionals=True, exec_dynamic=True)
+@pipeline_def(enable_conditionals=True, exec_dynamic=True)  # type: ignore[untyped-decorator]
 def _gpu_pipeline(size: Size | None, transform: Transform | None) -> DataNode:
     on_gpu = fn.external_source(name="on_gpu", dtype=types.BOOL, ndim=0)
     movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
@@ -81,7 +81,7 @@ def _gpu_pipeline(size: Size | None, transform: Transform | None) -> DataNode:
     return transform(frames) if transform else frames
 
 
-@pipeline_def(exec_dynamic=True)
+@pipeline_def(exec_dynamic=True)  # type: ignore[untyped-decorator]
 def _cpu_pipeline(transform: Transform) -> DataNode:
     return transform(fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout="FHWC"))
 
@@ -90,7 +90,14 @@ class ClipPipeline:
     """A DALI pipeline that is fed clips and gives one tensor a clip, built on first use and again after an error."""
 
     def __init__(
-        self, *, device: str, device_id: int, batch_size: int, threads: int, size: Size | None, transform: Transform | None
+        self,
+        *,
+        device: str,
+        device_id: int,
+        batch_size: int,
+        threads: int,
+        size: Size | None,
+        transform: Transform | None,
     ) -> None:
         self._gpu = device == "gpu"
         self._arguments: dict[str, Any] = {
@@ -113,7 +120,7 @@ class ClipPipeline:
                 self._pipeline.feed_input(name, [feed[name] for feed in feeds])
             (output,) = self._pipeline.run()
             # Copied: DALI writes the next batch where this one lies.
-            return [torch.from_dlpack(output[number]).clone() for number in range(len(clips))]
+            return [from_dlpack(output[number]).clone() for number in range(len(clips))]
         except Exception:
             self._pipeline = None
             raise

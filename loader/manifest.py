@@ -147,7 +147,10 @@ class Manifest:
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads that one column of all parts."""
-        parts = [self._part(CLIPS_FOLDER, part).read(["media_row"])["media_row"] for part in range(len(self._first_clips) - 1)]
+        parts = [
+            self._part(CLIPS_FOLDER, part).read(["media_row"])["media_row"]
+            for part in range(len(self._first_clips) - 1)
+        ]
         return np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0)]).astype(np.int64)
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
@@ -188,4 +191,5 @@ def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]
     values = row[name].flatten()
     if null is not None and values.null_count:
         values = values.fill_null(null)
-    return values.to_numpy(zero_copy_only=False)
+    column: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return column

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import av
 import numpy as np
+from av.video.plane import VideoPlane
 from numpy.typing import NDArray
 
 
@@ -14,12 +15,17 @@ def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
     """Yield each plane as uint8 [rows, bytes], cropped to what is visible. Palettes come as one row of 1024 bytes."""
     palette = picture.format.name == "pal8"
     for number, plane in enumerate(picture.planes):
-        pixels = np.frombuffer(plane, np.uint8)
         if palette and number == 1:
-            yield pixels[None, :1024]
-            continue
-        rows = pixels[: plane.line_size * plane.height].reshape(plane.height, plane.line_size)
-        yield rows[:, : min(plane.width * _bytes_a_sample(picture, number), plane.line_size)]
+            yield plane_rows(plane, 1)[:, :1024]
+        else:
+            yield plane_rows(plane, plane.height)[:, : plane.width * _bytes_a_sample(picture, number)]
+
+
+def plane_rows(plane: VideoPlane, height: int) -> NDArray[np.uint8]:
+    """Return uint8 [height, line size]: a view of a plane's memory, the padding at the end of its rows included."""
+    pixels: NDArray[np.uint8] = np.frombuffer(plane, np.uint8)  # type: ignore[call-overload]
+    row = plane.line_size if height > 1 else len(pixels)
+    return pixels[: row * height].reshape(height, row)
 
 
 def _bytes_a_sample(picture: av.VideoFrame, plane: int) -> int:

@@ -32,7 +32,9 @@ def gpu_obstacle(clip: Clip) -> str | None:
         return f"profile {medium.profile}, {medium.pixel_format}"
     if medium.chroma_format != CHROMA_420:
         return "monochrome or not 4:2:0"
-    if not all(LEAST_SIZE[medium.codec] <= side <= GREATEST_SIZE[medium.codec] for side in (medium.width, medium.height)):
+    if not all(
+        LEAST_SIZE[medium.codec] <= side <= GREATEST_SIZE[medium.codec] for side in (medium.width, medium.height)
+    ):
         return f"size {medium.width}x{medium.height}"
     if not has_correction(medium.color_matrix):
         return f"colour matrix {medium.color_matrix}"

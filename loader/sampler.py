@@ -43,7 +43,8 @@ class ClipSampler(Sampler[int]):
     def _share(self) -> list[int]:
         order = epoch_order(self._count, shuffle=self.shuffle, seed=self.seed, epoch=self.epoch)
         share = rank_share(order, rank=self.rank, world_size=self.world_size, drop_uneven=self.drop_uneven)
-        return share.tolist()
+        numbers: list[int] = share.tolist()
+        return numbers
 
     def __len__(self) -> int:
         """Return how many clips this rank visits in a whole epoch."""

@@ -54,7 +54,7 @@ class SourceFiles:
             extra[0] = 0
         packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
         payload = np.empty(int(packet_first[-1]), np.uint8)
-        view = memoryview(payload)
+        view = payload.data
         starts = set(packet_first[recipe.run_first[extra[recipe.run_first] > 0]].tolist())
         at = 0
         for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):

@@ -134,7 +134,9 @@ def build_from_requests(
                 frames = frames_of(request, media[identity].track, choose)
                 writer.add(media[identity], WantedClip(clip_id=request.clip_id, frames=frames, columns=request.columns))
             except PolicyError as error:
-                writer.fail(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"line {request.line}: {error}")
+                writer.fail(
+                    clip_id=request.clip_id, uri=request.uri, kind="request", message=f"line {request.line}: {error}"
+                )
             on_progress(number, len(requests))
         return writer.commit(index, {"policy": "clips", "choose": choose}, skipped_media=0)
 
@@ -221,8 +223,8 @@ class DatasetWriter:
             "clip_id": wanted.clip_id,
             "media_row": self._media_rows[medium.video["media_id"]],
             "frames": wanted.frames,
-            "pts": np.where(padded, None, pts) if padded.any() else pts,
-            "seconds": np.where(padded, None, seconds) if padded.any() else seconds,
+            "pts": _null_where(padded, pts),
+            "seconds": _null_where(padded, seconds),
             **wanted.columns,
         }
 
@@ -285,12 +287,23 @@ def _check_output(out: Path, overwrite: bool) -> None:
         return
     if not (out / HEADER).is_file():
         raise OutputError(
-            "the output folder holds something else than a dataset", where=str(out), remedy="choose a new or empty folder"
+            "the output folder holds something else than a dataset",
+            where=str(out),
+            remedy="choose a new or empty folder",
         )
     if not overwrite:
         raise OutputError(
-            "the output folder holds a dataset already", where=str(out), remedy="pass --overwrite, or choose another folder"
+            "the output folder holds a dataset already",
+            where=str(out),
+            remedy="pass --overwrite, or choose another folder",
         )
+
+
+def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
+    if padded.any():
+        values = values.astype(object)
+        values[padded] = None
+    return values
 
 
 def _groups(rows: list[Row], size: int) -> Iterator[list[Row]]:

@@ -25,11 +25,34 @@ Example:
 
 @click.command("shard", epilog=EXAMPLE)
 @click.argument("index", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder of the dataset; must be new or empty.")
-@click.option("--policy", type=click.Path(path_type=Path, dir_okay=False), help="YAML file that says which frames make a clip.")
-@click.option("--clips", type=click.Path(path_type=Path, dir_okay=False), help="JSONL file that names every clip's frames or seconds.")
-@click.option("--choose", type=click.Choice(CHOICES), default="nearest", show_default=True, help="With --clips: which frame a time in seconds means.")
-@click.option("--max-failures", type=click.IntRange(0), default=0, show_default=True, help="How many impossible clips still count as success.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="Folder of the dataset; must be new or empty.",
+)
+@click.option(
+    "--policy", type=click.Path(path_type=Path, dir_okay=False), help="YAML file that says which frames make a clip."
+)
+@click.option(
+    "--clips",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="JSONL file that names every clip's frames or seconds.",
+)
+@click.option(
+    "--choose",
+    type=click.Choice(CHOICES),
+    default="nearest",
+    show_default=True,
+    help="With --clips: which frame a time in seconds means.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many impossible clips still count as success.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def shard(

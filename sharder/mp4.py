@@ -97,9 +97,7 @@ def _sample_entry(codec: str, width: int, height: int, configuration: bytes) -> 
     if codec == "vp9" and not configuration:
         configuration = VP9_CONFIGURATION
     resolution = 0x480000  # 72 dpi
-    visual = struct.pack(
-        ">6xH16xHHIIIH32sHh", 1, width, height, resolution, resolution, 0, 1, b"", 24, -1
-    )
+    visual = struct.pack(">6xH16xHHIIIH32sHh", 1, width, height, resolution, resolution, 0, 1, b"", 24, -1)
     extra = box(announced.configuration, configuration) if announced.configuration else b""
     return box(announced.entry, visual, extra)
 

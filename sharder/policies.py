@@ -213,7 +213,9 @@ def _record(cls: Any, parameters: Mapping[object, object], where: str) -> Any:
     missing = [name for name, field in allowed.items() if field.default is MISSING and name not in parameters]
     if missing:
         raise PolicyError("a required key is missing", where=where, found=f"no {', '.join(missing)}")
-    values = {str(key): _CHECKS[str(key)](value, f"{where}: {key}") for key, value in parameters.items() if value is not None}
+    values = {
+        str(key): _CHECKS[str(key)](value, f"{where}: {key}") for key, value in parameters.items() if value is not None
+    }
     record = cls(**values)
     if isinstance(record, Segment) and (record.frames is None) == (record.seconds is None):
         raise PolicyError("a segment has either frames or seconds", where=where, found=dict(parameters))

@@ -44,7 +44,9 @@ def read_requests(path: Path) -> list[Request]:
     for request in requests:
         if (first := seen.setdefault(request.clip_id, request.line)) != request.line:
             raise PolicyError(
-                "clip_id is used twice", where=f"{path}:{request.line}", found=f"{request.clip_id!r}, also in line {first}"
+                "clip_id is used twice",
+                where=f"{path}:{request.line}",
+                found=f"{request.clip_id!r}, also in line {first}",
             )
     return requests
 
@@ -105,7 +107,9 @@ def frames_of(request: Request, track: Track, choose: Choose) -> NDArray[np.int6
     for time in request.seconds:
         if not min(first, Fraction(0)) <= time < end:
             raise PolicyError(
-                "a time outside the video", found=f"{float(time):g} s", allowed=f"{float(min(first, Fraction(0))):g} to below {float(end):g} s"
+                "a time outside the video",
+                found=f"{float(time):g} s",
+                allowed=f"{float(min(first, Fraction(0))):g} to below {float(end):g} s",
             )
     numerators, denominator = over_common_denominator([time / track.time_base for time in request.seconds])
     return frames_at(track.pts, numerators, denominator, choose)

@@ -38,11 +38,39 @@ RECIPES = pa.schema(
     ]
 )  # fmt: skip
 
-_CARRIED = (
-    "media_id uri stream_index size_bytes mtime_ns fingerprint container codec profile pixel_format width height "
-    "rotation_degrees sample_aspect_ratio color_range color_matrix color_primaries color_transfer time_base_num "
-    "time_base_den start_pts duration_pts extradata preamble reorder_depth inband_parameter_sets inner_start_codes chroma_format max_ref_frames field_coded frame_count"
-).split()
+_CARRIED = [
+    "media_id",
+    "uri",
+    "stream_index",
+    "size_bytes",
+    "mtime_ns",
+    "fingerprint",
+    "container",
+    "codec",
+    "profile",
+    "pixel_format",
+    "width",
+    "height",
+    "rotation_degrees",
+    "sample_aspect_ratio",
+    "color_range",
+    "color_matrix",
+    "color_primaries",
+    "color_transfer",
+    "time_base_num",
+    "time_base_den",
+    "start_pts",
+    "duration_pts",
+    "extradata",
+    "preamble",
+    "reorder_depth",
+    "inband_parameter_sets",
+    "inner_start_codes",
+    "chroma_format",
+    "max_ref_frames",
+    "field_coded",
+    "frame_count",
+]
 MEDIA = pa.schema([VIDEOS.field(name) for name in _CARRIED])
 
 FAILURES = pa.schema(

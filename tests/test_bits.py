@@ -32,10 +32,18 @@ def write(fields: list[tuple[object, int]]) -> bytes:
 @given(FIELDS)
 def test_scalar_reader_returns_what_was_written(fields: list[tuple[object, int]]) -> None:
     bits = BitReader(write(fields))
-    assert [bits.ue() if kind == "ue" else bits.u(int(str(kind))) for kind, _ in fields] == [value for _, value in fields]
+    assert [bits.ue() if kind == "ue" else bits.u(int(str(kind))) for kind, _ in fields] == [
+        value for _, value in fields
+    ]
 
 
-@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 1), st.integers(0, 255), st.integers(0, 70_000)), min_size=1, max_size=20))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5000), st.integers(0, 1), st.integers(0, 255), st.integers(0, 70_000)),
+        min_size=1,
+        max_size=20,
+    )
+)
 def test_columnar_reader_reads_every_row_at_its_own_position(rows: list[tuple[int, int, int, int]]) -> None:
     columns = BitColumns([write([("ue", a), (1, b), (8, c), ("ue", d)]) for a, b, c, d in rows])
     found = [columns.ue(), columns.u(1), columns.u(8), columns.ue()]

@@ -6,7 +6,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -166,8 +165,18 @@ def test_a_state_of_another_dataset_is_refused(dataset_path: Path) -> None:
 
 
 def test_padding_collate_marks_what_it_added() -> None:
-    short = {"frames": torch.ones(2, 4, 4, 3), "mask": torch.ones(2, dtype=torch.bool), "seconds": torch.zeros(2), "label": 1}
-    long = {"frames": torch.ones(3, 2, 6, 3), "mask": torch.ones(3, dtype=torch.bool), "seconds": torch.zeros(3), "label": 2}
+    short = {
+        "frames": torch.ones(2, 4, 4, 3),
+        "mask": torch.ones(2, dtype=torch.bool),
+        "seconds": torch.zeros(2),
+        "label": 1,
+    }
+    long = {
+        "frames": torch.ones(3, 2, 6, 3),
+        "mask": torch.ones(3, dtype=torch.bool),
+        "seconds": torch.zeros(3),
+        "label": 2,
+    }
     batch = collate_clips([short, long], "pad")
     assert batch["frames"].shape == (2, 3, 4, 6, 3)
     assert batch["frames"].sum() == short["frames"].sum() + long["frames"].sum()

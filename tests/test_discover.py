@@ -44,7 +44,11 @@ def test_a_list_holds_paths_and_dali_lines(tree: Path) -> None:
     (tree / "list.txt").write_text("# mine\ncats/a 1.mp4\ncats/b.MKV 3\n\ndogs/deep/c.mov -1 0.5 2.25\n")
     for source in (f"@{tree}/list.txt", str(tree / "list.txt")):
         found = discover([source])
-        assert [relative_uri(item.path, str(tree)) for item in found] == ["cats/a 1.mp4", "cats/b.MKV", "dogs/deep/c.mov"]
+        assert [relative_uri(item.path, str(tree)) for item in found] == [
+            "cats/a 1.mp4",
+            "cats/b.MKV",
+            "dogs/deep/c.mov",
+        ]
         assert [item.columns for item in found] == [{}, {"label": 3}, {"label": -1, "start": 0.5, "end": 2.25}]
 
 
@@ -63,13 +67,17 @@ def test_listings_bring_the_users_columns(tree: Path, kind: str) -> None:
             '{"uri": "cats/a 1.mp4", "label": 7, "split": "train"}\n{"uri": "dogs/deep/c.mov", "label": 8, "split": "val"}\n'
         )
     else:
-        pq.write_table(pa.table({"uri": ["cats/a 1.mp4", "dogs/deep/c.mov"], "label": [7, 8], "split": ["train", "val"]}), path)
+        pq.write_table(
+            pa.table({"uri": ["cats/a 1.mp4", "dogs/deep/c.mov"], "label": [7, 8], "split": ["train", "val"]}), path
+        )
     found = discover([str(path)])
     assert [item.columns for item in found] == [{"label": 7, "split": "train"}, {"label": 8, "split": "val"}]
     assert [item.spelled for item in found] == ["cats/a 1.mp4", "dogs/deep/c.mov"]
 
 
-def test_paths_in_lists_are_relative_to_the_root_where_one_is_given(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_paths_in_lists_are_relative_to_the_root_where_one_is_given(
+    tree: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     elsewhere = tmp_path_factory.mktemp("lists") / "list.txt"
     elsewhere.write_text("cats/b.MKV\n")
     assert uris(tree, f"@{elsewhere}", root=str(tree)) == ["cats/b.MKV"]

@@ -60,7 +60,13 @@ def test_parts_follow_their_schema_and_are_stamped(folder: Path) -> None:
 
 def test_facts_of_a_video(folder: Path, medium: Medium) -> None:
     row = rows(build(folder)[0])["h264_vfr.mkv"]
-    assert (row["status"], row["codec"], row["container"], row["width"], row["height"]) == ("ok", "h264", "matroska", 176, 144)
+    assert (row["status"], row["codec"], row["container"], row["width"], row["height"]) == (
+        "ok",
+        "h264",
+        "matroska",
+        176,
+        144,
+    )
     assert (row["frame_count"], row["is_vfr"], row["byte_addressable"]) == (50, True, True)
     assert row["size_bytes"] == medium("h264_vfr.mkv").stat().st_size
 
@@ -120,7 +126,9 @@ def test_user_columns_can_change_without_probing(folder: Path) -> None:
 def test_what_was_left_aside_is_not_seen_and_is_removed(folder: Path) -> None:
     index, _ = build(folder)
     (index.path / "videos" / ".writing-part-000001.parquet").write_bytes(b"half")
-    shutil.copy(index.path / "frames" / "part-000000.parquet", index.path / "frames" / "part-000001.parquet")  # no videos yet
+    shutil.copy(
+        index.path / "frames" / "part-000000.parquet", index.path / "frames" / "part-000001.parquet"
+    )  # no videos yet
     assert len(Index(index.path).videos) == 3
     build(folder)
     assert not list(index.path.rglob(".writing-*"))
@@ -195,7 +203,9 @@ def test_a_run_killed_midway_leaves_an_index_that_a_rerun_completes(folder: Path
     out = folder.parent / "INDEX"
     command = [sys.executable, "-c", "from framedex.cli import main; main()", "index", str(folder), "--out", str(out)]
     for wait in (0.4, 0.8, 1.2):
-        process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(wait)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -207,7 +217,9 @@ def test_a_run_killed_midway_leaves_an_index_that_a_rerun_completes(folder: Path
     assert set(index.videos["status"].to_pylist()) == {"ok"}
 
 
-def test_frames_of_one_medium_are_found_among_many_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+def test_frames_of_one_medium_are_found_among_many_row_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     monkeypatch.setattr("framedex.indexer.build.FRAMES_PER_ROW_GROUP", 60)
     index, _ = build(folder)
     for row in index.videos.to_pylist():

@@ -21,7 +21,14 @@ from tests.datasets import shard_clips
 from tests.media import picture
 
 # Streams whose runs splice into one stream: every start closed.
-CLOSED = ["h264_default.mp4", "h264_b_pyramid.mkv", "h264_vfr.mkv", "h264_fragmented.mp4", "hevc_closed.mp4", "hevc_main10.mov"]
+CLOSED = [
+    "h264_default.mp4",
+    "h264_b_pyramid.mkv",
+    "h264_vfr.mkv",
+    "h264_fragmented.mp4",
+    "hevc_closed.mp4",
+    "hevc_main10.mov",
+]
 
 
 def encode(codec: str, pix_fmt: str, count: int, options: dict[str, str]) -> tuple[list[bytes], list[int]]:

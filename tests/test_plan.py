@@ -58,7 +58,10 @@ def test_plans_hold_what_every_wanted_frame_needs_and_nothing_droppable(packets:
         for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True)
         for byte in range(length)
     }
-    spans = [set(range(offset, offset + size)) for offset, size in zip(packets.offset.tolist(), packets.size.tolist(), strict=True)]
+    spans = [
+        set(range(offset, offset + size))
+        for offset, size in zip(packets.offset.tolist(), packets.size.tolist(), strict=True)
+    ]
     kept = [number for number in range(n) if spans[number] <= read]
     assert set().union(*(spans[number] for number in kept)) == read, "ranges hold whole packets alone"
     assert set().union(*(needed(packets, target) for target in targets)) <= set(kept)

@@ -82,20 +82,33 @@ def test_segments_with_a_gap_and_at_intervals() -> None:
 
 
 def test_segments_past_the_end_are_padded_in_place() -> None:
-    document = {"policy": "segments", "segments": [{"fps": 1, "frames": 2, "offset": 9}, {"fps": 1, "frames": 1, "offset": 0}]}
+    document = {
+        "policy": "segments",
+        "segments": [{"fps": 1, "frames": 2, "offset": 9}, {"fps": 1, "frames": 1, "offset": 0}],
+    }
     assert sample(document, THIRTY) == [[270, -1, 0]]
     assert sample(document | {"last": "partial"}, THIRTY) == [[270, 0]]
     assert sample(document | {"last": "drop"}, THIRTY) == []
 
 
 def test_stride_counts_frames() -> None:
-    assert sample({"policy": "stride", "stride": 100, "frames": 2, "start": 5, "last": "partial"}, THIRTY) == [[5, 105], [205]]
+    assert sample({"policy": "stride", "stride": 100, "frames": 2, "start": 5, "last": "partial"}, THIRTY) == [
+        [5, 105],
+        [205],
+    ]
 
 
-@given(GAPS, st.fractions(Fraction(1, 10), 60, max_denominator=1001), st.integers(1, 9), st.sampled_from(["drop", "partial", "pad"]))
+@given(
+    GAPS,
+    st.fractions(Fraction(1, 10), 60, max_denominator=1001),
+    st.integers(1, 9),
+    st.sampled_from(["drop", "partial", "pad"]),
+)
 def test_fps_clips_are_in_order_in_bounds_and_complete(gaps: list[int], fps: Fraction, frames: int, last: str) -> None:
     video = track(gaps)
-    clips = make_policy({"policy": "fps", "fps": str(fps), "frames": frames, "last": last}, where="test")[0].sample(video)
+    clips = make_policy({"policy": "fps", "fps": str(fps), "frames": frames, "last": last}, where="test")[0].sample(
+        video
+    )
     wanted = np.concatenate([clip[clip >= 0] for clip in clips] or [np.zeros(0, np.int64)])
     assert (np.diff(wanted) >= 0).all()
     assert ((wanted >= 0) & (wanted < len(video.pts))).all()

@@ -30,7 +30,12 @@ def test_any_times_agree_with_brute_force(pts: list[int], times: list[Fraction],
     assert found.tolist() == [brute_force(pts, time, choose) for time in times]
 
 
-@given(PTS, TIME, st.fractions(min_value=Fraction(1, 100), max_value=5000, max_denominator=30_030), st.sampled_from(CHOICES))
+@given(
+    PTS,
+    TIME,
+    st.fractions(min_value=Fraction(1, 100), max_value=5000, max_denominator=30_030),
+    st.sampled_from(CHOICES),
+)
 def test_grids_agree_with_brute_force(pts: list[int], start: Fraction, step: Fraction, choose: Choose) -> None:
     found = frames_at(np.array(pts), *grid(start, step, 12), choose)
     assert found.tolist() == [brute_force(pts, start + k * step, choose) for k in range(12)]

@@ -22,7 +22,9 @@ def failures(dataset: Path) -> list[dict[str, Any]]:
 
 
 def test_tables_follow_their_schemas(index: Index, tmp_path: Path) -> None:
-    dataset = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_vfr.mp4", "frames": [0, 7, 3, 3], "caption": "walk"}])
+    dataset = shard_clips(
+        index.path, tmp_path / "D", [{"uri": "h264_vfr.mp4", "frames": [0, 7, 3, 3], "caption": "walk"}]
+    )
     for name, schema in (("clips", CLIPS), ("recipes", RECIPES), ("media", MEDIA)):
         found = pq.read_schema(dataset / name / "part-000000.parquet").remove_metadata()
         assert [field for field in found if field.name in schema.names] == list(schema.remove_metadata())
@@ -52,7 +54,10 @@ def test_a_uri_may_be_absolute_relative_or_as_listed(index: Index, tmp_path: Pat
     spelled = f"{index.root}/../{Path(index.root).name}/h264_vfr.mp4"
     listing.write_text(f"uri\n{spelled}\n")
     run("index", listing, "--root", index.root, "--out", tmp_path / "INDEX")
-    clips = [{"uri": uri, "frames": [1]} for uri in ("h264_vfr.mp4", f"{index.root}/h264_vfr.mp4", spelled, f"file://{index.root}/h264_vfr.mp4")]
+    clips = [
+        {"uri": uri, "frames": [1]}
+        for uri in ("h264_vfr.mp4", f"{index.root}/h264_vfr.mp4", spelled, f"file://{index.root}/h264_vfr.mp4")
+    ]
     assert len(ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", clips))) == 4
 
 
@@ -149,8 +154,12 @@ def test_an_output_folder_is_never_overwritten_by_accident(index: Index, tmp_pat
     assert [path.name for path in tmp_path.glob(".writing-*")] == []
 
 
-def test_an_interrupted_run_leaves_nothing_that_looks_finished(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framedex.sharder.build.DatasetWriter._write_part", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+def test_an_interrupted_run_leaves_nothing_that_looks_finished(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "framedex.sharder.build.DatasetWriter._write_part", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     clips = write_clips(tmp_path / "clips.jsonl", [{"uri": "h264_vfr.mp4", "frames": [0]}])
     run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", code=1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["clips.jsonl"]

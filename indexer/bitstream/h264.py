@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ class Sps:
     order_count_type: int
     order_count_bits: int
     frames_only: bool
-    max_ref_frames: int
+    max_ref_frames: int = field(compare=False)  # may change between sequences: the decoder learns it at each start
     shape: tuple[int, ...]
 
 
@@ -126,7 +126,8 @@ def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
 
 def sei_payloads(nal: bytes) -> list[tuple[int, bytes]]:
     """Return the (payloadType, payload) pairs of an SEI NAL unit, header byte included (7.3.2.3.1)."""
-    rbsp, at, found = unescape(nal[1:]), 0, []
+    rbsp, at = unescape(nal[1:]), 0
+    found: list[tuple[int, bytes]] = []
     while at + 2 <= len(rbsp) and rbsp[at:] != b"\x80":
         numbers = []
         for _ in range(2):
@@ -266,17 +267,15 @@ class H264Scanner:
             for name, column in lookup.items():
                 column[rows] = getattr(fields, name)
         columns.u(np.where(lookup["separate_colour_planes"] > 0, 2, 0))
-        frame_num = columns.u(lookup["frame_num_bits"])
-        field = columns.u(1, where=lookup["frames_only"] == 0)
-        bottom = columns.u(1, where=field != 0)
+        columns.u(lookup["frame_num_bits"])
+        field_pic = columns.u(1, where=lookup["frames_only"] == 0)
+        columns.u(1, where=field_pic != 0)
         columns.ue(where=header & 31 == IDR)
         order_lsb = columns.u(lookup["order_count_bits"])
         return {
             "first_mb": first_mb,
             "slice_type": slice_type,
-            "frame_num": frame_num,
-            "field": field,
-            "bottom": bottom,
+            "field": field_pic,
             "order_lsb": order_lsb,
             "order_count_type": lookup["order_count_type"],
             "order_count_bits": lookup["order_count_bits"],
@@ -285,7 +284,8 @@ class H264Scanner:
     def _sps_by_pps(self, pps_id: NDArray[np.int64]) -> dict[int, Sps]:
         found = {}
         for pps in np.unique(pps_id).tolist():
-            sps = self._sets.facts.get((SPS, self._sets.facts.get((PPS, pps), -1)))
+            sps_id = self._sets.facts.get((PPS, pps))
+            sps = self._sets.facts.get((SPS, sps_id)) if isinstance(sps_id, int) else None
             if not isinstance(sps, Sps):
                 raise BitstreamError("parameter_sets", f"slices refer to PPS {pps}, which (or whose SPS) is missing")
             found[pps] = sps

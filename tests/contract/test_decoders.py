@@ -36,7 +36,9 @@ def _has_gpu() -> bool:
 
 DEVICES = [
     "cpu",
-    pytest.param("gpu", marks=[pytest.mark.gpu, pytest.mark.skipif(not _has_gpu(), reason="there is no NVIDIA GPU here")]),
+    pytest.param(
+        "gpu", marks=[pytest.mark.gpu, pytest.mark.skipif(not _has_gpu(), reason="there is no NVIDIA GPU here")]
+    ),
 ]
 
 

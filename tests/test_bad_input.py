@@ -1,0 +1,129 @@
+"""Bad media become rows with a kind and a reason; nothing else suffers."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import pytest
+
+from framedex.indexer.index import Index
+from framedex.indexer.probe import probe_medium
+from tests.datasets import run
+from tests.media import Recipe, damage, encode
+
+Medium = Callable[[str], Path]
+
+
+def probed(path: Path) -> tuple[str, str, str]:
+    video, frames = probe_medium(str(path))
+    assert frames == {"pts": [], "offset": [], "size": [], "flags": []}, "no frames of a medium that is not ok"
+    return video["status"], video["error_kind"], video["error_message"]
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").touch()
+    assert probed(tmp_path / "a.mp4") == ("failed", "empty", "the file is empty")
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    assert probed(tmp_path / "a.mp4")[:2] == ("failed", "missing")
+
+
+def test_a_text_file_named_mp4(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_text("this is not a video\n" * 100)
+    assert probed(tmp_path / "a.mp4")[:2] == ("failed", "not_media")
+
+
+def test_a_folder_and_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.mp4")
+    for path in (tmp_path, tmp_path / "pipe.mp4"):
+        assert probed(path)[:2] == ("failed", "unreadable")
+
+
+@pytest.mark.parametrize("name", ["h264_faststart.mp4", "h264_fragmented.mp4", "h264_vfr.mkv", "hevc_open_gop.mkv"])
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_a_truncated_video(name: str, share: float, medium: Medium, tmp_path: Path) -> None:
+    path = damage(medium(name), tmp_path / name, lambda content: content[: int(len(content) * share)])
+    status, kind, message = probed(path)
+    assert (status, kind) == ("failed", "truncated")
+    assert "past the end" in message or "the file has" in message
+
+
+def test_a_truncated_video_without_its_index(medium: Medium, tmp_path: Path) -> None:
+    path = damage(medium("h264_default.mp4"), tmp_path / "a.mp4", lambda content: content[: len(content) // 2])
+    assert probed(path)[:2] == ("failed", "not_media")
+
+
+def test_an_encrypted_video(tmp_path: Path) -> None:
+    protection = {"encryption_scheme": "cenc-aes-ctr", "encryption_key": "ab" * 16, "encryption_kid": "cd" * 16}
+    encode(Recipe(name="a.mp4", frames=5, muxer=protection), tmp_path / "a.mp4")
+    status, kind, message = probed(tmp_path / "a.mp4")
+    assert (status, kind) == ("failed", "encrypted")
+    assert "encrypted" in message
+
+
+def test_sound_alone(tmp_path: Path) -> None:
+    with av.open(str(tmp_path / "a.mp4"), "w") as out:
+        stream = out.add_stream("aac", rate=48_000)
+        out.mux(stream.encode(None))
+    assert probed(tmp_path / "a.mp4")[0] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "kind"),
+    [
+        ("a.webm", "libvpx-vp9", "codec"),
+        ("a.mov", "mjpeg", "codec"),
+        ("a.avi", "libx264", "container"),
+        ("a.ts", "libx264", "container"),
+    ],
+)
+def test_what_is_not_covered_is_refused_with_what_is(name: str, codec: str, kind: str, tmp_path: Path) -> None:
+    pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+    encode(Recipe(name=name, codec=codec, frames=3, pix_fmt=pix_fmt), tmp_path / name)
+    status, found, message = probed(tmp_path / name)
+    assert (status, found) == ("refused", kind)
+    assert "covered" in message
+
+
+def test_a_playlist_is_not_followed(medium: Medium, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_text(f"#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n{medium('h264_fragmented.mp4')}\n#EXT-X-ENDLIST\n")
+    assert probed(path)[0] != "ok"
+
+
+def test_flipped_bytes_never_crash_the_prober(medium: Medium, tmp_path: Path) -> None:
+    """Whatever is flipped, the answer is a row; where it says ok, packets are still the file's bytes."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    for name in ("h264_default.mp4", "hevc_open_gop.mkv"):
+        for _ in range(25):
+            at = rng.integers(0, medium(name).stat().st_size, 4)
+
+            def flip(content: bytearray, at: np.ndarray = at) -> bytearray:
+                for byte in at:
+                    content[byte] ^= 1 << int(byte % 8)
+                return content
+
+            video, frames = probe_medium(str(damage(medium(name), tmp_path / name, flip)))
+            assert video["status"] in ("ok", "refused", "failed")
+            assert (video["status"] == "ok") == bool(len(frames["pts"]))
+
+
+def test_exit_codes_and_rows_of_a_run_with_failures(medium: Medium, tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    (videos / "good.mp4").symlink_to(medium("h264_default.mp4"))
+    (videos / "empty.mp4").touch()
+    out = tmp_path / "INDEX"
+    result = run("index", videos, "--out", out, code=3)
+    assert "failed: empty.mp4: the file is empty (empty)" in result.output
+    assert "1 failed" in result.output
+    report = json.loads(run("index", videos, "--out", out, "--max-failures", 1, "--json").output)
+    assert (report["ok"], report["failed"], report["unchanged"]) == (0, 1, 1)
+    assert sorted(Index(out).videos["status"].to_pylist()) == ["failed", "ok"]

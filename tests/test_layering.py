@@ -1,0 +1,86 @@
+"""Data flows one way: errors ← indexer ← sharder ← loader ← cli; heavy libraries stand behind one module each."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+STAGES = ("indexer", "sharder", "loader")
+# What a stage may import of the stages before it: their contracts, and what those name.
+CONTRACTS = {
+    "indexer": {"schema", "index", "parts", "timeline", "discover", "engines", "fingerprint"},
+    "sharder": {"schema", "recipe", "mp4"},
+}
+HOMES = {
+    "av": {"indexer/probe.py", "loader/cpu.py", "loader/pictures.py", "loader/verify.py"},
+    "nvidia": {"loader/dali.py"},
+    "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
+    "pebble": {"indexer/engines.py"},
+    "yaml": {"sharder/policies.py", "sharder/build.py"},
+}
+FILES = sorted(
+    path
+    for stage in (*STAGES, "framedex")
+    for path in (ROOT / stage).rglob("*.py")
+    if "framedex/" not in str(path.relative_to(ROOT)) or path.parent.name == "framedex"
+)
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_stages_import_upstream_contracts_alone(path: Path) -> None:
+    stage = name(path).split("/")[0]
+    for module in imports(path):
+        parts = module.split(".")
+        assert parts[0] not in STAGES, f"{name(path)} imports {module} past the framedex namespace"
+        if parts[0] != "framedex" or len(parts) < 2 or parts[1] not in STAGES or stage == "framedex":
+            continue
+        assert STAGES.index(parts[1]) <= STAGES.index(stage), f"{name(path)} imports {module} from downstream"
+        if parts[1] != stage:
+            assert parts[2] in CONTRACTS[parts[1]], f"{name(path)} imports {module}, which is no contract"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_heavy_libraries_stand_behind_their_modules(path: Path) -> None:
+    for module in imports(path):
+        homes = HOMES.get(module.split(".")[0])
+        assert homes is None or name(path) in homes, f"{name(path)} imports {module}"
+
+
+def test_the_bottom_imports_nothing_of_the_project() -> None:
+    assert not [module for module in imports(ROOT / "framedex/errors.py") if module.startswith("framedex")]
+
+
+def test_bitstream_knowledge_is_pure() -> None:
+    allowed = {"__future__", "collections.abc", "dataclasses", "re", "typing", "numpy", "numpy.typing"}
+    for path in (ROOT / "indexer/bitstream").glob("*.py"):
+        for module in imports(path):
+            assert module in allowed or module.startswith("framedex.indexer.bitstream."), f"{name(path)}: {module}"
+
+
+def test_no_module_is_named_for_nothing() -> None:
+    for path in FILES:
+        assert path.stem not in {"utils", "helpers", "common", "misc"}
+
+
+def test_stage_packages_are_links_and_empty() -> None:
+    for stage in STAGES:
+        assert (ROOT / "framedex" / stage).is_symlink()
+        assert not (ROOT / stage / "__init__.py").read_text()
