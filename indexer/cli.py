@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from tqdm import tqdm
@@ -127,11 +128,10 @@ def _print_table(report: IndexReport) -> None:
     usable = [row for row in videos.slice(0, TABLE_ROWS).to_pylist() if row["status"] == "ok"]
     click.echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
     for row in usable:
-        fps = f"{1 / row['median_gap_seconds']:7.2f}" if row["median_gap_seconds"] else "      -"
         seconds = row["duration_pts"] * row["time_base_num"] / row["time_base_den"]
         name = row["uri"] if len(row["uri"]) <= 40 else "…" + row["uri"][-39:]
         click.echo(
-            f"{name:<40} {row['codec']:<6} {row['width']:>4}x{row['height']:<4} {row['frame_count']:>7} {fps} "
+            f"{name:<40} {row['codec']:<6} {row['width']:>4}x{row['height']:<4} {row['frame_count']:>7} {_rate(row):>7} "
             f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
         )
     if len(videos) > TABLE_ROWS:
@@ -141,3 +141,12 @@ def _print_table(report: IndexReport) -> None:
     click.echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed, {report.unchanged} unchanged → {report.out}"
     )
+
+
+def _rate(row: dict[str, Any]) -> str:
+    """Return frames a second, or their range where it varies."""
+    if not row["median_gap_seconds"]:
+        return "-"
+    if not row["is_vfr"] or not row["min_gap_seconds"]:
+        return f"{1 / row['median_gap_seconds']:.2f}"
+    return f"{1 / row['max_gap_seconds']:.3g}–{1 / row['min_gap_seconds']:.3g}"

