@@ -66,7 +66,7 @@ wheel: $(VENV)/.dev
 		&& ../empty/bin/python -c 'from framedex import ClipDataset; print(ClipDataset("DATASET")[0]["frames"].shape)'
 
 docs: $(VENV)/.dev
-	$(BIN)/python -m docs.generate
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf build $(OUT) $(VENV)

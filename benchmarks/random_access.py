@@ -109,14 +109,14 @@ def measure(video: Path, options: argparse.Namespace) -> dict[str, object]:
         prepared, seconds = make_dataset(video, Path(scratch), options.clips, options.frames, options.fps, options.seed)
         times: dict[str, list[float]] = {"framedex": []}
         exact: dict[str, int] = {}
-        packets = 0
+        packets: list[int] = []
         readers = {name: CONTENDERS[name]() for name in options.contenders}
         for number in range(options.clips):
             dataset = ClipDataset(prepared)
             started = time.perf_counter()
             item = dataset[number]
             times["framedex"].append(time.perf_counter() - started)
-            packets += len(dataset.clip(number).recipe.packet_size)
+            packets.append(len(dataset.clip(number).recipe.packet_size))
             frames, at = item["frame_index"].tolist(), item["seconds"].tolist()
             for name, read in readers.items():
                 started = time.perf_counter()
@@ -131,8 +131,10 @@ def measure(video: Path, options: argparse.Namespace) -> dict[str, object]:
         "bytes": video.stat().st_size,
         "index_and_shard_seconds": round(seconds, 3),
         "milliseconds_a_clip": {name: round(1000 * median, 1) for name, median in medians.items()},
-        "framedex_packets_a_clip": round(packets / options.clips, 1),
-        "framedex_milliseconds_a_packet": round(1000 * sum(times["framedex"]) / packets, 4),
+        "framedex_packets_a_clip": round(statistics.mean(packets), 1),
+        "framedex_milliseconds_a_packet": round(
+            1000 * statistics.median(np.array(times["framedex"]) / packets), 4
+        ),
         "same_frames_share": {name: round(count / options.clips / options.frames, 4) for name, count in exact.items()},
         "speedup_over": {name: round(median / medians["framedex"], 2) for name, median in others.items()},
         "speedup_over_best": round(min(others.values()) / medians["framedex"], 2) if others else None,

@@ -109,7 +109,9 @@ def draw_sheet(items: list[dict[str, Any]], path: Path) -> None:
         for place, (frame, shown) in enumerate(zip(item["frames"], item["mask"], strict=True)):
             left = place * (THUMB_WIDTH + 4)
             if shown:
-                sheet.paste(Image.fromarray(np.ascontiguousarray(frame)).resize((THUMB_WIDTH, height)), (left, top + CAPTION))
+                sheet.paste(
+                    Image.fromarray(np.ascontiguousarray(frame)).resize((THUMB_WIDTH, height)), (left, top + CAPTION)
+                )
                 caption = f"#{item['frame_index'][place]}  {item['seconds'][place]:.3f} s"
             else:
                 caption = "padding"

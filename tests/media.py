@@ -10,6 +10,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
 BARCODE_BITS, CELL = 10, 16
@@ -29,6 +30,7 @@ class Recipe:
     size: tuple[int, int] = (176, 144)
     times: tuple[int, ...] | None = None
     audio: bool = False
+    bt709: bool = False  # converted with that matrix, and of soft colours that no converter clips
 
     def pts(self) -> list[int]:
         """Return the presentation times in TICKS."""
@@ -83,6 +85,7 @@ RECIPES = {
         Recipe(name="h264_single.mp4", frames=1),
         Recipe(name="h264_audio.mp4", options=_x264(keyint=20), audio=True),
         Recipe(name="h264_audio.mkv", options=_x264(keyint=20), audio=True),
+        Recipe(name="h264_bt709.mp4", options=_x264(keyint=20, colormatrix="bt709", colorprim="bt709", transfer="bt709"), bt709=True),
         Recipe(name="hevc_closed.mp4", codec="libx265", options=_x265(keyint=20, open_gop=0)),
         Recipe(name="hevc_open_gop.mp4", codec="libx265", options=_x265(keyint=12, min_keyint=12, open_gop=1, bframes=4, scenecut=0)),
         Recipe(name="hevc_open_gop.mkv", codec="libx265", options=_x265(keyint=10, min_keyint=10, open_gop=1, bframes=3, b_pyramid=1, scenecut=0)),
@@ -108,6 +111,17 @@ def picture(number: int, width: int, height: int) -> NDArray[np.uint8]:
     for bit in range(BARCODE_BITS):
         texture[:CELL, bit * CELL : (bit + 1) * CELL] = 235 if number >> bit & 1 else 16
     return texture
+
+
+def soft_picture(number: int, width: int, height: int) -> NDArray[np.uint8]:
+    """Return uint8 [H, W, 3]: the barcode over slow gradients of muted reds, greens and blues."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    gradients = np.stack(
+        [70 + columns * 100 / width, 70 + rows * 100 / height, 170 - columns * 100 / width + 0 * rows], axis=-1
+    )
+    soft = gradients.astype(np.uint8)
+    soft[:CELL] = picture(number, width, height)[:CELL]
+    return soft
 
 
 def read_barcode(rgb: NDArray[np.uint8]) -> int:
@@ -136,8 +150,9 @@ def encode(recipe: Recipe, path: Path) -> None:
         stream.codec_context.thread_count = 1
         tone = out.add_stream("aac", rate=48_000) if recipe.audio else None
         for number, pts in enumerate(recipe.pts()):
-            frame = av.VideoFrame.from_ndarray(picture(number, width, height), format="rgb24")
-            frame = frame.reformat(format=recipe.pix_fmt)
+            rgb = soft_picture(number, width, height) if recipe.bt709 else picture(number, width, height)
+            frame = av.VideoFrame.from_ndarray(rgb, format="rgb24")
+            frame = frame.reformat(format=recipe.pix_fmt, dst_colorspace=Colorspace.ITU709 if recipe.bt709 else None)
             frame.pts, frame.time_base = pts, Fraction(1, TICKS)
             out.mux(stream.encode(frame))
             if tone is not None:

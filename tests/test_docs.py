@@ -1,0 +1,89 @@
+"""What the documents show is what happens."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["format.md", "commands.md", "performance.md"])
+def test_generated_pages_are_up_to_date(generate: ModuleType, page: str) -> None:
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
+
+
+def sessions() -> list[tuple[str, str]]:
+    """Return the (command, output) pairs of the README's terminal sessions."""
+    pairs = []
+    for block in CONSOLE.findall(README):
+        for entry in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = entry.partition("\n")
+            pairs.append((command, output.strip()))
+    return pairs
+
+
+def test_the_readmes_commands_print_what_it_shows(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    """Run them in order, where the README's three videos and its broken one lie."""
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    for shown, recipe in (
+        ("walk.mp4", "h264_default.mp4"),
+        ("phone.mkv", "h264_vfr.mkv"),
+        ("camera.mp4", "hevc_open_gop.mp4"),
+    ):
+        (videos / shown).write_bytes(medium(recipe).read_bytes())
+    (videos / "broken.mp4").write_text("no video")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONWARNINGS": "default",
+    }
+    commands = sessions()
+    assert len(commands) >= 4
+    for command, shown in commands:
+        result = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert result.stdout.strip() == shown, f"$ {command}\n{result.stdout}{result.stderr}"
+    (script,) = PYTHON.findall(README)
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    expected = re.findall(r"# → (.*)", script)
+    assert result.stdout.strip().splitlines() == expected
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for name in re.findall(
+            r"`((?:indexer|sharder|loader|configs|tests|benchmarks|docs|examples|framedex)/[\w./*]+)`",
+            page.read_text(encoding="utf-8"),
+        ):
+            assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}"
