@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import os
 import platform
@@ -13,11 +14,7 @@ import framedex
 def environment(*libraries: str) -> dict[str, object]:
     """Return the command, the machine, and the versions of the libraries that took part."""
     versions = {"framedex": framedex.__version__}
-    for name in ("av", "numpy", "pyarrow", *libraries):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
+    versions |= {name: _version(name) for name in ("av", "numpy", "pyarrow", *libraries)}
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
     return {
@@ -29,3 +26,13 @@ def environment(*libraries: str) -> dict[str, object]:
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def _version(distribution: str) -> str:
+    """Return a distribution's version; DALI is asked itself, because it is also unpacked without its metadata."""
+    try:
+        if distribution.startswith("nvidia-dali"):
+            return str(importlib.import_module("nvidia.dali").__version__)
+        return importlib.metadata.version(distribution)
+    except (ImportError, importlib.metadata.PackageNotFoundError):
+        return "not installed"

@@ -132,9 +132,7 @@ def measure(video: Path, options: argparse.Namespace) -> dict[str, object]:
         "index_and_shard_seconds": round(seconds, 3),
         "milliseconds_a_clip": {name: round(1000 * median, 1) for name, median in medians.items()},
         "framedex_packets_a_clip": round(statistics.mean(packets), 1),
-        "framedex_milliseconds_a_packet": round(
-            1000 * statistics.median(np.array(times["framedex"]) / packets), 4
-        ),
+        "framedex_milliseconds_a_packet": round(1000 * statistics.median(np.array(times["framedex"]) / packets), 4),
         "same_frames_share": {name: round(count / options.clips / options.frames, 4) for name, count in exact.items()},
         "speedup_over": {name: round(median / medians["framedex"], 2) for name, median in others.items()},
         "speedup_over_best": round(min(others.values()) / medians["framedex"], 2) if others else None,

@@ -6,6 +6,7 @@ Run by `make demo`; by hand: python examples/demo.py --out demo-out [--videos FO
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def main() -> None:
     index, dataset, sheet = out / "INDEX", out / "DATASET", out / "sheet.png"
 
     framedex("index", videos, "--out", index, "--max-failures", "1000000")
-    framedex("shard", index, "--policy", POLICY, "--out", dataset, "--overwrite")
+    framedex("shard", index, "--policy", os.path.relpath(POLICY), "--out", dataset, "--overwrite")
     framedex("verify", dataset)
 
     clips = ClipDataset(dataset)

@@ -74,6 +74,12 @@ def test_the_readmes_commands_print_what_it_shows(medium: Callable[[str], Path],
     assert result.stdout.strip().splitlines() == expected
 
 
+def test_the_readmes_measurements_are_the_committed_ones(generate: ModuleType) -> None:
+    assert generate.random_access_table(generate.load("random_access.json")) in README
+    one, fifty = generate.load("gpu_loader.json")["results"]
+    assert fifty["seconds"]["framedex_nvdec"] < 1.1 * one["seconds"]["framedex_nvdec"]
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
