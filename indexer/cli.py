@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from tqdm import tqdm
 
 from framedex.indexer.build import IndexOptions, IndexReport, build_index, plan_work
 from framedex.indexer.index import Index
+from framedex.progress import progress
 
 TABLE_ROWS = 20
 
@@ -83,12 +83,7 @@ def index(
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more media failed or were refused than --max-failures.
     """
-    with tqdm(unit="video", disable=None, file=sys.stderr) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress("video") as show:
         options = IndexOptions(
             sources=sources,
             out=out,

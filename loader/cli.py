@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from tqdm import tqdm
 
 from framedex.loader.verify import verify as verify_dataset
+from framedex.progress import progress
 
 EXAMPLE = """\b
 Example:
@@ -53,12 +53,7 @@ def verify(
     """
     verdicts: collections.Counter[str] = collections.Counter()
     frames = 0
-    with tqdm(unit="clip", disable=None, file=sys.stderr) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress("clip") as show:
         for checked in verify_dataset(dataset, root=root, sample=sample, seed=seed, workers=workers, on_progress=show):
             verdicts[checked.verdict] += 1
             frames += len(checked.frames)

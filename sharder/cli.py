@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from tqdm import tqdm
 
 from framedex.indexer.index import Index
+from framedex.progress import progress
 from framedex.sharder.build import build_from_policy, build_from_requests
 from framedex.sharder.policies import read_policy
 from framedex.sharder.requests import read_requests
@@ -74,12 +74,7 @@ def shard(
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
     opened = Index(index)
-    with tqdm(unit="", disable=None, file=sys.stderr) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
+    with progress("") as show:
         if policy is not None:
             made, resolved = read_policy(policy)
             report = build_from_policy(opened, out, made, resolved, overwrite=overwrite, on_progress=show)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
-from framedex.indexer.bitstream.nal import ParameterSets, join_length_prefixed, split_length_prefixed, unescape
+from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
     NO_START,
@@ -19,12 +20,16 @@ from framedex.indexer.bitstream.pictures import (
     segments,
     unwrap_order_counts,
 )
+from framedex.indexer.bitstream.scanner import NalScanner
 
 SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
 ENCODER_VERSION = re.compile(rb"x264 - core (\d+)")
+
+
+Columns = dict[str, NDArray[np.int64]]  # a slice header field each, a row a slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,34 +149,27 @@ def sei_payloads(nal: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
-class H264Scanner:
+class H264Scanner(NalScanner):
     """Collect slice headers, parameter sets and SEI of length-prefixed H.264 packets. See `pictures.Scanner`."""
 
+    set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    parse_configuration = staticmethod(parse_configuration)
+
     def __init__(self, configuration: bytes) -> None:
-        try:
-            self._length_size, nals = parse_configuration(configuration)
-        except ValueError as error:
-            raise BitstreamError("parameter_sets", str(error)) from error
-        self._sets = ParameterSets()
-        for nal in nals:
-            self._meet(nal, None)
-        self._packets = 0
-        self._inner_start_codes = False
+        super().__init__(configuration)
         self._slice_packet: list[int] = []
         self._slice_header: list[int] = []
         self._slice_head: list[bytes] = []
         self._recovery: set[int] = set()
-        self._encoder_sei: bytes | None = None
+        self._encoder_sei: list[bytes] = []
         self._encoder_build: bytes | None = None
 
+    @staticmethod
+    def unit_type(header: int) -> int:
+        return header & 31
+
     def feed(self, data: bytes) -> None:
-        number = self._packets
-        self._packets += 1
-        try:
-            spans, inner = split_length_prefixed(data, self._length_size)
-        except ValueError as error:
-            raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
-        self._inner_start_codes |= inner
+        number, spans = self._next_packet(data)
         for start, end in spans:
             header = data[start]
             kind = header & 31
@@ -182,23 +180,10 @@ class H264Scanner:
                 self._slice_head.append(unescape(head) if b"\0\0\3" in head else head)
             elif kind == SEI:
                 self._meet_sei(data[start:end], number)
-            elif kind in (SPS, PPS):
-                self._meet(data[start:end], number)
             elif kind == PARTITION_A:
                 raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
-
-    def _meet(self, nal: bytes, packet: int | None) -> None:
-        if nal[0] & 31 not in (SPS, PPS):
-            return
-        try:
-            number, facts = (parse_sps if nal[0] & 31 == SPS else parse_pps)(nal)
-        except ValueError as error:
-            raise BitstreamError("damaged", f"parameter set: {error}", damaged=True) from error
-        key = (nal[0] & 31, number)
-        if packet is None:
-            self._sets.configure(key, nal, facts)
-        else:
-            self._sets.meet(key, nal, facts, packet)
+            else:
+                self._meet_set(data[start:end], number)
 
     def _meet_sei(self, nal: bytes, packet: int) -> None:
         for kind, payload in sei_payloads(nal):
@@ -210,7 +195,7 @@ class H264Scanner:
     def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
         """Note x264's version, on which FFmpeg's prediction of lossless 8x8 blocks depends."""
         if packet == 0:
-            self._encoder_build, self._encoder_sei = build, nal
+            self._encoder_build, self._encoder_sei = build, [nal]
         elif build != self._encoder_build:
             raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
 
@@ -221,7 +206,7 @@ class H264Scanner:
         slices = np.bincount(packet, minlength=n)
         if n and not slices.all():
             raise BitstreamError("damaged", f"packet {int(np.argmin(slices > 0))} holds no picture", damaged=True)
-        fields = self._parse_slices(header)
+        sequence, fields = self._parse_slices(header)
         self._check_one_picture_a_packet(packet, fields)
 
         idr = np.bincount(packet[header & 31 == IDR], minlength=n) > 0
@@ -231,16 +216,12 @@ class H264Scanner:
         start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
 
         first = np.searchsorted(packet, np.arange(n))
-        order = self._order_counts({name: column[first] for name, column in fields.items()}, idr, referenced)
+        order = self._order_counts(sequence, fields["order_lsb"][first], idr, referenced)
         segment = segments(start)
         behind = np.maximum(segment, 0)
         leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind])
-        starts = np.flatnonzero(start != NO_START)
-        if (changed := self._sets.changed(starts.tolist())) is not None:
-            (kind, set_id), where = changed
-            name = "SPS" if kind == SPS else "PPS"
-            raise BitstreamError("parameter_sets", f"{name} {set_id} changes its content at packet {where}")
-        preamble = self._sets.missing_at(starts.tolist()) + ([self._encoder_sei] if self._encoder_sei else [])
+        starts = np.flatnonzero(start != NO_START).tolist()
+        self._check_sets(starts)
         return Pictures(
             start=start,
             non_reference=~referenced,
@@ -249,50 +230,42 @@ class H264Scanner:
             field_coded=np.bincount(packet[fields["field"] != 0], minlength=n) > 0,
             period=np.cumsum(idr),
             order=order,
-            preamble=join_length_prefixed(preamble, self._length_size),
+            preamble=self._preamble(starts, *self._encoder_sei),
             inband_sets=bool(self._sets.differing()),
             inner_start_codes=self._inner_start_codes,
-            chroma_format=self._sequence().shape[0],
-            max_ref_frames=self._sequence().max_ref_frames,
+            chroma_format=sequence.shape[0],
+            max_ref_frames=sequence.max_ref_frames,
         )
 
-    def _parse_slices(self, header: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
-        """Return the slice header fields (7.3.3) up to the picture order count, an int64 column each."""
-        columns = BitColumns(self._slice_head)
-        first_mb, slice_type, pps_id = columns.ue(), columns.ue(), columns.ue()
-        sps = self._sps_by_pps(pps_id)
-        lookup = {name: np.zeros(len(header), np.int64) for name in Sps.__dataclass_fields__ if name != "shape"}
-        for pps, fields in sps.items():
-            rows = pps_id == pps
-            for name, column in lookup.items():
-                column[rows] = getattr(fields, name)
-        columns.u(np.where(lookup["separate_colour_planes"] > 0, 2, 0))
-        columns.u(lookup["frame_num_bits"])
-        field_pic = columns.u(1, where=lookup["frames_only"] == 0)
-        columns.u(1, where=field_pic != 0)
-        columns.ue(where=header & 31 == IDR)
-        order_lsb = columns.u(lookup["order_count_bits"])
-        return {
-            "first_mb": first_mb,
-            "slice_type": slice_type,
-            "field": field_pic,
-            "order_lsb": order_lsb,
-            "order_count_type": lookup["order_count_type"],
-            "order_count_bits": lookup["order_count_bits"],
-        }
+    def _parse_slices(self, header: NDArray[np.int64]) -> tuple[Sps, Columns]:
+        """Return (the sequence's fields, slice header fields (7.3.3) up to the picture order count)."""
+        bits = BitColumns(self._slice_head)
+        first_mb, slice_type, pps_id = bits.ue(), bits.ue(), bits.ue()
+        sequence = self._sequence_of(np.unique(pps_id).tolist())
+        if sequence.separate_colour_planes:
+            bits.u(2)
+        bits.u(sequence.frame_num_bits)
+        field_pic = np.zeros_like(first_mb) if sequence.frames_only else bits.u(1)
+        bits.u(1, where=field_pic != 0)
+        bits.ue(where=header & 31 == IDR)
+        order_lsb = bits.u(sequence.order_count_bits)
+        return sequence, {"first_mb": first_mb, "slice_type": slice_type, "field": field_pic, "order_lsb": order_lsb}
 
-    def _sps_by_pps(self, pps_id: NDArray[np.int64]) -> dict[int, Sps]:
-        found = {}
-        for pps in np.unique(pps_id).tolist():
+    def _sequence_of(self, pps_ids: list[int]) -> Sps:
+        """Return the one kind of sequence that slices with these pic_parameter_set_ids belong to."""
+        kinds: list[Sps] = []
+        for pps in pps_ids:
             sps_id = self._sets.facts.get((PPS, pps))
             sps = self._sets.facts.get((SPS, sps_id)) if isinstance(sps_id, int) else None
             if not isinstance(sps, Sps):
                 raise BitstreamError("parameter_sets", f"slices refer to PPS {pps}, which (or whose SPS) is missing")
-            found[pps] = sps
-        return found
+            kinds.append(sps)
+        if any(kind != kinds[0] for kind in kinds):
+            raise BitstreamError("parameter_sets", "slices belong to sequences of different shapes")
+        return kinds[0]
 
     @staticmethod
-    def _check_one_picture_a_packet(packet: NDArray[np.int64], fields: dict[str, NDArray[np.int64]]) -> None:
+    def _check_one_picture_a_packet(packet: NDArray[np.int64], fields: Columns) -> None:
         """Refuse packets that hold half a picture (one field) or two."""
         first = fields["first_mb"] == 0
         halves = np.where(fields["field"][first] != 0, 1, 2)
@@ -308,17 +281,11 @@ class H264Scanner:
 
     @staticmethod
     def _order_counts(
-        first: dict[str, NDArray[np.int64]], idr: NDArray[np.bool_], referenced: NDArray[np.bool_]
+        sequence: Sps, lsb: NDArray[np.int64], idr: NDArray[np.bool_], referenced: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
-        """Return int64 [n]: output order within a period (8.2.1) from each picture's first slice."""
-        kinds = set(np.unique(first["order_count_type"]).tolist())
-        if kinds <= {2}:  # 8.2.1.3: output order is decode order
+        """Return int64 [n]: output order within a period (8.2.1), from each picture's first slice."""
+        if sequence.order_count_type == 2:  # 8.2.1.3: output order is decode order
             return np.arange(len(idr), dtype=np.int64)
-        bits = set(np.unique(first["order_count_bits"]).tolist())
-        if kinds != {0} or len(bits) != 1:
-            raise BitstreamError("output_order", f"picture order count types {sorted(kinds)} are not read yet")
-        return unwrap_order_counts(first["order_lsb"], bits.pop(), idr, referenced)
-
-    def _sequence(self) -> Sps:
-        """Return a sequence parameter set in force; all of them describe pictures of one shape."""
-        return next(facts for facts in self._sets.facts.values() if isinstance(facts, Sps))
+        if sequence.order_count_type == 0:
+            return unwrap_order_counts(lsb, sequence.order_count_bits, idr, referenced)
+        raise BitstreamError("output_order", f"picture order count type {sequence.order_count_type} is not read yet")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
-from framedex.indexer.bitstream.nal import ParameterSets, join_length_prefixed, split_length_prefixed, unescape
+from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
     NO_START,
@@ -18,6 +19,7 @@ from framedex.indexer.bitstream.pictures import (
     segments,
     unwrap_order_counts,
 )
+from framedex.indexer.bitstream.scanner import NalScanner
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
 VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
@@ -84,9 +86,6 @@ def parse_vps(nal: bytes) -> tuple[int, None]:
     return BitReader(unescape(nal[2:])).u(4), None
 
 
-_PARSERS = {VPS: parse_vps, SPS: parse_sps, PPS: parse_pps}
-
-
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
     """Return (NAL length size, parameter sets) of an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 8.3.3.1).
 
@@ -107,31 +106,24 @@ def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
     return (record[21] & 3) + 1, [nal for nal in nals if len(nal) > 2]
 
 
-class HevcScanner:
+class HevcScanner(NalScanner):
     """Collect slice headers and parameter sets of length-prefixed HEVC packets. See `pictures.Scanner`."""
 
+    set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    parse_configuration = staticmethod(parse_configuration)
+
     def __init__(self, configuration: bytes) -> None:
-        try:
-            self._length_size, nals = parse_configuration(configuration)
-        except ValueError as error:
-            raise BitstreamError("parameter_sets", str(error)) from error
-        self._sets = ParameterSets()
-        for nal in nals:
-            self._meet(nal, None)
-        self._packets = 0
-        self._inner_start_codes = False
+        super().__init__(configuration)
         self._kinds: list[set[int]] = []
         self._layer: list[int] = []
         self._heads: list[bytes] = []
 
+    @staticmethod
+    def unit_type(header: int) -> int:
+        return header >> 1 & 63
+
     def feed(self, data: bytes) -> None:
-        number = self._packets
-        self._packets += 1
-        try:
-            spans, inner = split_length_prefixed(data, self._length_size)
-        except ValueError as error:
-            raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
-        self._inner_start_codes |= inner
+        number, spans = self._next_packet(data)
         kinds: set[int] = set()
         firsts = 0
         for start, end in spans:
@@ -145,10 +137,10 @@ class HevcScanner:
                     head = data[start + 2 : min(end, start + 2 + HEADER_BYTES)]
                     self._heads.append(unescape(head))
                     self._layer.append((data[start + 1] & 7) - 1)
-            elif kind in _PARSERS:
-                self._meet(data[start:end], number)
             elif kind in (END_OF_SEQUENCE, END_OF_BITSTREAM):
                 raise BitstreamError("end_of_sequence", f"packet {number} ends a coded video sequence")
+            else:
+                self._meet_set(data[start:end], number)
         if len(kinds) != 1 or firsts != 1:
             self._refuse_packet(number, len(kinds), firsts)
         self._kinds.append(kinds)
@@ -160,20 +152,6 @@ class HevcScanner:
         if kinds > 1:
             raise BitstreamError("packing", f"packet {number} mixes picture types")
         raise BitstreamError("damaged", f"packet {number} holds no complete picture", damaged=True)
-
-    def _meet(self, nal: bytes, packet: int | None) -> None:
-        kind = nal[0] >> 1 & 63
-        if kind not in _PARSERS:
-            return
-        try:
-            number, facts = _PARSERS[kind](nal)
-        except ValueError as error:
-            raise BitstreamError("damaged", f"parameter set: {error}", damaged=True) from error
-        key = (kind, number)
-        if packet is None:
-            self._sets.configure(key, nal, facts)
-        else:
-            self._sets.meet(key, nal, facts, packet)
 
     def finish(self) -> Pictures:
         kind = np.array([next(iter(kinds)) for kinds in self._kinds], np.int64)
@@ -188,16 +166,15 @@ class HevcScanner:
         skipped = rasl & ((segment == 0) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < IDR_W_RADL)))
         leading = rasl & ~skipped
 
-        bits, order_lsb = self._parse_slices(kind, irap)
+        sequence, order_lsb = self._parse_slices(kind, irap)
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         leads = (kind >= RADL_N) & (kind <= RASL_R)
         resets = irap & (kind != CRA)
-        order = unwrap_order_counts(order_lsb, bits, resets, (layer == 0) & ~leads & ~sublayer_non_reference)
-        starts = np.flatnonzero(irap)
-        if (changed := self._sets.changed(starts.tolist())) is not None:
-            (set_kind, set_id), where = changed
-            name = {VPS: "VPS", SPS: "SPS", PPS: "PPS"}[set_kind]
-            raise BitstreamError("parameter_sets", f"{name} {set_id} changes its content at packet {where}")
+        order = unwrap_order_counts(
+            order_lsb, sequence.order_count_bits, resets, (layer == 0) & ~leads & ~sublayer_non_reference
+        )
+        starts = np.flatnonzero(irap).tolist()
+        self._check_sets(starts)
         return Pictures(
             start=start,
             non_reference=sublayer_non_reference & (layer == layer.max(initial=0)),
@@ -206,48 +183,47 @@ class HevcScanner:
             field_coded=np.zeros(n, np.bool_),
             period=np.cumsum(resets),
             order=order,
-            preamble=join_length_prefixed(self._sets.missing_at(starts.tolist()), self._length_size),
+            preamble=self._preamble(starts),
             inband_sets=bool(self._sets.differing()),
             inner_start_codes=self._inner_start_codes,
-            chroma_format=self._sequence().shape[0],
+            chroma_format=sequence.shape[0],
             max_ref_frames=None,
         )
 
-    def _parse_slices(self, kind: NDArray[np.int64], irap: NDArray[np.bool_]) -> tuple[int, NDArray[np.int64]]:
-        """Return (picture order count bits, their values int64 [n]); IDR pictures have 0."""
-        columns = BitColumns(self._heads)
-        columns.u(1)
-        no_output_of_prior = columns.u(1, where=irap)
-        pps_id = columns.ue()
-        names = ("extra_bits", "output_flag_present", "separate_colour_planes", "order_count_bits")
-        lookup = {name: np.zeros(len(kind), np.int64) for name in names}
-        for number in np.unique(pps_id).tolist():
-            pps, sps = self._sets_of(number)
-            for name, column in lookup.items():
-                column[pps_id == number] = getattr(pps if hasattr(pps, name) else sps, name)
-        columns.u(lookup["extra_bits"])
-        columns.ue()
-        shown = columns.u(1, where=lookup["output_flag_present"] > 0)
-        columns.u(np.where(lookup["separate_colour_planes"] > 0, 2, 0))
+    def _parse_slices(self, kind: NDArray[np.int64], irap: NDArray[np.bool_]) -> tuple[Sps, NDArray[np.int64]]:
+        """Return (the sequence's fields, low bits of the picture order count int64 [n]); IDR pictures have 0."""
+        bits = BitColumns(self._heads)
+        bits.u(1)
+        no_output_of_prior = bits.u(1, where=irap)
+        pps_id = bits.ue()
+        sequence, pictures = self._sets_of(np.unique(pps_id).tolist())
+        extra_bits = np.array([pictures[number].extra_bits for number in pps_id.tolist()], np.int64)
+        may_hide = np.array([pictures[number].output_flag_present for number in pps_id.tolist()], np.bool_)
+        bits.u(extra_bits)
+        bits.ue()
+        hidden = may_hide & (bits.u(1, where=may_hide) == 0)
+        if sequence.separate_colour_planes:
+            bits.u(2)
         idr = (kind == IDR_W_RADL) | (kind == IDR_N_LP)
-        order_lsb = columns.u(np.where(idr, 0, lookup["order_count_bits"]))
-        if (hidden := (lookup["output_flag_present"] > 0) & (shown == 0)).any():
+        order_lsb = bits.u(sequence.order_count_bits, where=~idr)
+        if hidden.any():
             raise BitstreamError("output_order", f"packet {int(np.argmax(hidden))} is marked as not to be output")
         dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
         if dropping.any():
             raise BitstreamError("output_order", f"packet {int(np.argmax(dropping))} drops pictures not yet output")
-        bits = set(np.unique(lookup["order_count_bits"]).tolist())
-        if len(bits) > 1:
-            raise BitstreamError("output_order", "sequences with different picture order count lengths")
-        return (bits.pop() if bits else 4), order_lsb
+        return sequence, order_lsb
 
-    def _sets_of(self, pps_id: int) -> tuple[Pps, Sps]:
-        pps = self._sets.facts.get((PPS, pps_id))
-        sps = self._sets.facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
-        if not isinstance(pps, Pps) or not isinstance(sps, Sps):
-            raise BitstreamError("parameter_sets", f"slices refer to PPS {pps_id}, which (or whose SPS) is missing")
-        return pps, sps
-
-    def _sequence(self) -> Sps:
-        """Return a sequence parameter set in force; all of them describe pictures of one shape."""
-        return next(facts for facts in self._sets.facts.values() if isinstance(facts, Sps))
+    def _sets_of(self, pps_ids: list[int]) -> tuple[Sps, dict[int, Pps]]:
+        """Return the one kind of sequence that slices with these slice_pic_parameter_set_ids belong to, and their PPSs."""
+        pictures: dict[int, Pps] = {}
+        kinds: set[Sps] = set()
+        for number in pps_ids:
+            pps = self._sets.facts.get((PPS, number))
+            sps = self._sets.facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
+            if not isinstance(pps, Pps) or not isinstance(sps, Sps):
+                raise BitstreamError("parameter_sets", f"slices refer to PPS {number}, which (or whose SPS) is missing")
+            pictures[number] = pps
+            kinds.add(sps)
+        if len(kinds) > 1:
+            raise BitstreamError("parameter_sets", "slices belong to sequences of different shapes")
+        return kinds.pop(), pictures
