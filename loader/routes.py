@@ -46,8 +46,9 @@ def gpu_obstacle(clip: Clip) -> str | None:
         return "changing parameter sets"
     if medium.inner_start_codes:
         return "start codes inside length-prefixed units"
-    # In H.264, DALI counts IDR pictures alone as starts; in HEVC, a first run may begin at a CRA picture, but splicing
-    # one to a run before it, without a flush, is not proven.
+    # In H.264, DALI counts IDR pictures alone as starts. In HEVC, a first run may begin at a CRA picture; one spliced to
+    # the run before it goes on counting picture order from there, which turns back when more than half a cycle is cut
+    # out. (100 clips with short cuts came out right; that is not all clips.)
     if recipe.run_open.any() and (medium.codec == "h264" or recipe.run_open[1:].any()):
         return "an open start point"
     return None
