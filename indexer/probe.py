@@ -24,7 +24,7 @@ from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanne
 from framedex.indexer.containers import TruncatedError, check_whole, media_edits
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.schema import FAILED, OK, REFUSED
-from framedex.indexer.timeline import HIDDEN, NO_PTS, SKIPPED, check_order, packet_flags, summarise
+from framedex.indexer.timeline import HIDDEN, NO_PTS, SKIPPED, check_order, check_reorder_depth, packet_flags, summarise
 
 Row = dict[str, Any]
 
@@ -240,6 +240,7 @@ def _finish(
     pts = np.array(pts_list, np.int64)
     flags = packet_flags(pictures, np.array(hidden, np.bool_))
     check_order(pts, flags, pictures)
+    check_reorder_depth(flags, pictures, stream.codec_context.reorder_depth)
     if not np.any((flags & (HIDDEN | SKIPPED)) == 0):
         raise MediaError("empty", "the video stream presents no frame")
     assert stream.time_base is not None  # demuxed video streams always have one

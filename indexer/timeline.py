@@ -15,6 +15,7 @@ NO_PTS = np.iinfo(np.int64).min
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
 START = CLOSED | OPEN
 
+MOST_REORDERED = 64  # twice the largest picture buffer and more; bounds the work on absurd streams
 VFR_TOLERANCE = 0.01  # of the median gap; containers round timestamps to their time base
 
 
@@ -62,6 +63,34 @@ def check_order(pts: NDArray[np.int64], flags: NDArray[np.uint8], pictures: Pict
         raise BitstreamError(
             "output_order", f"timestamps contradict the order in which pictures are output, first at packet {packet}"
         )
+
+
+def check_reorder_depth(flags: NDArray[np.uint8], pictures: Pictures, reorder_depth: int) -> None:
+    """Raise BitstreamError where a decoder would have to hold back more frames than it knows of.
+
+    It then grows its delay on the way, and drops or swaps a picture each time (FFmpeg's H.264 and HEVC decoders).
+    """
+    output = np.flatnonzero((flags & SKIPPED) == 0)
+    rank = np.empty(len(output), np.int64)
+    rank[np.lexsort((pictures.order[output], pictures.period[output]))] = np.arange(len(output))
+    needed = reorder_depth_needed(rank)
+    if needed > reorder_depth:
+        raise BitstreamError(
+            "output_order", f"pictures are reordered over {needed} places, the stream states {reorder_depth}"
+        )
+
+
+def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
+    """Return the most pictures that are decoded before another one and shown after it.
+
+    rank: int64 [pictures], a permutation: the place in output order of each picture in decode order.
+    """
+    place = np.arange(len(rank))
+    reach = int(np.abs(rank - place).max(initial=0))  # further apart than twice this, no two are out of order
+    held = np.zeros(len(rank), np.int64)
+    for lag in range(1, min(2 * reach, MOST_REORDERED) + 1):
+        held[lag:] += rank[:-lag] > rank[lag:]
+    return int(held.max(initial=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

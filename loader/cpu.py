@@ -28,9 +28,8 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
     Raises DecodeError where a wanted picture does not come, or comes damaged.
     """
     missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
-    context = _open_decoder(clip.medium, threads)
     try:
-        for frame in _decode_runs(context, clip, encoded):
+        for frame in _decode_runs(clip, encoded, threads):
             rank = frame.opaque
             assert isinstance(rank, int)  # as every packet was given
             if rank in missing:
@@ -56,13 +55,13 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
     return context
 
 
-def _decode_runs(context: VideoCodecContext, clip: Clip, encoded: EncodedClip) -> Iterator[av.VideoFrame]:
+def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
+    """Yield the pictures of each run from a decoder of its own: a flush leaves some state behind, colour range for one."""
     payload, first = encoded.payload.data, encoded.packet_first.tolist()
     ranks = clip.recipe.packet_rank.tolist()
     edges = [*clip.recipe.run_first.tolist(), len(ranks)]
     for run in range(len(edges) - 1):
-        if run:
-            context.flush_buffers()
+        context = _open_decoder(clip.medium, threads)
         for number in range(edges[run], edges[run + 1]):
             # Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
             packet = av.Packet(first[number + 1] - first[number])

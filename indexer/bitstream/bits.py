@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-HEADER_BYTES = 48  # enough for every slice header field read here, up to the picture order count
+HEADER_BYTES = 64  # enough for every slice header field read here, up to the reference picture sets
 _WINDOW = 8
 
 
@@ -53,6 +53,11 @@ class BitColumns:
         padded = b"".join(head[:HEADER_BYTES].ljust(HEADER_BYTES + _WINDOW, b"\0") for head in heads)
         self._bytes = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES + _WINDOW)
         self._position = np.zeros(len(heads), np.int64)
+
+    @property
+    def position(self) -> NDArray[np.int64]:
+        """Where each row stands, in bits from its beginning; int64 [n]."""
+        return self._position
 
     def _peek(self) -> NDArray[np.uint64]:
         """Return the next 57 or more bits of each row, left-aligned in uint64 [n]."""

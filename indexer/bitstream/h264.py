@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.colour import NO_COLOUR, parse_colour
 from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
@@ -24,6 +25,7 @@ from framedex.indexer.bitstream.scanner import NalScanner
 
 SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
+LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
 ENCODER_VERSION = re.compile(rb"x264 - core (\d+)")
@@ -36,7 +38,7 @@ Columns = dict[str, NDArray[np.int64]]  # a slice header field each, a row a sli
 class Sps:
     """The fields of a sequence parameter set (7.3.2.1.1) that slice headers and the shape of pictures depend on.
 
-    shape: chroma format, bit depths, size in macroblocks, cropping; compared, never interpreted.
+    shape: chroma format, bit depths, size in macroblocks, cropping, colour; compared, never interpreted.
     """
 
     separate_colour_planes: bool
@@ -44,6 +46,8 @@ class Sps:
     order_count_type: int
     order_count_bits: int
     frames_only: bool
+    gaps_allowed: bool
+    may_be_lossless: bool
     max_ref_frames: int = field(compare=False)  # may change between sequences: the decoder learns it at each start
     shape: tuple[int, ...]
 
@@ -74,8 +78,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         bits.se()
         for _ in range(bits.ue()):
             bits.se()
-    max_ref_frames = bits.ue()
-    bits.flag()
+    max_ref_frames, gaps_allowed = bits.ue(), bits.flag()
     shape += [bits.ue(), bits.ue()]
     frames_only = bits.flag()
     if not frames_only:
@@ -83,12 +86,15 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     bits.flag()
     if bits.flag():
         shape += [bits.ue() for _ in range(4)]
+    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
     return sps_id, Sps(
         separate_colour_planes=separate_planes,
         frame_num_bits=frame_num_bits,
         order_count_type=count_type,
         order_count_bits=count_bits,
         frames_only=frames_only,
+        gaps_allowed=gaps_allowed,
+        may_be_lossless=profile in LOSSLESS_PROFILES,
         max_ref_frames=max_ref_frames,
         shape=tuple(shape),
     )
@@ -189,6 +195,10 @@ class H264Scanner(NalScanner):
         for kind, payload in sei_payloads(nal):
             if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
                 self._recovery.add(packet)
+                if packet and payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
+                    raise BitstreamError(
+                        "missing_reference", f"packet {packet} says that pictures before it were cut out"
+                    )
             elif kind == USER_DATA_UNREGISTERED and (found := ENCODER_VERSION.search(payload)):
                 self._meet_encoder(found[1], nal, packet)
 
@@ -196,8 +206,11 @@ class H264Scanner(NalScanner):
         """Note x264's version, on which FFmpeg's prediction of lossless 8x8 blocks depends."""
         if packet == 0:
             self._encoder_build, self._encoder_sei = build, [nal]
-        elif build != self._encoder_build:
+        elif build != self._encoder_build and self._may_be_lossless():
             raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
+
+    def _may_be_lossless(self) -> bool:
+        return any(isinstance(facts, Sps) and facts.may_be_lossless for facts in self._sets.facts.values())
 
     def finish(self) -> Pictures:
         n = self._packets
@@ -216,6 +229,7 @@ class H264Scanner(NalScanner):
         start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
 
         first = np.searchsorted(packet, np.arange(n))
+        self._check_frame_nums(sequence, fields["frame_num"][first], idr, referenced)
         order = self._order_counts(sequence, fields["order_lsb"][first], idr, referenced)
         segment = segments(start)
         behind = np.maximum(segment, 0)
@@ -244,12 +258,18 @@ class H264Scanner(NalScanner):
         sequence = self._sequence_of(np.unique(pps_id).tolist())
         if sequence.separate_colour_planes:
             bits.u(2)
-        bits.u(sequence.frame_num_bits)
+        frame_num = bits.u(sequence.frame_num_bits)
         field_pic = np.zeros_like(first_mb) if sequence.frames_only else bits.u(1)
         bits.u(1, where=field_pic != 0)
         bits.ue(where=header & 31 == IDR)
         order_lsb = bits.u(sequence.order_count_bits)
-        return sequence, {"first_mb": first_mb, "slice_type": slice_type, "field": field_pic, "order_lsb": order_lsb}
+        return sequence, {
+            "first_mb": first_mb,
+            "slice_type": slice_type,
+            "frame_num": frame_num,
+            "field": field_pic,
+            "order_lsb": order_lsb,
+        }
 
     def _sequence_of(self, pps_ids: list[int]) -> Sps:
         """Return the one kind of sequence that slices with these pic_parameter_set_ids belong to."""
@@ -278,6 +298,26 @@ class H264Scanner(NalScanner):
             if count[number] == 0:
                 raise BitstreamError("damaged", f"packet {number} lacks its first slice", damaged=True)
             raise BitstreamError("packing", f"packet {number} holds more than one picture")
+
+    @staticmethod
+    def _check_frame_nums(
+        sequence: Sps, frame_num: NDArray[np.int64], idr: NDArray[np.bool_], referenced: NDArray[np.bool_]
+    ) -> None:
+        """Refuse streams with missing pictures: decoders conceal them from whatever they happen to have.
+
+        frame_num is that of the reference picture before, or one more (7.4.3), unless the stream may leave gaps.
+        """
+        if sequence.gaps_allowed or len(frame_num) < 2:
+            return
+        at = np.where(referenced, np.arange(len(frame_num)), 0)
+        before = np.maximum.accumulate(at)[:-1]
+        step = (frame_num[1:] - frame_num[before]) % (1 << sequence.frame_num_bits)
+        gaps = np.flatnonzero((step > 1) & ~idr[1:])
+        if len(gaps):
+            number = int(gaps[0]) + 1
+            raise BitstreamError(
+                "damaged", f"pictures are missing before packet {number} (frame_num jumps)", damaged=True
+            )
 
     @staticmethod
     def _order_counts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.colour import NO_COLOUR, parse_colour
+from framedex.indexer.bitstream.hevc_references import (
+    References,
+    ReferenceSets,
+    first_missing_reference,
+    parse_reference_sets,
+    parse_slice_references,
+)
 from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
@@ -25,16 +34,19 @@ RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_u
 VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
+NO_REFERENCES = References(short_term=(), long_term=())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sps:
     """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
 
-    shape: chroma format, size, conformance window, bit depths; compared, never interpreted.
+    shape: chroma format, size, conformance window, bit depths, colour; compared, never interpreted.
     """
 
     separate_colour_planes: bool
     order_count_bits: int
+    references: ReferenceSets
     shape: tuple[int, ...]
 
 
@@ -60,7 +72,43 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     if bits.flag():
         shape += [bits.ue() for _ in range(4)]
     shape += [bits.ue(), bits.ue()]
-    return sps_id, Sps(separate_colour_planes=separate_planes, order_count_bits=bits.ue() + 4, shape=tuple(shape))
+    order_count_bits = bits.ue() + 4
+    _skip_coding_tools(bits, sub_layers)
+    references = parse_reference_sets(bits, order_count_bits)
+    bits.u(2)
+    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
+    return sps_id, Sps(
+        separate_colour_planes=separate_planes,
+        order_count_bits=order_count_bits,
+        references=references,
+        shape=tuple(shape),
+    )
+
+
+def _skip_coding_tools(bits: BitReader, sub_layers: int) -> None:
+    """Skip an SPS' fields between the picture order count and the reference picture sets."""
+    for _ in range(sub_layers + 1 if bits.flag() else 1):
+        bits.ue(), bits.ue(), bits.ue()
+    for _ in range(6):
+        bits.ue()
+    if bits.flag() and bits.flag():
+        _skip_scaling_lists(bits)
+    bits.u(2)
+    if bits.flag():
+        bits.u(8)
+        bits.ue(), bits.ue()
+        bits.u(1)
+
+
+def _skip_scaling_lists(bits: BitReader) -> None:
+    """Skip scaling_list_data() (7.3.4)."""
+    for size in range(4):
+        for _ in range(0, 6, 3 if size == 3 else 1):
+            if not bits.flag():
+                bits.ue()
+                continue
+            for _ in range(min(64, 1 << (4 + 2 * size)) + (size > 1)):
+                bits.se()
 
 
 def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
@@ -166,13 +214,14 @@ class HevcScanner(NalScanner):
         skipped = rasl & ((segment == 0) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < IDR_W_RADL)))
         leading = rasl & ~skipped
 
-        sequence, order_lsb = self._parse_slices(kind, irap)
+        sequence, order_lsb, bits = self._parse_slices(kind, irap)
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         leads = (kind >= RADL_N) & (kind <= RASL_R)
         resets = irap & (kind != CRA)
         order = unwrap_order_counts(
             order_lsb, sequence.order_count_bits, resets, (layer == 0) & ~leads & ~sublayer_non_reference
         )
+        self._check_references(sequence, bits, kind, order, skipped)
         starts = np.flatnonzero(irap).tolist()
         self._check_sets(starts)
         return Pictures(
@@ -190,8 +239,45 @@ class HevcScanner(NalScanner):
             max_ref_frames=None,
         )
 
-    def _parse_slices(self, kind: NDArray[np.int64], irap: NDArray[np.bool_]) -> tuple[Sps, NDArray[np.int64]]:
-        """Return (the sequence's fields, low bits of the picture order count int64 [n]); IDR pictures have 0."""
+    def _check_references(
+        self,
+        sequence: Sps,
+        bits: BitColumns,
+        kind: NDArray[np.int64],
+        order: NDArray[np.int64],
+        skipped: NDArray[np.bool_],
+    ) -> None:
+        """Refuse streams with missing pictures: decoders drop every picture that refers to one."""
+        rows = zip(kind.tolist(), order.tolist(), skipped.tolist(), bits.position.tolist(), self._heads, strict=True)
+
+        def pictures() -> Iterator[tuple[int, bool, References | None]]:
+            for number, (unit, count, skip, position, head) in enumerate(rows):
+                anew = FIRST_IRAP <= unit <= IDR_N_LP
+                if skip or anew:
+                    yield count, anew, None if skip else NO_REFERENCES
+                    continue
+                reader = BitReader(head)
+                try:
+                    reader.u(position)
+                    yield count, anew, parse_slice_references(reader, sequence.references, count)
+                except ValueError as error:
+                    raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
+
+        missing = first_missing_reference(pictures(), sequence.order_count_bits)
+        if missing is not None:
+            raise BitstreamError(
+                "damaged",
+                f"pictures are missing before packet {missing[0]}: it refers to one that is not there",
+                damaged=True,
+            )
+
+    def _parse_slices(
+        self, kind: NDArray[np.int64], irap: NDArray[np.bool_]
+    ) -> tuple[Sps, NDArray[np.int64], BitColumns]:
+        """Return (the sequence's fields, low bits of the picture order count int64 [n], what follows in the headers).
+
+        IDR pictures have 0.
+        """
         bits = BitColumns(self._heads)
         bits.u(1)
         no_output_of_prior = bits.u(1, where=irap)
@@ -211,7 +297,7 @@ class HevcScanner(NalScanner):
         dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
         if dropping.any():
             raise BitstreamError("output_order", f"packet {int(np.argmax(dropping))} drops pictures not yet output")
-        return sequence, order_lsb
+        return sequence, order_lsb, bits
 
     def _sets_of(self, pps_ids: list[int]) -> tuple[Sps, dict[int, Pps]]:
         """Return the one kind of sequence that slices with these slice_pic_parameter_set_ids belong to, and their PPSs."""

@@ -1,0 +1,166 @@
+"""HEVC reference picture sets (ITU-T H.265 7.3.7, 7.4.8): does every picture have the pictures that it refers to?
+
+A decoder drops a picture whose references are missing, and from then on every frame number would be off by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from framedex.indexer.bitstream.bits import BitReader
+
+Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
+
+MOST_SETS, MOST_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceSets:
+    """What a sequence parameter set says of references. short_term: its candidate sets. long_term: (low bits, used)."""
+
+    order_count_bits: int
+    short_term: tuple[ShortTermSet, ...]
+    long_term_present: bool
+    long_term: tuple[tuple[int, bool], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortTermSet:
+    """A short-term reference picture set: pictures before the current one in output order, and after it, nearest first."""
+
+    before: Deltas
+    after: Deltas
+
+
+def parse_reference_sets(bits: BitReader, order_count_bits: int) -> ReferenceSets:
+    """Return the reference sets of an SPS, from num_short_term_ref_pic_sets on (7.3.2.2.1). Raises ValueError."""
+    count = bits.ue()
+    if count > MOST_SETS:
+        raise ValueError(f"{count} short-term reference picture sets")
+    sets: list[ShortTermSet] = []
+    for _ in range(count):
+        sets.append(parse_short_term_set(bits, sets, in_slice=False))
+    present = bits.flag()
+    long_term = [(bits.u(order_count_bits), bits.flag()) for _ in range(bits.ue())] if present else []
+    return ReferenceSets(
+        order_count_bits=order_count_bits,
+        short_term=tuple(sets),
+        long_term_present=present,
+        long_term=tuple(long_term),
+    )
+
+
+def parse_short_term_set(bits: BitReader, earlier: list[ShortTermSet], *, in_slice: bool) -> ShortTermSet:
+    """Return st_ref_pic_set() (7.3.7), which may be predicted from one of the `earlier` sets. Raises ValueError."""
+    if earlier and bits.flag():
+        back = bits.ue() + 1 if in_slice else 1
+        if back > len(earlier):
+            raise ValueError("a reference picture set predicted from none")
+        return _predicted_set(bits, earlier[-back])
+    negative, positive = bits.ue(), bits.ue()
+    if negative + positive > MOST_ENTRIES:
+        raise ValueError(f"a reference picture set of {negative + positive} pictures")
+    return ShortTermSet(before=_listed(bits, negative, -1), after=_listed(bits, positive, 1))
+
+
+def _listed(bits: BitReader, count: int, sign: int) -> Deltas:
+    deltas, delta = [], 0
+    for _ in range(count):
+        delta += sign * (bits.ue() + 1)
+        deltas.append((delta, bits.flag()))
+    return tuple(deltas)
+
+
+def _predicted_set(bits: BitReader, source: ShortTermSet) -> ShortTermSet:
+    """Return a set that shifts another one (7-61, 7-62)."""
+    sign = -1 if bits.flag() else 1
+    shift = sign * (bits.ue() + 1)
+    candidates = [delta for delta, _ in (*source.before, *source.after)] + [0]
+    kept: list[tuple[int, bool]] = []
+    for delta in candidates:
+        used = bits.flag()
+        if used or bits.flag():  # used_by_curr_pic_flag, use_delta_flag
+            kept.append((delta + shift, used))
+    return ShortTermSet(
+        before=tuple(sorted((entry for entry in kept if entry[0] < 0), reverse=True)),
+        after=tuple(sorted(entry for entry in kept if entry[0] > 0)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class References:
+    """What one picture refers to. short_term: by difference. long_term: (low bits or whole count, is whole, used)."""
+
+    short_term: Deltas
+    long_term: tuple[tuple[int, bool, bool], ...]
+
+
+def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: int) -> References:
+    """Return a slice header's references, from short_term_ref_pic_set_sps_flag on (7.3.6.1). Raises ValueError."""
+    if not bits.flag():
+        chosen = parse_short_term_set(bits, list(sets.short_term), in_slice=True)
+    else:
+        number = bits.u((len(sets.short_term) - 1).bit_length()) if len(sets.short_term) > 1 else 0
+        if number >= len(sets.short_term):
+            raise ValueError("a slice refers to a reference picture set that is not there")
+        chosen = sets.short_term[number]
+    long_term = _slice_long_term(bits, sets, order_count) if sets.long_term_present else ()
+    return References(short_term=(*chosen.before, *chosen.after), long_term=long_term)
+
+
+def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> tuple[tuple[int, bool, bool], ...]:
+    from_sps = bits.ue() if sets.long_term else 0
+    total = from_sps + bits.ue()
+    if total > MOST_ENTRIES + len(sets.long_term):
+        raise ValueError(f"a slice with {total} long-term references")
+    found: list[tuple[int, bool, bool]] = []
+    cycles = 0
+    for number in range(total):
+        if number < from_sps:
+            index = bits.u((len(sets.long_term) - 1).bit_length()) if len(sets.long_term) > 1 else 0
+            low, used = sets.long_term[min(index, len(sets.long_term) - 1)]
+        else:
+            low, used = bits.u(sets.order_count_bits), bits.flag()
+        if number in (0, from_sps):
+            cycles = 0
+        whole = bits.flag()
+        if whole:  # delta_poc_msb_cycle_lt accumulates (7-52)
+            cycles += bits.ue()
+            cycle = 1 << sets.order_count_bits
+            found.append((order_count - cycles * cycle - (order_count % cycle - low), True, used))
+        else:
+            found.append((low, False, used))
+    return tuple(found)
+
+
+def first_missing_reference(
+    pictures: Iterable[tuple[int, bool, References | None]], order_count_bits: int
+) -> tuple[int, int] | None:
+    """Return (picture, order count) of the first reference that is not there, or None.
+
+    pictures: in decode order, (picture order count, begins anew, references); None for references marks a picture that
+    decoders skip. A picture that begins anew (IDR, BLA) empties the buffer.
+    """
+    cycle = 1 << order_count_bits
+    held: set[int] = set()
+    for number, (order_count, anew, references) in enumerate(pictures):
+        if anew:
+            held = set()
+        if references is None:
+            continue
+        keep: set[int] = set()
+        for delta, used in references.short_term:
+            wanted = order_count + delta
+            if wanted in held:
+                keep.add(wanted)
+            elif used:
+                return number, wanted
+        for value, whole, used in references.long_term:
+            matches = {count for count in held if (count if whole else count % cycle) == value}
+            if matches:
+                keep |= matches
+            elif used:
+                return number, value
+        held = keep | {order_count}
+    return None
