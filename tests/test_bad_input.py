@@ -58,6 +58,24 @@ def test_a_truncated_video_without_its_index(medium: Medium, tmp_path: Path) -> 
     assert probed(path)[:2] == ("failed", "not_media")
 
 
+@pytest.mark.parametrize(
+    ("name", "lost"),
+    [("h264_default.mp4", 9), ("h264_b_pyramid.mkv", 7), ("hevc_closed.mp4", 21), ("hevc_open_gop.mkv", 25)],
+)
+def test_a_stream_that_lost_a_reference_picture(name: str, lost: int, medium: Medium, tmp_path: Path) -> None:
+    """Decoders conceal it or drop what refers to it, and every later number would be off."""
+    path = tmp_path / name
+    with av.open(str(medium(name))) as container, av.open(str(path), "w") as out:
+        stream = out.add_stream_from_template(container.streams.video[0])
+        for number, packet in enumerate(container.demux(video=0)):
+            if packet.dts is not None and number != lost:
+                packet.stream = stream
+                out.mux(packet)
+    status, kind, message = probed(path)
+    assert (status, kind) == ("failed", "damaged")
+    assert "missing" in message
+
+
 def test_an_encrypted_video(tmp_path: Path) -> None:
     protection = {"encryption_scheme": "cenc-aes-ctr", "encryption_key": "ab" * 16, "encryption_kid": "cd" * 16}
     encode(Recipe(name="a.mp4", frames=5, muxer=protection), tmp_path / "a.mp4")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+from fractions import Fraction
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.indexer.bitstream import h264, hevc
+from framedex.indexer.bitstream.nal import split_annex_b
 from framedex.indexer.bitstream.pictures import BitstreamError, segments, unwrap_order_counts
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
@@ -87,6 +90,24 @@ def test_parsers_raise_value_error_alone_on_any_bytes(data: bytes) -> None:
         with contextlib.suppress(ValueError):
             parse_configuration(b"\1" + data)
     assert isinstance(h264.sei_payloads(b"\6" + data), list)
+
+
+def _sps(*parameters: str) -> object:
+    """Return the facts of the SPS that x264 writes with some parameters."""
+    context = av.CodecContext.create("libx264", "w")
+    assert isinstance(context, av.VideoCodecContext)
+    context.width, context.height, context.pix_fmt = 64, 48, "yuv420p"
+    context.time_base, context.options = Fraction(1, 25), {"x264-params": ":".join(parameters)}
+    context.flags |= int(av.codec.context.Flags.global_header)
+    context.open()
+    nals = [bytes(context.extradata or b"")[start:end] for start, end in split_annex_b(bytes(context.extradata or b""))]
+    return next(h264.parse_sps(nal)[1] for nal in nals if nal[0] & 31 == h264.SPS)
+
+
+def test_a_change_of_colour_is_a_change_of_shape() -> None:
+    assert _sps("fullrange=on") != _sps("fullrange=off")
+    assert _sps("colormatrix=bt709") != _sps()
+    assert _sps("sar=4/3", "colormatrix=bt709") == _sps("colormatrix=bt709")
 
 
 def test_sei_payloads_longer_than_255_bytes_are_whole() -> None:

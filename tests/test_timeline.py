@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.timeline import (
@@ -13,8 +15,10 @@ from framedex.indexer.timeline import (
     NON_REFERENCE,
     SKIPPED,
     check_order,
+    check_reorder_depth,
     packet_flags,
     presentation_order,
+    reorder_depth_needed,
     summarise,
 )
 
@@ -64,6 +68,23 @@ def test_what_would_be_numbered_wrongly_is_refused(
 def test_equal_timestamps_in_output_order_pass() -> None:
     facts = pictures([0, 1, 2, 3])
     check_order(np.array([0, 10, 10, 20]), packet_flags(facts, np.zeros(4, np.bool_)), facts)
+
+
+@given(st.lists(st.integers(-3, 3), max_size=40))
+def test_reorder_depth_agrees_with_counting_by_hand(shifts: list[int]) -> None:
+    rank = np.argsort(
+        np.argsort(np.arange(len(shifts)) + np.array(shifts, np.int64) * 1.5, kind="stable"), kind="stable"
+    )
+    by_hand = max((int((rank[:at] > rank[at]).sum()) for at in range(len(rank))), default=0)
+    assert reorder_depth_needed(rank) == by_hand
+
+
+def test_a_stream_that_states_too_small_a_reorder_depth_is_refused() -> None:
+    facts = pictures([0, 3, 1, 2])
+    flags = packet_flags(facts, np.zeros(4, np.bool_))
+    check_reorder_depth(flags, facts, 1)
+    with pytest.raises(BitstreamError, match="over 1 places, the stream states 0"):
+        check_reorder_depth(flags, facts, 0)
 
 
 def test_summary_of_a_variable_rate_timeline() -> None:
