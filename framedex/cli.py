@@ -43,7 +43,12 @@ class Stages(click.Group):
             click.echo(f"error: {error}", err=True)
             sys.exit(1)
         except KeyboardInterrupt:
-            click.echo("interrupted; what was written so far stays, and a rerun does the rest", err=True)
+            click.echo("interrupted; nothing half-written is left, and a rerun does the rest", err=True)
+            sys.exit(1)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            click.echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
             sys.exit(1)
 
 

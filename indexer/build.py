@@ -21,6 +21,7 @@ from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.fingerprint import is_same_file
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index
 from framedex.indexer.parts import (
+    UNSTORABLE,
     PartWriter,
     library_versions,
     part_numbers,
@@ -71,11 +72,12 @@ class Work:
     listed: list[Listed]
     probe: dict[str, str]
     unchanged: int
+    still_refused: list[Row]
 
 
 @dataclass(slots=True, kw_only=True)
 class IndexReport:
-    """What a run did: the media probed, by outcome, and those left as they were."""
+    """What a run did: media by outcome (refused ones counted in every run that names them), and those left as they were."""
 
     out: Path
     root: str
@@ -112,7 +114,7 @@ def plan_work(options: IndexOptions) -> Work:
                 remedy="leave out --root, or write a new index",
             )
         root = index.root
-        columns = ["uri", "status", "probed_by", "size_bytes", "mtime_ns", "fingerprint"]
+        columns = ["uri", "status", "error_kind", "error_message", "probed_by", "size_bytes", "mtime_ns", "fingerprint"]
         known = {row["uri"]: row for row in index.videos.select(columns).to_pylist()}
     elif options.out.exists() and (not options.out.is_dir() or _holds_something(options.out)):
         raise OutputError(
@@ -124,7 +126,8 @@ def plan_work(options: IndexOptions) -> Work:
     root = root or default_root(options.sources)
     paths = {relative_uri(item.path, root): item.path for item in listed}
     probe = {uri: path for uri, path in paths.items() if not _is_unchanged(path, known.get(uri))}
-    return Work(root=root, listed=listed, probe=probe, unchanged=len(paths) - len(probe))
+    refused = [known[uri] for uri in paths if uri not in probe and known[uri]["status"] == REFUSED]
+    return Work(root=root, listed=listed, probe=probe, unchanged=len(paths) - len(probe), still_refused=refused)
 
 
 def _holds_something(folder: Path) -> bool:
@@ -165,11 +168,16 @@ def build_index(options: IndexOptions) -> IndexReport:
     with _exclusive(options.out):
         for folder in (options.out, options.out / VIDEOS_FOLDER, options.out / FRAMES_FOLDER):
             remove_unfinished(folder)
+        listing = _listing_table(options.out, work)  # raises before anything is written
         header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": work.root}
         if not (options.out / HEADER).exists():
             write_json_aside(options.out / HEADER, header | {"libraries": library_versions()})
-        _write_listing(options.out, work)
+        writer = PartWriter(options.out / LISTING_NAME, listing.schema, version=SCHEMA_VERSION)
+        writer.write(listing)
+        writer.commit()
         report = IndexReport(out=options.out, root=work.root, unchanged=work.unchanged)
+        for row in work.still_refused:
+            report.count(row)
         parts = PartPairs(options.out)
         uris = list(work.probe)
         outcomes = run_local(
@@ -265,8 +273,12 @@ class PartPairs:
         yield group
 
 
-def _write_listing(out: Path, work: Work) -> None:
-    """Write the listing anew: this run's mentions, and those of media that this run does not name."""
+def _listing_table(out: Path, work: Work) -> pa.Table:
+    """Return the listing anew: this run's mentions, and earlier ones of media that it does not name.
+
+    A mention without columns does not replace earlier ones that have some: adding a file by naming its folder must not
+    cost the others their labels.
+    """
     rows: list[Row] = []
     seen: dict[str, int] = {}
     for item in work.listed:
@@ -282,7 +294,9 @@ def _write_listing(out: Path, work: Work) -> None:
     path = out / LISTING_NAME
     if path.exists():
         old = pq.read_table(path)
-        keep = [identity not in seen for identity in old["media_id"].to_pylist()]
+        plain = {row["media_id"] for row in rows if len(row) == len(LISTING)} & set(old["media_id"].to_pylist())
+        keep = [identity not in seen or identity in plain for identity in old["media_id"].to_pylist()]
+        table = table.filter(pa.array([row["media_id"] not in plain for row in rows], pa.bool_()))
         try:
             table = pa.concat_tables([old.filter(pa.array(keep, pa.bool_())), table], promote_options="permissive")
         except pa.ArrowException as error:
@@ -292,13 +306,13 @@ def _write_listing(out: Path, work: Work) -> None:
                 found=error,
                 remedy="keep the type, or write a new index",
             ) from error
-    writer = PartWriter(path, table.schema, version=SCHEMA_VERSION)
-    writer.write(table)
-    writer.commit()
+    return table
 
 
 def _user_column(name: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except pa.ArrowException as error:
-        raise SourceError(f"user column {name!r} mixes types", found=error, remedy="give it one type") from error
+    except UNSTORABLE as error:
+        raise SourceError(
+            f"user column {name!r} cannot be stored", found=error, remedy="give it one plain type"
+        ) from error

@@ -61,6 +61,7 @@ DALI_LINES = (
 RESERVED_COLUMNS = frozenset(
     [
         "media_id",
+        "media_row",
         "listing_row",
         "listed_uri",
         "clip_id",
@@ -168,7 +169,7 @@ def _plain(name: str) -> Listed:
 def _walk(folder: Path) -> Iterator[Listed]:
     names = [
         os.path.join(base, name)
-        for base, folders, files in os.walk(folder)
+        for base, _, files in os.walk(folder, onerror=_unreadable)
         for name in files
         if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES
     ]
@@ -182,6 +183,10 @@ def _walk(folder: Path) -> Iterator[Listed]:
     yield from (_plain(name) for name in sorted(names))
 
 
+def _unreadable(error: OSError) -> None:
+    raise SourceError("a folder cannot be searched", where=str(error.filename), found=error.strerror) from error
+
+
 def _resolve(spelled: str, base: Path, root: str | None) -> str:
     """Return the absolute path of an entry of a list."""
     spelled = spelled.removeprefix("file://")
@@ -192,7 +197,7 @@ def _resolve(spelled: str, base: Path, root: str | None) -> str:
 
 def _read_list(path: Path, root: str | None) -> Iterator[Listed]:
     """Read a text list: a path a line, or DALI's `path label [start end]`; blank lines and # comments pass."""
-    for line in _read_text(path).splitlines():
+    for line in _read_text(path).split("\n"):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
@@ -214,7 +219,7 @@ def _read_line(line: str, base: Path, root: str | None) -> Listed:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise SourceError("the list cannot be read", where=str(path), found=error) from error
 
@@ -224,7 +229,7 @@ def _read_table(path: Path, root: str | None) -> Iterator[Listed]:
     readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
     try:
         table: pa.Table = readers.get(path.suffix.lower(), pyarrow.json.read_json)(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     if "uri" not in table.column_names:
         raise SourceError(

@@ -17,6 +17,8 @@ from framedex import __version__
 from framedex.errors import FormatError
 
 PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
+# What pyarrow raises for values that no column can hold: mixed types, numbers too large, lone surrogates.
+UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
 ASIDE = ".writing-"  # a name that no reader looks at
 LIBRARIES = ("av", "pyarrow", "numpy")
 
@@ -87,11 +89,6 @@ class PartWriter:
         os.fsync(descriptor)
         os.close(descriptor)
         os.replace(self._aside, self._path)
-
-    def abandon(self) -> None:
-        """Close and delete the unfinished file."""
-        self._writer.close()
-        self._aside.unlink(missing_ok=True)
 
 
 def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:

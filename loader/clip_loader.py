@@ -65,6 +65,7 @@ class ClipLoader:
         _check_choice("layout", layout, ("FHWC", "FCHW"))
         _check_choice("collate", collate, COLLATES)
         self.dataset = dataset
+        size = size or dataset.size
         self.sampler: Sampler[int] = ClipSampler(dataset) if sampler is None else sampler
         self._collate, self._layout, self._normalize = collate, layout, normalize
         self._pipeline: Any = None
@@ -80,7 +81,7 @@ class ClipLoader:
                 transform=transform,
             )
         self._loader: DataLoader[Any] = DataLoader(
-            _Fetch(dataset, gpu=device == "gpu", size=size or dataset.size, threads=threads),  # type: ignore[arg-type]
+            _Fetch(dataset, gpu=device == "gpu", size=size, threads=threads),  # type: ignore[arg-type]
             batch_size=batch_size,
             sampler=self.sampler,
             num_workers=num_workers,
@@ -89,17 +90,19 @@ class ClipLoader:
             multiprocessing_context="spawn" if num_workers else None,
             persistent_workers=num_workers > 0,
         )
-        self._epoch = getattr(self.sampler, "epoch", 0)
-        self._delivered = getattr(self.sampler, "position", 0)
+        self._epoch, self._delivered, self._asked = 0, 0, -1
 
     def __len__(self) -> int:
         """Return how many batches a whole epoch has."""
         return len(self._loader)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the batches of an epoch."""
-        self._epoch = getattr(self.sampler, "epoch", 0)
-        self._delivered = getattr(self.sampler, "position", 0)
+        """Yield the batches of an epoch; after an iteration that was broken off, the rest of that epoch."""
+        if isinstance(self.sampler, ClipSampler):
+            if self.sampler.asked == self._asked:  # workers asked for clips ahead of those that were delivered
+                self.sampler.epoch, self.sampler.position = self._epoch, self._delivered
+            self._epoch, self._delivered = self.sampler.epoch, self.sampler.position
+            self._asked = self.sampler.asked
         for items in self._loader:
             batch = collate_clips([self._finish(item) for item in self._decode(items)], self._collate)
             self._delivered += len(items)
@@ -114,7 +117,7 @@ class ClipLoader:
         """Continue where `state_dict` was taken; the next iteration yields the rest of that epoch."""
         sampler = self._clip_sampler()
         sampler.load_state_dict(state)
-        self._epoch, self._delivered = sampler.epoch, sampler.position
+        self._epoch, self._delivered, self._asked = sampler.epoch, sampler.position, sampler.asked
 
     def _clip_sampler(self) -> ClipSampler:
         if not isinstance(self.sampler, ClipSampler):
@@ -140,7 +143,9 @@ class ClipLoader:
         except RuntimeError as error:
             clips = ", ".join(item["clip_id"] for item in items)
             raise DecodeError(
-                f"DALI failed on a batch of clips {clips}", found=error, remedy="framedex verify"
+                f"DALI failed on a batch of clips {clips}",
+                found=error,
+                remedy="look at the transform, and at framedex verify",
             ) from error
         return [
             {"frames": decoded} | {k: v for k, v in item.items() if k != "frames"}

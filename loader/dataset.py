@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from framedex.errors import FramedexError
 from framedex.loader.cpu import Size, decode_rgb
-from framedex.loader.manifest import Clip, Manifest
+from framedex.loader.manifest import Clip, Manifest, Root
 from framedex.loader.movie import clip_movie
 from framedex.loader.sources import SourceFiles
 
@@ -33,10 +32,16 @@ class ClipDataset:
         decode: Decode = "cpu",
         size: Size | None = None,
         threads: int = 1,
-        root: str | Mapping[str, str] | None = None,
+        root: Root | None = None,
     ) -> None:
         if decode not in ("cpu", "movie"):
             raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'movie'")
+        if size is not None and (
+            not isinstance(size, tuple | list)
+            or len(size) != 2
+            or any(type(side) is not int or side < 1 for side in size)
+        ):
+            raise FramedexError("size is (height, width), whole numbers above zero", found=repr(size))
         self.manifest = Manifest(path, root=root)
         self.decode: Decode = decode
         self.size = size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -29,6 +30,8 @@ from framedex.sharder.schema import (
     RECIPES_FOLDER,
     SCHEMA_VERSION,
 )
+
+Root = str | os.PathLike[str] | Mapping[str, str]
 
 OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
 
@@ -96,24 +99,30 @@ class Manifest:
     {old prefix: new prefix} applied to absolute paths.
     """
 
-    def __init__(self, path: str | Path, *, root: str | Mapping[str, str] | None = None) -> None:
+    def __init__(self, path: str | Path, *, root: Root | None = None) -> None:
         self.path = Path(path).absolute()
         header = check_format(
             self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
         )
-        self._root: str = root if isinstance(root, str) else header["root"]
-        self._moved = dict(root) if isinstance(root, Mapping) else {}
-        self._first_clips = np.cumsum([0, *header["clips_per_part"]])
+        moved = root if isinstance(root, Mapping) else {}
+        self._moved = {os.path.abspath(old): os.path.abspath(new) for old, new in moved.items()}
+        try:
+            self._root: str = header["root"] if root is None or moved else os.path.abspath(root)  # type: ignore[arg-type]
+            self._first_clips = np.cumsum([0, *header["clips_per_part"]])
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
+        self._header = (self.path / HEADER).read_bytes()
         self._open()
 
     def _open(self) -> None:
         # Caches of this process alone; see __getstate__.
+        self._lock = threading.Lock()
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(2)(self._read_group)
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "_root", "_moved", "_first_clips")
+        kept = ("path", "_root", "_moved", "_first_clips", "_header")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -125,7 +134,9 @@ class Manifest:
 
     def clip(self, number: int) -> Clip:
         """Return clip `number`. Raises IndexError."""
-        row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
+        with self._lock:  # pyarrow's readers are not for several threads at once
+            row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
+            medium = self.medium(row["media_row"][0].as_py())
         clip_id = row["clip_id"][0].as_py()
         if recipe["clip_id"][0].as_py() != clip_id:
             raise FormatError("clips and recipes do not belong together", where=str(self.path), found=clip_id)
@@ -133,7 +144,7 @@ class Manifest:
         columns = {name: row[name][0].as_py() for name in row.schema.names if name not in CLIPS.names}
         return Clip(
             clip_id=clip_id,
-            medium=self.medium(row["media_row"][0].as_py()),
+            medium=medium,
             frame_index=frame_index,
             pts=_values(row, "pts", NO_PTS),
             seconds=_values(row, "seconds", float("nan")),
@@ -166,7 +177,16 @@ class Manifest:
         return table.combine_chunks().to_batches()[0]
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
-        return pq.ParquetFile(part_path(self.path / folder, part))
+        try:
+            if (self.path / HEADER).read_bytes() != self._header:
+                raise FormatError(
+                    "the dataset was replaced since it was opened", where=str(self.path), remedy="open it anew"
+                )
+            return pq.ParquetFile(part_path(self.path / folder, part))
+        except (OSError, pa.ArrowException) as error:
+            raise FormatError(
+                "a part of the dataset is missing or damaged", where=str(self.path), found=error
+            ) from error
 
     def _read_medium(self, row: int) -> Medium:
         table = self._media.slice(row, 1)

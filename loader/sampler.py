@@ -39,6 +39,7 @@ class ClipSampler(Sampler[int]):
         self.rank, self.world_size, self.drop_uneven = rank, world_size, drop_uneven
         self.epoch = 0
         self.position = 0
+        self.asked = 0  # how often a position was asked for by hand, which a loader respects
 
     def _share(self) -> list[int]:
         order = epoch_order(self._count, shuffle=self.shuffle, seed=self.seed, epoch=self.epoch)
@@ -61,7 +62,7 @@ class ClipSampler(Sampler[int]):
 
     def set_epoch(self, epoch: int) -> None:
         """Begin the given epoch from its start."""
-        self.epoch, self.position = epoch, 0
+        self.epoch, self.position, self.asked = epoch, 0, self.asked + 1
 
     def state_dict(self, *, epoch: int | None = None, position: int | None = None) -> dict[str, Any]:
         """Return what resuming needs.
@@ -75,11 +76,14 @@ class ClipSampler(Sampler[int]):
             "position": self.position if position is None else position,
             "count": self._count,
             "world_size": self.world_size,
+            "shuffle": self.shuffle,
+            "drop_uneven": self.drop_uneven,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where a state was taken. Raises FramedexError for another dataset's or another world's."""
-        for name, here in (("count", self._count), ("world_size", self.world_size), ("seed", self.seed)):
-            if state[name] != here:
-                raise FramedexError(f"the sampler's state has another {name}", found=state[name], allowed=here)
-        self.epoch, self.position = state["epoch"], state["position"]
+        own = self.state_dict()
+        for name in ("count", "world_size", "seed", "shuffle", "drop_uneven"):
+            if state.get(name) != own[name]:
+                raise FramedexError(f"the sampler's state has another {name}", found=state.get(name), allowed=own[name])
+        self.epoch, self.position, self.asked = state["epoch"], state["position"], self.asked + 1

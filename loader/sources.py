@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import collections
 import os
+import threading
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,16 +29,17 @@ class EncodedClip:
 
 
 class SourceFiles:
-    """Open files of this process, the least recently used closed first. Picklable; open files stay behind."""
+    """Open files of this process, the least recently used closed first. Picklable; open files stay behind.
+
+    Threads may share it: they read one after the other.
+    """
 
     def __init__(self) -> None:
         self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._lock = threading.Lock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._open = collections.OrderedDict()
+    def __reduce__(self) -> tuple[type[SourceFiles], tuple[()]]:
+        return SourceFiles, ()
 
     def __del__(self) -> None:
         for descriptor in self._open.values():
@@ -46,6 +47,10 @@ class SourceFiles:
 
     def read(self, medium: Medium, recipe: Recipe) -> EncodedClip:
         """Return the packets of a clip. Raises StaleError for a file that is gone, changed or too short."""
+        with self._lock:
+            return self._read(medium, recipe)
+
+    def _read(self, medium: Medium, recipe: Recipe) -> EncodedClip:
         descriptor = self._descriptor(medium)
         preamble = np.frombuffer(medium.preamble, np.uint8)
         extra = np.zeros(len(recipe.packet_size), np.int64)
@@ -61,9 +66,12 @@ class SourceFiles:
             if at in starts:
                 payload[at : at + len(preamble)] = preamble
                 at += len(preamble)
-            if os.preadv(descriptor, [view[at : at + length]], offset) != length:
-                raise _stale(medium, f"fewer than {length} bytes at {offset}")
-            at += length
+            end = at + length
+            while at < end:  # one call reads 2 GiB at most
+                got = os.preadv(descriptor, [view[at:end]], offset)
+                if not got:
+                    raise _stale(medium, f"no bytes at {offset}")
+                at, offset = at + got, offset + got
         return EncodedClip(payload=payload, packet_first=packet_first)
 
     def _descriptor(self, medium: Medium) -> int:
@@ -80,7 +88,7 @@ class SourceFiles:
 def open_checked(medium: Medium) -> int:
     """Open a medium's file and return its descriptor. Raises StaleError unless it is the file that was indexed."""
     try:
-        descriptor = os.open(medium.path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(medium.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise _stale(medium, error.strerror or str(error)) from error
     if not is_same_file(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,11 +17,13 @@ import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
-from framedex.errors import OutputError, PolicyError
+from framedex.errors import FormatError, OutputError, PolicyError
 from framedex.indexer.index import Index
 from framedex.indexer.parts import (
     ASIDE,
+    UNSTORABLE,
     PartWriter,
+    check_format,
     library_versions,
     part_path,
     table_of,
@@ -53,6 +57,7 @@ from framedex.sharder.schema import (
 
 Row = dict[str, Any]
 
+OWN_ENTRIES = {HEADER, POLICY_NAME, FAILURES_NAME, CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER}
 MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
 
 
@@ -125,7 +130,7 @@ def build_from_requests(
         for number, request in enumerate(requests, 1):
             try:
                 identity = resolver.media_id(request.uri)
-                if identity is None:
+                if identity is None or identity not in videos:
                     raise PolicyError("the index has no such medium", remedy="index it first")
                 if identity not in media:
                     if len(media) == MEDIA_IN_MEMORY:
@@ -158,8 +163,8 @@ def _requested_schema(requests: list[Request]) -> pa.Schema:
     for name in names:
         try:
             fields.append(pa.field(name, pa.array([request.columns.get(name) for request in requests]).type))
-        except pa.ArrowException as error:
-            raise PolicyError(f"user column {name!r} mixes types", found=error) from error
+        except UNSTORABLE as error:
+            raise PolicyError(f"user column {name!r} cannot be stored", found=error) from error
     return pa.schema(fields)
 
 
@@ -180,9 +185,9 @@ class DatasetWriter:
     """Writes the manifest's tables into a folder aside, which `commit` renames; leaving without it removes all."""
 
     def __init__(self, out: Path, user_schema: pa.Schema, *, overwrite: bool) -> None:
-        _check_output(out, overwrite)
-        self._out, self._overwrite = out, overwrite
-        self._aside = out.parent / f"{ASIDE}{out.name}-{os.getpid()}"
+        self._named = out
+        self._out, self._overwrite = Path(os.path.realpath(out)), overwrite
+        _check_output(self._out, overwrite)
         self._clips_schema = pa.unify_schemas([CLIPS, user_schema])
         self._media_rows: dict[str, int] = {}
         self._media: list[Row] = []
@@ -193,7 +198,9 @@ class DatasetWriter:
         self._frames = 0
 
     def __enter__(self) -> DatasetWriter:
-        self._aside.mkdir(parents=True)
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+        self._aside = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self._out.name}-", dir=self._out.parent))
+        self._aside.chmod(0o777 & ~_umask())
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -258,12 +265,13 @@ class DatasetWriter:
             "schema_version": SCHEMA_VERSION,
             "root": index.root,
             "clips_per_part": self._counts,
+            "build": uuid.uuid4().hex,
             "libraries": library_versions(),
         }
         write_json_aside(self._aside / HEADER, header)
         self._publish()
         return ShardReport(
-            out=self._out,
+            out=self._named,
             clips=sum(self._counts),
             media=len(self._media),
             frames=self._frames,
@@ -272,23 +280,30 @@ class DatasetWriter:
         )
 
     def _publish(self) -> None:
-        if self._out.exists():
+        _check_output(self._out, self._overwrite)  # once more: much may have happened since the run began
+        if self._overwrite and self._out.exists():
             replaced = self._aside.with_name(f"{self._aside.name}-replaced")
             self._out.rename(replaced)
             self._aside.rename(self._out)
             shutil.rmtree(replaced)
         else:
-            self._aside.rename(self._out)
+            self._aside.rename(self._out)  # onto nothing or an empty folder; anything else is an error
 
 
 def _check_output(out: Path, overwrite: bool) -> None:
     """Raise OutputError unless `out` is new, empty, or a dataset that may be replaced."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
-    if not (out / HEADER).is_file():
+    strange = sorted({path.name for path in out.iterdir()} - OWN_ENTRIES) if out.is_dir() else [out.name]
+    try:
+        check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+    except FormatError as error:
+        strange = strange or [error.what]
+    if strange:
         raise OutputError(
             "the output folder holds something else than a dataset",
             where=str(out),
+            found=", ".join(strange[:5]),
             remedy="choose a new or empty folder",
         )
     if not overwrite:
@@ -304,6 +319,12 @@ def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]
         values = values.astype(object)
         values[padded] = None
     return values
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _groups(rows: list[Row], size: int) -> Iterator[list[Row]]:

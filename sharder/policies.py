@@ -25,6 +25,8 @@ Last = Literal["drop", "partial", "pad"]
 LASTS: tuple[Last, ...] = ("drop", "partial", "pad")
 Clip = NDArray[np.int64]
 
+MOST_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a slip of the keyboard
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
@@ -190,7 +192,7 @@ def make_policy(content: object, *, where: str) -> tuple[Policy, dict[str, Any]]
     if not isinstance(content, Mapping):
         raise PolicyError("a policy is a mapping", where=where, found=type(content).__name__, allowed="policy: fps …")
     name = content.get("policy")
-    if name not in POLICIES:
+    if not isinstance(name, str) or name not in POLICIES:
         raise PolicyError("unknown policy", where=where, found=repr(name), allowed=", ".join(POLICIES))
     parameters = {key: value for key, value in content.items() if key != "policy"}
     policy = _record(POLICIES[name], parameters, where)
@@ -210,7 +212,7 @@ def _record(cls: Any, parameters: Mapping[object, object], where: str) -> Any:
                 allowed=", ".join(allowed),
                 remedy=f"did you mean {close[0]!r}?" if close else None,
             )
-    missing = [name for name, field in allowed.items() if field.default is MISSING and name not in parameters]
+    missing = [name for name, field in allowed.items() if field.default is MISSING and parameters.get(name) is None]
     if missing:
         raise PolicyError("a required key is missing", where=where, found=f"no {', '.join(missing)}")
     values = {
@@ -249,14 +251,14 @@ def _fraction(value: object, where: str) -> Fraction:
 
 
 def _count(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PolicyError("must be a whole number above zero", where=where, found=repr(value))
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_FRAMES:
+        raise PolicyError(f"must be a whole number from 1 to {MOST_FRAMES:,}", where=where, found=repr(value))
     return value
 
 
 def _number(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PolicyError("must be a whole number, zero or more", where=where, found=repr(value))
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_FRAMES:
+        raise PolicyError(f"must be a whole number from 0 to {MOST_FRAMES:,}", where=where, found=repr(value))
     return value
 
 

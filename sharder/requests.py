@@ -36,7 +36,9 @@ class Request:
 def read_requests(path: Path) -> list[Request]:
     """Return the requests of a JSONL file. Raises PolicyError with the line for the first malformed one."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split(
+            "\n"
+        )  # splitlines() also splits at U+2028, which JSON allows
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError("the clips file cannot be read", where=str(path), found=error) from error
     requests = [_parse(line, number, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
@@ -54,6 +56,9 @@ def read_requests(path: Path) -> list[Request]:
 def _parse(line: str, number: int, where: str) -> Request:
     try:
         content = json.loads(line)
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise PolicyError("holds a lone surrogate", where=where, found=error) from error
     except ValueError as error:
         raise PolicyError("is not JSON", where=where, found=error) from error
     if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
@@ -79,6 +84,8 @@ def _parse(line: str, number: int, where: str) -> Request:
 def _frame_numbers(values: object, where: str) -> list[int]:
     if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
         raise PolicyError("frames must be a non-empty list of whole numbers", where=where, found=str(values)[:80])
+    if any(value >= 1 << 31 for value in values):
+        raise PolicyError("a frame number is absurd", where=where, found=max(values))
     if any(value < -1 for value in values):
         raise PolicyError("frames are numbered from 0; -1 is padding", where=where, found=min(values))
     return values
@@ -88,6 +95,8 @@ def _times(values: object, where: str) -> list[Fraction]:
     if not isinstance(values, list) or not values or any(type(value) not in (int, float) for value in values):
         raise PolicyError("seconds must be a non-empty list of numbers", where=where, found=str(values)[:80])
     try:
+        if any(abs(value) > 1e9 for value in values):
+            raise PolicyError("a time is absurd", where=where, found=str(values)[:80])
         return [Fraction(str(value)) for value in values]
     except ValueError:
         raise PolicyError("seconds must be finite", where=where, found=str(values)[:80]) from None

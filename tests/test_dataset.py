@@ -75,7 +75,7 @@ def test_a_plain_dataloader_with_workers_delivers_every_clip(dataset_path: Path,
 
 def test_a_moved_dataset_is_found_by_root(index: Index, dataset_path: Path, tmp_path: Path) -> None:
     shutil.copytree(index.root, tmp_path / "moved")
-    for root in (str(tmp_path / "moved"), {index.root: str(tmp_path / "moved")}):
+    for root in (str(tmp_path / "moved"), tmp_path / "moved", {index.root: tmp_path / "moved"}):
         dataset = ClipDataset(dataset_path, root=root)
         assert dataset.clip(0).medium.path == str(tmp_path / "moved" / "h264_default.mp4")
         assert dataset[0]["frame_index"].tolist() == [0, 3, 0]
@@ -158,10 +158,52 @@ def test_a_loader_resumes_after_the_last_batch_delivered(dataset_path: Path) -> 
     assert resumed.state_dict()["epoch"] == 1
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iteration_broken_off_goes_on_where_it_stopped(dataset_path: Path, workers: int) -> None:
+    dataset = ClipDataset(dataset_path, size=(16, 16))
+    loader = ClipLoader(dataset, batch_size=4, sampler=ClipSampler(dataset, shuffle=True), num_workers=workers)
+    seen = []
+    for batch in loader:
+        seen += batch["label"].tolist()
+        if len(seen) == 8:
+            break
+    seen += [label for batch in loader for label in batch["label"].tolist()]
+    assert sorted(seen) == list(range(30))
+    assert len(list(loader)) == 8, "and the epoch after that is whole"
+    loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+    assert [label for batch in loader for label in batch["label"].tolist()] == seen
+
+
+def test_threads_may_share_a_dataset(dataset_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    monkeypatch.setattr("framedex.loader.sources.OPEN_FILES", 1)
+    dataset = ClipDataset(dataset_path)
+    with ThreadPoolExecutor(6) as pool:
+        for item in pool.map(dataset.__getitem__, list(range(30)) * 3):
+            assert [read_barcode(frame) for frame in item["frames"]] == item["frame_index"].tolist()
+
+
+def test_a_dataset_replaced_while_open_is_an_error(index: Index, tmp_path: Path) -> None:
+    clips = [{"uri": "h264_vfr.mkv", "frames": [0]}]
+    dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
+    run("shard", index.path, "--clips", tmp_path / "D.jsonl", "--out", tmp_path / "D", "--overwrite")
+    with pytest.raises(FormatError, match="replaced"):
+        dataset[0]
+
+
+@pytest.mark.parametrize("size", [112, (0, 5), (11.5, 5), (1, 2, 3)])
+def test_a_size_that_is_none_is_an_error(dataset_path: Path, size: object) -> None:
+    with pytest.raises(FramedexError, match="height, width"):
+        ClipDataset(dataset_path, size=size)  # type: ignore[arg-type]
+
+
 def test_a_state_of_another_dataset_is_refused(dataset_path: Path) -> None:
     sampler = ClipSampler(range(7))
     with pytest.raises(FramedexError, match="another count"):
         ClipSampler(range(8)).load_state_dict(sampler.state_dict())
+    with pytest.raises(FramedexError, match="another shuffle"):
+        ClipSampler(range(7), shuffle=True).load_state_dict(sampler.state_dict())
 
 
 def test_padding_collate_marks_what_it_added() -> None:

@@ -123,6 +123,33 @@ def test_user_columns_can_change_without_probing(folder: Path) -> None:
     assert Index(out).listing["label"].to_pylist() == ["dog"]
 
 
+def test_adding_files_does_not_cost_the_others_their_labels(folder: Path) -> None:
+    out = folder.parent / "INDEX"
+    listing = folder / "listing.csv"
+    listing.write_text("uri,label\nh264_default.mp4,cat\n")
+    run("index", listing, "--out", out)
+    run("index", folder, "--out", out)
+    labels = dict(
+        zip(Index(out).listing["listed_uri"].to_pylist(), Index(out).listing["label"].to_pylist(), strict=True)
+    )
+    assert labels["h264_default.mp4"] == "cat"
+    assert len(labels) == 3
+
+
+def test_refused_media_count_in_every_run(folder: Path) -> None:
+    from tests.media import Recipe, encode
+
+    encode(Recipe(name="a.avi", frames=2), folder / "a.avi")
+    for _ in range(2):
+        assert "1 refused" in run("index", folder, "--out", folder.parent / "INDEX", code=3).output
+
+
+def test_a_listing_that_cannot_be_stored_leaves_no_index(folder: Path) -> None:
+    (folder / "l.jsonl").write_text('{"uri": "h264_default.mp4", "label": 1}\n{"uri": "h264_vfr.mkv", "label": "x"}\n')
+    run("index", folder / "l.jsonl", "--out", folder.parent / "INDEX", code=1)
+    assert not (folder.parent / "INDEX" / "index.json").exists()
+
+
 def test_what_was_left_aside_is_not_seen_and_is_removed(folder: Path) -> None:
     index, _ = build(folder)
     (index.path / "videos" / ".writing-part-000001.parquet").write_bytes(b"half")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from framedex import ClipDataset
+from framedex.errors import OutputError
 from framedex.indexer.index import Index
 from framedex.sharder.schema import CLIPS, FAILURES, MEDIA, RECIPES
 from tests.datasets import run, shard_clips, write_clips
@@ -152,6 +153,42 @@ def test_an_output_folder_is_never_overwritten_by_accident(index: Index, tmp_pat
     assert "--overwrite" in run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", code=1).output
     run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", "--overwrite")
     assert [path.name for path in tmp_path.glob(".writing-*")] == []
+
+
+def test_overwrite_spares_folders_that_are_no_dataset_or_hold_more(index: Index, tmp_path: Path) -> None:
+    clips = write_clips(tmp_path / "clips.jsonl", [{"uri": "h264_vfr.mp4", "frames": [0]}])
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "dataset.json").write_text('{"name": "mine"}')
+    run("shard", index.path, "--clips", clips, "--out", foreign, "--overwrite", code=1)
+    run("shard", index.path, "--clips", clips, "--out", tmp_path / "D")
+    (tmp_path / "D/weights.bin").write_text("days")
+    assert (
+        "weights.bin"
+        in run("shard", index.path, "--clips", clips, "--out", tmp_path / "D", "--overwrite", code=1).output
+    )
+    assert (tmp_path / "D/weights.bin").read_text() == "days"
+    assert (foreign / "dataset.json").read_text() == '{"name": "mine"}'
+
+
+def test_what_appears_at_the_output_during_a_run_is_spared(index: Index, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from framedex.sharder.build import DatasetWriter
+
+    with DatasetWriter(tmp_path / "D", pa.schema([]), overwrite=False) as writer:
+        (tmp_path / "D").mkdir()
+        (tmp_path / "D/checkpoint.bin").write_text("hours")
+        with pytest.raises(OutputError):
+            writer.commit(index, {}, skipped_media=0)
+    assert (tmp_path / "D/checkpoint.bin").read_text() == "hours"
+
+
+def test_a_line_may_hold_any_character_that_json_allows(index: Index, tmp_path: Path) -> None:
+    path = tmp_path / "clips.jsonl"
+    path.write_text('\ufeff{"uri": "h264_vfr.mp4", "frames": [0], "caption": "a\u2028b\u0085c"}\n', encoding="utf-8")
+    run("shard", index.path, "--clips", path, "--out", tmp_path / "D")
+    assert ClipDataset(tmp_path / "D")[0]["caption"] == "a\u2028b\u0085c"
 
 
 def test_an_interrupted_run_leaves_nothing_that_looks_finished(
