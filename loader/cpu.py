@@ -1,4 +1,4 @@
-"""Decoding a clip's packets on the CPU with PyAV: one session a run, frames mapped to packets by identity."""
+"""Decoding a clip's packets on the CPU with PyAV: one session a run, frames mapped to packets by the ranks they carry."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
     missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
     try:
         for frame in _decode_runs(clip, encoded, threads):
-            rank = frame.opaque
-            assert isinstance(rank, int)  # as every packet was given
-            if rank in missing:
+            # Packets were given their ranks as timestamps, all different, and pictures keep their packet's. (PyAV's
+            # copy_opaque does the same, but loses objects when several threads decode.)
+            rank = frame.pts
+            if rank is not None and rank in missing:
                 missing.remove(rank)
                 if frame.is_corrupt:
                     raise _undecodable(clip, "the decoder marks a wanted picture as corrupt")
@@ -50,7 +51,6 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
     context.extradata = medium.extradata
     # Without it, pictures vanish where the stream does not state its reordering.
     context.reorder_depth = medium.reorder_depth
-    context.copy_opaque = True
     context.thread_count = threads
     return context
 
@@ -67,7 +67,6 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
             packet = av.Packet(first[number + 1] - first[number])
             packet.update(payload[first[number] : first[number + 1]])  # type: ignore[arg-type]
             packet.pts = ranks[number]
-            packet.opaque = ranks[number]
             yield from context.decode(packet)
         yield from context.decode(None)
 
