@@ -21,6 +21,7 @@ from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.fingerprint import is_same_file
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index
 from framedex.indexer.parts import (
+    ASIDE,
     UNSTORABLE,
     PartWriter,
     library_versions,
@@ -29,8 +30,9 @@ from framedex.indexer.parts import (
     remove_unfinished,
     table_of,
     write_json_aside,
+    write_part,
 )
-from framedex.indexer.probe import Row, probe_medium
+from framedex.indexer.probe import Row, no_frames, probe_medium
 from framedex.indexer.schema import (
     DELTA_COLUMNS,
     FAILED,
@@ -131,7 +133,7 @@ def plan_work(options: IndexOptions) -> Work:
 
 
 def _holds_something(folder: Path) -> bool:
-    return any(path.name != ".lock" and not path.name.startswith(".writing-") for path in folder.iterdir())
+    return any(path.name != ".lock" and not path.name.startswith(ASIDE) for path in folder.iterdir())
 
 
 def _is_unchanged(path: str, known: dict[str, Any] | None) -> bool:
@@ -172,9 +174,7 @@ def build_index(options: IndexOptions) -> IndexReport:
         header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": work.root}
         if not (options.out / HEADER).exists():
             write_json_aside(options.out / HEADER, header | {"libraries": library_versions()})
-        writer = PartWriter(options.out / LISTING_NAME, listing.schema, version=SCHEMA_VERSION)
-        writer.write(listing)
-        writer.commit()
+        write_part(options.out / LISTING_NAME, listing, version=SCHEMA_VERSION)
         report = IndexReport(out=options.out, root=work.root, unchanged=work.unchanged)
         for row in work.still_refused:
             report.count(row)
@@ -216,7 +216,7 @@ def _rows(uri: str, outcome: Outcome[str, tuple[Row, Row]]) -> tuple[Row, Row]:
         video, frames = outcome.result
     else:
         video = {"stream_index": -1, "status": FAILED, "error_kind": outcome.kind, "error_message": outcome.message}
-        frames = {"pts": [], "offset": [], "size": [], "flags": []}
+        frames = no_frames()
     identity = {"media_id": media_id(uri), "uri": uri, "probed_by": __version__}
     return video | identity, frames | {"media_id": identity["media_id"]}
 
@@ -254,9 +254,7 @@ class PartPairs:
         for rows in self._row_groups():
             writer.write(table_of(rows, FRAMES))
         writer.commit()
-        writer = PartWriter(videos, VIDEOS, version=SCHEMA_VERSION)
-        writer.write(table_of(self._videos, VIDEOS))
-        writer.commit()
+        write_part(videos, table_of(self._videos, VIDEOS), version=SCHEMA_VERSION)
         self._number += 1
         self._clear()
 

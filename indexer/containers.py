@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 MAX_BOXES = 100_000  # a top level or a moov with more is not a video but an attack
 MAX_EDIT_BOX_BYTES = 1 << 20
-EBML_ID, SEGMENT_ID = 0x1A45DFA3, 0x18538067
+SEGMENT_ID = 0x18538067
 
 
 class TruncatedError(ValueError):

@@ -91,6 +91,13 @@ class PartWriter:
         os.replace(self._aside, self._path)
 
 
+def write_part(path: Path, table: pa.Table, *, version: str) -> None:
+    """Write a whole file of one row group."""
+    writer = PartWriter(path, table.schema, version=version)
+    writer.write(table)
+    writer.commit()
+
+
 def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     """Return rows as a table of the schema; absent keys are null. Raises where a required column is."""
     columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]

@@ -41,7 +41,7 @@ def probe_medium(path: str) -> tuple[Row, Row]:
     """
     av.logging.set_level(None)
     video: Row = {"stream_index": -1}
-    frames: Row = {"pts": [], "offset": [], "size": [], "flags": []}
+    frames = no_frames()
     try:
         with _open_file(path, video) as descriptor:
             frames = _probe(path, descriptor, video)
@@ -53,6 +53,11 @@ def probe_medium(path: str) -> tuple[Row, Row]:
             "error_message": error.what,
         }
     return video, frames
+
+
+def no_frames() -> Row:
+    """Return the `frames` columns of a medium that is not usable."""
+    return {"pts": [], "offset": [], "size": [], "flags": []}
 
 
 @contextmanager

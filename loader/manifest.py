@@ -104,10 +104,11 @@ class Manifest:
         header = check_format(
             self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
         )
-        moved = root if isinstance(root, Mapping) else {}
+        moved, folder = (root, None) if isinstance(root, Mapping) else ({}, root)
         self._moved = {os.path.abspath(old): os.path.abspath(new) for old, new in moved.items()}
+        given_root = None if folder is None else os.path.abspath(folder)
         try:
-            self._root: str = header["root"] if root is None or moved else os.path.abspath(root)  # type: ignore[arg-type]
+            self._root: str = given_root or header["root"]
             self._first_clips = np.cumsum([0, *header["clips_per_part"]])
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error

@@ -29,6 +29,7 @@ from framedex.indexer.parts import (
     table_of,
     write_aside,
     write_json_aside,
+    write_part,
 )
 from framedex.indexer.schema import LISTING, OK
 from framedex.sharder.plan import Planner
@@ -256,9 +257,7 @@ class DatasetWriter:
             (part_path(self._aside / MEDIA_FOLDER, 0), MEDIA, self._media),
             (self._aside / FAILURES_NAME, FAILURES, self._failures),
         ):
-            writer = PartWriter(path, schema, version=SCHEMA_VERSION)
-            writer.write(table_of(rows, schema))
-            writer.commit()
+            write_part(path, table_of(rows, schema), version=SCHEMA_VERSION)
         write_aside(self._aside / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
         header = {
             "format": FORMAT,
