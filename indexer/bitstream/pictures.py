@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +21,20 @@ class BitstreamError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """Facts of n packets, each one picture, in decode order.
+    """Facts of n packets in decode order. A packet is one picture, or the rest of the picture before it.
 
     start: uint8 [n], NO_START, CLOSED_START (nothing after it needs anything before it) or OPEN_START (its leading
-    pictures do). non_reference: bool [n]. leading: bool [n], decodable only from the start point before its own.
-    skipped: bool [n], never output by a decoder that starts at packet 0. field_coded: bool [n].
+    pictures do). non_reference: bool [n], no other packet needs it. leading: bool [n], decodable only from the start
+    point before its own. skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it. field_coded:
+    bool [n]. continues: bool [n], belongs to the picture of the packet before it (a second field). damaged: bool [n],
+    the bitstream shows that decoding it cannot give the encoder's picture.
     period, order: int64 [n]: pictures are output by period, then by order within it.
-    preamble: bytes that a decoder must see before it starts anywhere but at packet 0 (whole NAL units, prefixed).
+    states: what a decoder must be given before it starts; states[0] is empty, and right at packet 0. state: int32 [n],
+    which of them belongs to each packet; read at start points alone.
     inband_sets: some packets carry parameter sets that differ from the configuration record's.
     inner_start_codes: some length-prefixed units hold several NAL units between start codes.
-    chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4.
+    varying_shape: pictures differ in size or format.
+    chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
     max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
     """
 
@@ -39,13 +43,27 @@ class Pictures:
     leading: NDArray[np.bool_]
     skipped: NDArray[np.bool_]
     field_coded: NDArray[np.bool_]
+    continues: NDArray[np.bool_]
+    damaged: NDArray[np.bool_]
     period: NDArray[np.int64]
     order: NDArray[np.int64]
-    preamble: bytes
-    inband_sets: bool
-    inner_start_codes: bool
-    chroma_format: int
-    max_ref_frames: int | None
+    states: tuple[bytes, ...]
+    state: NDArray[np.int32]
+    inband_sets: bool = False
+    inner_start_codes: bool = False
+    varying_shape: bool = False
+    chroma_format: int | None = None
+    max_ref_frames: int | None = None
+
+
+def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
+    """Return Pictures with this start column: output in decode order, all needed, nothing special, unless said otherwise."""
+    n = len(start)
+    flags = ("non_reference", "leading", "skipped", "field_coded", "continues", "damaged")
+    plain: dict[str, Any] = {name: np.zeros(n, np.bool_) for name in flags}
+    plain |= {"period": np.zeros(n, np.int64), "order": np.arange(n, dtype=np.int64)}
+    plain |= {"states": (b"",), "state": np.zeros(n, np.int32)}
+    return Pictures(start=start, **(plain | columns))
 
 
 class Scanner(Protocol):
