@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from framedex.indexer.parts import check_format, part_numbers, part_path
 from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION, VIDEOS
-from framedex.indexer.timeline import NO_PTS
+from framedex.indexer.timeline import NO_PTS, START
 
 HEADER = "index.json"
 LISTING_NAME = "listing.parquet"
@@ -25,17 +25,23 @@ VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
 class Packets:
     """The packets of one medium in decode order: a row of `frames` as numpy columns.
 
-    pts: int64 [packets], `timeline.NO_PTS` where null. offset: int64 [packets]. size: int64 [packets].
-    flags: uint8 [packets].
+    pts: int64 [packets], `timeline.NO_PTS` where null. offset: int64 [packets], None where the medium is not
+    addressable by bytes. size: int64 [packets]. flags: int32 [packets], 0 where not read. read: bool [packets], whether
+    flags were read. state: int32 [packets], which of the medium's decoder states a start point needs. md5: 16 bytes or
+    None a packet, or None for all.
     """
 
     pts: NDArray[np.int64]
-    offset: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
     size: NDArray[np.int64]
-    flags: NDArray[np.uint8]
+    flags: NDArray[np.int32]
+    read: NDArray[np.bool_]
+    state: NDArray[np.int32]
+    md5: list[bytes | None] | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(self.pts), len(self.offset), len(self.size), len(self.flags)}
+        lengths = {len(column) for column in (self.pts, self.size, self.flags, self.read, self.state)}
+        lengths |= {len(column) for column in (self.offset, self.md5) if column is not None}
         if len(lengths) != 1:
             raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
 
@@ -82,13 +88,7 @@ class Index:
         record = table.slice(row - int(first_rows[group]), 1)
         if record["media_id"][0].as_py() != media_id:
             raise ValueError(f"frames row {row} does not belong to medium {media_id}")
-        values = {name: record[name].combine_chunks().flatten() for name in ("pts", "offset", "size", "flags")}
-        return Packets(
-            pts=pc.fill_null(values["pts"], NO_PTS).to_numpy(zero_copy_only=False),
-            offset=values["offset"].to_numpy(),
-            size=values["size"].to_numpy().astype(np.int64),
-            flags=values["flags"].to_numpy().astype(np.uint8),
-        )
+        return _packets(record)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _frames_part(self, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
@@ -96,3 +96,21 @@ class Index:
         file = pq.ParquetFile(part_path(self.path / FRAMES_FOLDER, part))
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
+
+
+def _packets(record: pa.Table) -> Packets:
+    """Return the one row of `record` as columns."""
+    values = {name: record[name].combine_chunks().flatten() for name in ("pts", "offset", "size", "flags")}
+    flags = values["flags"].fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    state = np.zeros(len(flags), np.int32)
+    if record["start_state"][0].is_valid:
+        state[np.flatnonzero(flags & START)] = record["start_state"].combine_chunks().flatten().to_numpy()
+    return Packets(
+        pts=pc.fill_null(values["pts"], NO_PTS).to_numpy(zero_copy_only=False),
+        offset=values["offset"].to_numpy() if record["offset"][0].is_valid else None,
+        size=values["size"].to_numpy().astype(np.int64),
+        flags=flags,
+        read=values["flags"].is_valid().to_numpy(zero_copy_only=False),
+        state=state,
+        md5=record["md5"][0].as_py(),
+    )

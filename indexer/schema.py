@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "1.0"  # readers accept any minor version of their own major one
+SCHEMA_VERSION = "2.0"  # readers accept any minor version of their own major one
 
 OK, REFUSED, FAILED = "ok", "refused", "failed"
 
@@ -27,7 +27,7 @@ def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
 
 VIDEOS = pa.schema(
     [
-        required("media_id", pa.string(), "Stable name of the medium: 16 hex digits of BLAKE2b over `uri`."),
+        required("media_id", pa.string(), "Stable name of the medium: 16 hex digits of BLAKE2b over `uri`, and over the stream's number where it is not the file's best."),
         required("uri", pa.string(), "Where the medium lies: a path relative to the root in index.json, or an absolute path."),
         required("stream_index", pa.int32(), "Number of the video stream in its container; -1 where none was found."),
         required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown; `failed`: not readable."),
@@ -37,13 +37,15 @@ VIDEOS = pa.schema(
         column("size_bytes", pa.int64(), "File size when probed.", unit="bytes"),
         column("mtime_ns", pa.int64(), "Modification time when probed; a new one only makes us look again.", unit="ns"),
         column("fingerprint", pa.string(), "BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole."),
-        column("container", pa.string(), "`mp4` (MP4, MOV, 3GP) or `matroska` (MKV, WebM); else libavformat's name."),
-        column("codec", pa.string(), "Codec by FFmpeg's name."),
+        column("container", pa.string(), "`mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name."),
+        column("depth", pa.string(), "`packets`: every packet was read; `tables`: sample tables and start points alone."),
+        column("codec", pa.string(), "Codec by FFmpeg's canonical name."),
         column("profile", pa.string(), "Codec profile by FFmpeg's name."),
         column("pixel_format", pa.string(), "Pixel format by FFmpeg's name."),
         column("width", pa.int32(), "Width of the decoded, cropped picture; rotation not applied.", unit="px"),
         column("height", pa.int32(), "Height of the decoded, cropped picture; rotation not applied.", unit="px"),
         column("rotation_degrees", pa.int32(), "Counterclockwise rotation that a player applies.", unit="degrees"),
+        column("field_order", pa.string(), "`progressive`; `tt`, `bb`, `tb` or `bt`: interlaced, which field is coded and which is shown first (top, bottom); null where not stated."),
         column("sample_aspect_ratio", pa.float64(), "Width of a sample over its height; null where not stated."),
         column("color_range", pa.string(), "`limited`, `full`, or null where not stated."),
         column("color_matrix", pa.int32(), "Matrix coefficients, code point of ISO/IEC 23091-2 (1 BT.709, 2 not stated, 5 and 6 BT.601)."),
@@ -52,12 +54,14 @@ VIDEOS = pa.schema(
         column("time_base_num", pa.int32(), "Numerator of the unit of every pts, in seconds.", unit="s"),
         column("time_base_den", pa.int32(), "Denominator of the unit of every pts, in seconds.", unit="s"),
         column("start_pts", pa.int64(), "pts of the first presented frame.", unit="time base"),
+        column("pts_source", pa.string(), "`container`: timestamps are the container's. `filled`: some were missing. `joined`: they turned back, and go on. `dealt`: decoding timestamps, dealt out in output order. `counted`: there were none."),
         column("duration_pts", pa.int64(), "From the first frame's pts to the end of the last one.", unit="time base"),
         column("extradata", pa.binary(), "The decoder's configuration record."),
-        column("preamble", pa.binary(), "Length-prefixed NAL units that a decoder must see when it starts anywhere but at packet 0."),
+        column("states", list_of(pa.binary()), "What a decoder must be given before it starts (parameter sets in force); the first is empty, and right at packet 0."),
         column("reorder_depth", pa.int32(), "Frames that the decoder holds back to restore presentation order.", unit="frames"),
         column("inband_parameter_sets", pa.bool_(), "Packets carry parameter sets that differ from the configuration record's."),
         column("inner_start_codes", pa.bool_(), "Some length-prefixed units hold several NAL units between Annex-B start codes."),
+        column("varying_shape", pa.bool_(), "Pictures differ in size or format."),
         column("chroma_format", pa.int32(), "chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4."),
         column("max_ref_frames", pa.int32(), "max_num_ref_frames of an H.264 stream (0: every picture is intra); null for other codecs.", unit="frames"),
         column("field_coded", pa.bool_(), "Some pictures are coded as two fields."),
@@ -73,7 +77,8 @@ VIDEOS = pa.schema(
         column("max_gop", pa.int32(), "Longest distance between start points.", unit="packets"),
         column("non_reference_share", pa.float64(), "Share of packets that no other packet needs."),
         column("open_gop_count", pa.int32(), "Start points whose leading pictures need the GOP before."),
-        column("byte_addressable", pa.bool_(), "Every packet is one byte range of the file."),
+        column("damaged_gop_count", pa.int32(), "GOPs in which something is damaged or missing."),
+        column("byte_addressable", pa.bool_(), "Every packet is one byte range of the file; clips of other media are cut by demuxing."),
         column("audio_codec", pa.string(), "Codec of the first audio stream, by FFmpeg's name; null without audio."),
         column("audio_rate", pa.int32(), "Its sample rate.", unit="Hz"),
         column("audio_channels", pa.int32(), "Its channels."),
@@ -86,15 +91,19 @@ FRAMES = pa.schema(
     [
         required("media_id", pa.string(), "As in `videos`; row n of a frames part belongs to row n of the videos part."),
         required("pts", list_of(pa.int64(), nullable=True), "Presentation timestamp of each packet, in decode order; null on packets that present nothing.", unit="time base"),
-        required("offset", list_of(pa.int64()), "Where each packet's bytes begin in the file.", unit="bytes"),
+        column("offset", list_of(pa.int64()), "Where each packet's bytes begin in the file; null where they are not one range each.", unit="bytes"),
         required("size", list_of(pa.int32()), "How many bytes each packet has.", unit="bytes"),
         required(
             "flags",
-            list_of(pa.int32()),
+            list_of(pa.int32(), nullable=True),
             "Bits: 1 closed start point; 2 open start point; 4 non-reference (no other packet needs it); 8 leading "
             "(decodable only from the start point before its own); 16 hidden (decoded, cut away by an edit list); "
-            "32 skipped (decoders output nothing for it); 64 field-coded.",
+            "32 skipped (decoders output nothing for it); 64 field-coded; 128 continues the picture of the packet before "
+            "it (a second field); 256 in a damaged GOP; 512 reset (no decoder session may run over this start point). "
+            "Null: not read (depth `tables`).",
         ),
+        column("start_state", list_of(pa.int32()), "For each start point in turn, which of `videos.states` a decoder must be given there; null: none of them needs any."),
+        column("md5", list_of(pa.binary(16), nullable=True), "With --verify: MD5 over the native planes of each packet's picture, rows cropped to what is visible, then `{pixel format}{width}x{height}`; null where nothing is presented."),
     ]
 )  # fmt: skip
 
@@ -107,5 +116,5 @@ LISTING = pa.schema(
     ]
 )
 
-DELTA_COLUMNS = ("pts", "offset", "size", "flags")
+DELTA_COLUMNS = ("pts", "offset", "size", "flags", "start_state")
 FRAMES_PER_ROW_GROUP = 100_000

@@ -7,29 +7,43 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.pictures import NO_START, OPEN_START, BitstreamError, Pictures
+from framedex.indexer.bitstream.pictures import NO_START, OPEN_START, BitstreamError, Pictures, segments
 
 NO_PTS = np.iinfo(np.int64).min
 
 # The bits of frames.flags; docs in schema.py.
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
+CONTINUES, DAMAGED, RESET = 128, 256, 512
 START = CLOSED | OPEN
+UNSHOWN = HIDDEN | SKIPPED | CONTINUES
+
+# Where a medium's timestamps come from; docs in schema.py.
+CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
 
 MOST_REORDERED = 64  # twice the largest picture buffer and more; bounds the work on absurd streams
 VFR_TOLERANCE = 0.01  # of the median gap; containers round timestamps to their time base
+LEAST_BETWEEN_JOINTS = 8  # frames, on average; timestamps that turn back more often are not those of joined recordings
+
+Pts = NDArray[np.int64]
+Flags = NDArray[np.int32]
 
 
-def presentation_order(pts: NDArray[np.int64], flags: NDArray[np.uint8]) -> NDArray[np.int64]:
+def shown_packets(flags: Flags) -> NDArray[np.int64]:
+    """Return int64 [frames]: the packets that present a frame each, in decode order."""
+    return np.flatnonzero((flags & UNSHOWN) == 0)
+
+
+def presentation_order(pts: Pts, flags: Flags) -> NDArray[np.int64]:
     """Return int64 [frames]: the packet (decode number) of each presented frame, in presentation order.
 
-    pts: int64 [packets]; flags: uint8 [packets]. Hidden and skipped packets present nothing.
+    pts: int64 [packets]; flags: int32 [packets]. Hidden and skipped packets and second fields present nothing.
     """
-    shown = np.flatnonzero((flags & (HIDDEN | SKIPPED)) == 0)
+    shown = shown_packets(flags)
     return shown[np.argsort(pts[shown], kind="stable")]
 
 
-def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return uint8 [packets]: the `frames.flags` column."""
+def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[np.bool_] | None = None) -> Flags:
+    """Return int32 [packets]: the `frames.flags` column. resets: bool [packets], where no session may run on."""
     flags = np.where(pictures.start == OPEN_START, OPEN, np.where(pictures.start != NO_START, CLOSED, 0))
     for column, bit in (
         (pictures.non_reference, NON_REFERENCE),
@@ -37,40 +51,106 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_]) -> NDArray[np.ui
         (hidden, HIDDEN),
         (pictures.skipped, SKIPPED),
         (pictures.field_coded, FIELD_CODED),
+        (pictures.continues, CONTINUES),
+        (spread_damage(pictures), DAMAGED),
+        (resets, RESET),
     ):
-        flags = flags | np.where(column, bit, 0)
-    return flags.astype(np.uint8)
+        if column is not None:
+            flags = flags | np.where(column, bit, 0)
+    return flags.astype(np.int32)
 
 
-def check_order(pts: NDArray[np.int64], flags: NDArray[np.uint8], pictures: Pictures) -> None:
-    """Raise BitstreamError unless timestamps order the frames just as a decoder outputs them.
+def spread_damage(pictures: Pictures) -> NDArray[np.bool_]:
+    """Return bool [packets]: every packet of a GOP that holds a damaged one, and what leads the open GOP after it."""
+    segment = segments(pictures.start)
+    broken = np.unique(segment[pictures.damaged])
+    begins = np.flatnonzero(pictures.start != NO_START)
+    after = np.searchsorted(begins, broken, side="right")
+    following = begins[after[after < len(begins)]]
+    return np.isin(segment, broken) | (np.isin(segment, following) & pictures.leading)
 
-    Frames are numbered by pts; a decoder outputs them by the bitstream's own order. Where the two disagree, frame 7
-    would be a different picture for either, so the medium is refused.
+
+def output_order(flags: Flags, pictures: Pictures) -> NDArray[np.int64]:
+    """Return int64 [frames]: the packets of presented frames as decoders output them, by the bitstream alone."""
+    shown = shown_packets(flags)
+    return shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
+
+
+def settle_timestamps(
+    pts: Pts, dts: Pts, duration: Pts, flags: Flags, pictures: Pictures, *, stated: bool
+) -> tuple[Pts, str]:
+    """Return (pts int64 [packets], where they come from): timestamps that order frames just as a decoder outputs them.
+
+    pts, dts, duration: int64 [packets], `NO_PTS` where missing. stated: the container states timestamps of its own, so
+    that one which contradicts the bitstream is an error: frame 7 would be a different picture for either. Raises
+    BitstreamError for that. Where it states none (AVI, elementary streams), the bitstream's order decides.
     """
-    if len(pts) and not pictures.start[0]:
-        raise BitstreamError("no_start", "the stream does not begin with a picture where decoding may start")
-    shown = np.flatnonzero((flags & (HIDDEN | SKIPPED)) == 0)
-    missing = shown[pts[shown] == NO_PTS]
-    if len(missing):
-        raise BitstreamError(
-            "no_pts", f"packet {int(missing[0])} (of {len(missing)} such) has no presentation timestamp"
-        )
-    by_bitstream = shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
-    wrong = np.flatnonzero(by_bitstream != presentation_order(pts, flags))
-    if len(wrong):
-        packet = int(by_bitstream[wrong[0]])
-        raise BitstreamError(
-            "output_order", f"timestamps contradict the order in which pictures are output, first at packet {packet}"
-        )
+    order = output_order(flags, pictures)
+    # In damaged GOPs neither order can be told; containers' is as good as any.
+    sound = order[(flags[order] & DAMAGED) == 0]
+    known = pts[sound] != NO_PTS
+    if known.all() and not (pts[order] == NO_PTS).any():
+        by_pts = presentation_order(pts, flags)
+        if np.array_equal(by_pts[(flags[by_pts] & DAMAGED) == 0], sound):
+            return pts, CONTAINER
+    settled = pts.copy()
+    times = pts[order]
+    known = times != NO_PTS
+    backwards = np.flatnonzero(np.diff(times[known]) < 0)
+    step = _usual_step(times[known], duration)
+    if stated and known.any():
+        if len(backwards) * LEAST_BETWEEN_JOINTS > np.count_nonzero(known):
+            packet = int(order[np.flatnonzero(known)[backwards[0] + 1]])
+            raise BitstreamError(
+                "output_order",
+                f"timestamps contradict the order in which pictures are output, first at packet {packet}",
+            )
+        settled[order] = _fill(_join(times, known, step), known, step)
+        source = JOINED if len(backwards) else FILLED
+    elif (dts[order] != NO_PTS).all():
+        settled[order], source = np.sort(dts[order]), DEALT
+    else:
+        settled[order], source = np.arange(len(order), dtype=np.int64) * step, COUNTED
+    if not np.array_equal(presentation_order(settled, flags), order):
+        raise BitstreamError("output_order", "frames that share a timestamp are output in another order than decoded")
+    return settled, source
 
 
-def check_reorder_depth(flags: NDArray[np.uint8], pictures: Pictures, reorder_depth: int) -> None:
+def _usual_step(times: Pts, duration: Pts) -> int:
+    """Return the median distance of frames: by positive gaps, else by packet durations, else 1."""
+    gaps = np.diff(np.sort(times))
+    for candidates in (gaps[gaps > 0], duration[duration > 0]):
+        if len(candidates):
+            return max(1, int(np.median(candidates)))
+    return 1
+
+
+def _join(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
+    """Shift what follows a turn back in time so that it goes on where the frames before it ended."""
+    joined = times.copy()
+    values = times[known]
+    jumps = np.minimum(np.diff(values, prepend=values[:1]), 0)
+    joined[known] = values + np.cumsum(np.where(jumps < 0, step - jumps, 0))
+    return joined
+
+
+def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
+    """Interpolate missing timestamps between their neighbours, and count on at either end."""
+    at = np.flatnonzero(known)
+    place = np.arange(len(times))
+    filled = np.rint(np.interp(place, at, times[at])).astype(np.int64)
+    filled[: at[0]] -= step * (at[0] - place[: at[0]])
+    filled[at[-1] + 1 :] += step * (place[at[-1] + 1 :] - at[-1])
+    filled[at] = times[at]
+    return filled
+
+
+def check_reorder_depth(flags: Flags, pictures: Pictures, reorder_depth: int) -> None:
     """Raise BitstreamError where a decoder would have to hold back more frames than it knows of.
 
     It then grows its delay on the way, and drops or swaps a picture each time (FFmpeg's H.264 and HEVC decoders).
     """
-    output = np.flatnonzero((flags & SKIPPED) == 0)
+    output = np.flatnonzero((flags & (SKIPPED | CONTINUES | DAMAGED)) == 0)
     rank = np.empty(len(output), np.int64)
     rank[np.lexsort((pictures.order[output], pictures.period[output]))] = np.arange(len(output))
     needed = reorder_depth_needed(rank)
@@ -110,11 +190,10 @@ class Summary:
     max_gop: int
     non_reference_share: float
     open_gop_count: int
+    damaged_gop_count: int
 
 
-def summarise(
-    pts: NDArray[np.int64], flags: NDArray[np.uint8], *, last_duration: int, time_base_seconds: float
-) -> Summary:
+def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: float) -> Summary:
     """Return the summary of a non-empty timeline.
 
     last_duration: of the frame shown last, in time base units; 0 means unknown, then the median gap stands in.
@@ -140,4 +219,5 @@ def summarise(
         max_gop=int(gops.max()),
         non_reference_share=float(np.mean((flags & NON_REFERENCE) != 0)),
         open_gop_count=int(np.count_nonzero(flags & OPEN)),
+        damaged_gop_count=int(np.count_nonzero((flags[starts] & DAMAGED) != 0)),
     )

@@ -87,3 +87,8 @@ class BitColumns:
             values, length = np.where(where, values, 0), np.where(where, length, 0)
         self._position = self._position + length
         return values
+
+    def se(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+        """Read a signed Exp-Golomb code from the rows in `where`; others give 0."""
+        code = self.ue(where)
+        return np.where(code % 2, (code + 1) // 2, -(code // 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -27,6 +28,9 @@ SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, tabl
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
+MOST_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
+MOST_PPS = 256  # pic_parameter_set_id is at most 255
+TOP_AND_BOTTOM = 3  # the sum of two fields' parities
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
 ENCODER_VERSION = re.compile(rb"x264 - core (\d+)")
 
@@ -50,6 +54,9 @@ class Sps:
     may_be_lossless: bool
     max_ref_frames: int = field(compare=False)  # may change between sequences: the decoder learns it at each start
     shape: tuple[int, ...]
+    deltas_follow: bool = False  # delta_pic_order_cnt[0] stands in slice headers
+    non_ref_offset: int = 0
+    ref_frame_offsets: tuple[int, ...] = ()
 
 
 def parse_sps(nal: bytes) -> tuple[int, Sps]:
@@ -70,14 +77,16 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
                     _skip_scaling_list(bits, 16 if index < 6 else 64)
     frame_num_bits = bits.ue() + 4
     count_type, count_bits = bits.ue(), 0
+    deltas_follow, non_ref_offset, ref_frame_offsets = False, 0, []
     if count_type == 0:
         count_bits = bits.ue() + 4
     elif count_type == 1:
-        bits.flag()
+        deltas_follow = not bits.flag()
+        non_ref_offset = bits.se()
         bits.se()
-        bits.se()
-        for _ in range(bits.ue()):
-            bits.se()
+        ref_frame_offsets = [bits.se() for _ in range(bits.ue())]
+    if frame_num_bits > MOST_COUNT_BITS or count_bits > MOST_COUNT_BITS or count_type > 2:
+        raise ValueError("an absurd picture order count")
     max_ref_frames, gaps_allowed = bits.ue(), bits.flag()
     shape += [bits.ue(), bits.ue()]
     frames_only = bits.flag()
@@ -97,6 +106,9 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         may_be_lossless=profile in LOSSLESS_PROFILES,
         max_ref_frames=max_ref_frames,
         shape=tuple(shape),
+        deltas_follow=deltas_follow,
+        non_ref_offset=non_ref_offset,
+        ref_frame_offsets=tuple(ref_frame_offsets),
     )
 
 
@@ -156,7 +168,7 @@ def sei_payloads(nal: bytes) -> list[tuple[int, bytes]]:
 
 
 class H264Scanner(NalScanner):
-    """Collect slice headers, parameter sets and SEI of length-prefixed H.264 packets. See `pictures.Scanner`."""
+    """Collect slice headers, parameter sets and SEI of H.264 packets. See `pictures.Scanner`."""
 
     set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     parse_configuration = staticmethod(parse_configuration)
@@ -166,7 +178,9 @@ class H264Scanner(NalScanner):
         self._slice_packet: list[int] = []
         self._slice_header: list[int] = []
         self._slice_head: list[bytes] = []
+        self._slice_epoch: list[int] = []
         self._recovery: set[int] = set()
+        self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: bytes | None = None
 
@@ -184,21 +198,21 @@ class H264Scanner(NalScanner):
                 self._slice_packet.append(number)
                 self._slice_header.append(header)
                 self._slice_head.append(unescape(head) if b"\0\0\3" in head else head)
+                self._slice_epoch.append(len(self._sets.epochs) - 1)
             elif kind == SEI:
                 self._meet_sei(data[start:end], number)
             elif kind == PARTITION_A:
                 raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
-            else:
+            elif kind in (SPS, PPS):
                 self._meet_set(data[start:end], number)
 
     def _meet_sei(self, nal: bytes, packet: int) -> None:
         for kind, payload in sei_payloads(nal):
             if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
-                self._recovery.add(packet)
-                if packet and payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
-                    raise BitstreamError(
-                        "missing_reference", f"packet {packet} says that pictures before it were cut out"
-                    )
+                if payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
+                    self._broken_links.add(packet)
+                if payload[0] & 0x40 or not packet:  # exact_match_flag
+                    self._recovery.add(packet)
             elif kind == USER_DATA_UNREGISTERED and (found := ENCODER_VERSION.search(payload)):
                 self._meet_encoder(found[1], nal, packet)
 
@@ -210,122 +224,224 @@ class H264Scanner(NalScanner):
             raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
 
     def _may_be_lossless(self) -> bool:
-        return any(isinstance(facts, Sps) and facts.may_be_lossless for facts in self._sets.facts.values())
+        return any(
+            isinstance(facts, Sps) and facts.may_be_lossless for epoch in self._sets.epochs for facts in epoch.values()
+        )
 
     def finish(self) -> Pictures:
         n = self._packets
-        packet = np.array(self._slice_packet, np.int64)
-        header = np.array(self._slice_header, np.int64)
-        slices = np.bincount(packet, minlength=n)
-        if n and not slices.all():
-            raise BitstreamError("damaged", f"packet {int(np.argmin(slices > 0))} holds no picture", damaged=True)
-        sequence, fields = self._parse_slices(header)
-        self._check_one_picture_a_packet(packet, fields)
+        slices = self._parse_slices()
+        packet = slices["packet"]
+        if not len(packet):
+            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+        count = np.bincount(packet, minlength=n)
+        first = np.minimum(np.searchsorted(packet, np.arange(n)), len(packet) - 1)  # each packet's first slice
+        facts = {name: np.where(count > 0, column[first], 0) for name, column in slices.items()}
+        continues, damaged = self._pair_fields(slices, facts, count)
+        damaged |= self._damage()
 
-        idr = np.bincount(packet[header & 31 == IDR], minlength=n) > 0
-        referenced = np.bincount(packet[header >> 5 & 3 != 0], minlength=n) > 0
-        inter = np.bincount(packet[~np.isin(fields["slice_type"], INTRA_SLICE_TYPES)], minlength=n) > 0
-        recovery = np.isin(np.arange(n), list(self._recovery)) & ~inter
+        same_field = slices["parity"] == facts["parity"][packet]
+        inter = np.bincount(packet[~np.isin(slices["slice_type"], INTRA_SLICE_TYPES) & same_field], minlength=n) > 0
+        idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
+        recovery = np.isin(np.arange(n), list(self._recovery)) & ~inter & (count > 0) & ~continues
         start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
+        referenced = np.bincount(packet[slices["referenced"] != 0], minlength=n) > 0
 
-        first = np.searchsorted(packet, np.arange(n))
-        self._check_frame_nums(sequence, fields["frame_num"][first], idr, referenced)
-        order = self._order_counts(sequence, fields["order_lsb"][first], idr, referenced)
+        picture = np.flatnonzero((count > 0) & ~continues)
+        order = np.zeros(n, np.int64)
+        order[picture] = self._order_counts(slices, facts, picture, idr[picture], referenced[picture])
         segment = segments(start)
         behind = np.maximum(segment, 0)
-        leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind])
-        starts = np.flatnonzero(start != NO_START).tolist()
-        self._check_sets(starts)
+        leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
+        leading |= continues & np.roll(leading, 1)
+        skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
+        damaged |= self._gaps(slices, facts, picture, start, referenced)
+        damaged |= (segment < 0) | (leading & ~skipped & np.isin(segment, list(self._broken_links)))
+
+        states, state = self._states(np.flatnonzero(start).tolist(), *self._lossless_sei())
+        shapes = {self._sequences[number].shape for number in np.unique(slices["sequence"]).tolist()}
+        chroma = {shape[0] for shape in shapes}
+        used = [self._sequences[number] for number in np.unique(slices["sequence"]).tolist()]
         return Pictures(
             start=start,
-            non_reference=~referenced,
+            non_reference=~referenced & (count > 0),
             leading=leading,
-            skipped=leading & (segment == 0),
-            field_coded=np.bincount(packet[fields["field"] != 0], minlength=n) > 0,
-            period=np.cumsum(idr),
+            skipped=skipped,
+            field_coded=(np.bincount(packet[slices["parity"] != 0], minlength=n) > 0),
+            continues=continues,
+            damaged=damaged,
+            period=np.cumsum(idr.astype(np.int64)),
             order=order,
-            preamble=self._preamble(starts, *self._encoder_sei),
-            inband_sets=bool(self._sets.differing()),
+            states=states,
+            state=state,
+            inband_sets=self._sets.differs,
             inner_start_codes=self._inner_start_codes,
-            chroma_format=sequence.shape[0],
-            max_ref_frames=sequence.max_ref_frames,
+            varying_shape=len(shapes) > 1,
+            chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            max_ref_frames=min(sequence.max_ref_frames for sequence in used),
         )
 
-    def _parse_slices(self, header: NDArray[np.int64]) -> tuple[Sps, Columns]:
-        """Return (the sequence's fields, slice header fields (7.3.3) up to the picture order count)."""
+    def _lossless_sei(self) -> list[bytes]:
+        return self._encoder_sei if self._may_be_lossless() else []
+
+    def _parse_slices(self) -> Columns:
+        """Return slice header fields (7.3.3) up to the picture order count, int64 [slices].
+
+        Slices whose parameter sets are missing are left out: no decoder can read them, their packets count as damaged.
+        parity: 0 a frame, 1 a top field, 2 a bottom field. sequence: which of `_sequences`.
+        """
+        header = np.array(self._slice_header, np.int64)
         bits = BitColumns(self._slice_head)
         first_mb, slice_type, pps_id = bits.ue(), bits.ue(), bits.ue()
-        sequence = self._sequence_of(np.unique(pps_id).tolist())
-        if sequence.separate_colour_planes:
-            bits.u(2)
-        frame_num = bits.u(sequence.frame_num_bits)
-        field_pic = np.zeros_like(first_mb) if sequence.frames_only else bits.u(1)
-        bits.u(1, where=field_pic != 0)
-        bits.ue(where=header & 31 == IDR)
-        order_lsb = bits.u(sequence.order_count_bits)
-        return sequence, {
+        sequence = self._sequences_of(np.array(self._slice_epoch, np.int64), pps_id)
+
+        def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
+            return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
+
+        bits.u(2 * of_sequence(lambda sps: sps.separate_colour_planes))
+        frame_num = bits.u(of_sequence(lambda sps: sps.frame_num_bits))
+        field_pic = bits.u(1, where=of_sequence(lambda sps: not sps.frames_only) != 0)
+        bottom = bits.u(1, where=field_pic != 0)
+        idr = header & 31 == IDR
+        bits.ue(where=idr)
+        order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits))
+        columns = {
+            "packet": np.array(self._slice_packet, np.int64),
             "first_mb": first_mb,
             "slice_type": slice_type,
             "frame_num": frame_num,
-            "field": field_pic,
+            "parity": field_pic * (1 + bottom),
             "order_lsb": order_lsb,
+            "idr": idr.astype(np.int64),
+            "referenced": (header >> 5 & 3 != 0).astype(np.int64),
+            "sequence": sequence,
+            "offset_for_ref": bits.se(where=of_sequence(lambda sps: sps.deltas_follow) != 0),
         }
+        readable = sequence >= 0
+        self._damaged |= set(columns["packet"][~readable].tolist())
+        return {name: column[readable] for name, column in columns.items()}
 
-    def _sequence_of(self, pps_ids: list[int]) -> Sps:
-        """Return the one kind of sequence that slices with these pic_parameter_set_ids belong to."""
-        kinds: list[Sps] = []
-        for pps in pps_ids:
-            sps_id = self._sets.facts.get((PPS, pps))
-            sps = self._sets.facts.get((SPS, sps_id)) if isinstance(sps_id, int) else None
-            if not isinstance(sps, Sps):
-                raise BitstreamError("parameter_sets", f"slices refer to PPS {pps}, which (or whose SPS) is missing")
-            kinds.append(sps)
-        if any(kind != kinds[0] for kind in kinds):
-            raise BitstreamError("parameter_sets", "slices belong to sequences of different shapes")
-        return kinds[0]
-
-    @staticmethod
-    def _check_one_picture_a_packet(packet: NDArray[np.int64], fields: Columns) -> None:
-        """Refuse packets that hold half a picture (one field) or two."""
-        first = fields["first_mb"] == 0
-        halves = np.where(fields["field"][first] != 0, 1, 2)
-        count = np.bincount(packet[first], weights=halves, minlength=int(packet.max(initial=-1)) + 1)
-        wrong = np.flatnonzero(count != 2)
-        if len(wrong):
-            number = int(wrong[0])
-            if count[number] == 1:
-                raise BitstreamError("field_coding", f"packet {number} holds a single field, not a whole picture")
-            if count[number] == 0:
-                raise BitstreamError("damaged", f"packet {number} lacks its first slice", damaged=True)
-            raise BitstreamError("packing", f"packet {number} holds more than one picture")
+    def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 where it or the PPS is missing."""
+        self._sequences: list[Sps] = []
+        pairs = np.stack([epoch, np.minimum(pps_id, MOST_PPS)])
+        unique, inverse = np.unique(pairs, axis=1, return_inverse=True)
+        numbers = []
+        for age, pps in unique.T.tolist():
+            facts = self._sets.epochs[age]
+            sps_id = facts.get((PPS, pps))
+            sps = facts.get((SPS, sps_id)) if isinstance(sps_id, int) else None
+            if isinstance(sps, Sps) and sps not in self._sequences:
+                self._sequences.append(sps)
+            numbers.append(self._sequences.index(sps) if isinstance(sps, Sps) else -1)
+        return np.array(numbers, np.int64)[inverse.reshape(-1)] if len(epoch) else np.zeros(0, np.int64)
 
     @staticmethod
-    def _check_frame_nums(
-        sequence: Sps, frame_num: NDArray[np.int64], idr: NDArray[np.bool_], referenced: NDArray[np.bool_]
-    ) -> None:
-        """Refuse streams with missing pictures: decoders conceal them from whatever they happen to have.
+    def _pair_fields(
+        slices: Columns, facts: Columns, count: NDArray[np.int64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return (continues, damaged), bool [packets]: packets that are second fields, and those with half a picture.
+
+        Two fields make a frame (7.4.1.2.4) when they follow each other with opposite parity, the same frame_num, and
+        both or none a reference, the second not IDR. Raises BitstreamError where a packet holds several pictures.
+        """
+        n = len(count)
+        begins = slices["first_mb"] == 0
+        halves = np.where(slices["parity"][begins] != 0, 1, 2)
+        held = np.bincount(slices["packet"][begins], weights=halves, minlength=n)
+        if (held > 2).any():
+            raise BitstreamError("packing", f"packet {int(np.argmax(held > 2))} holds more than one picture")
+        continues, damaged = np.zeros(n, np.bool_), (held == 0) & (count > 0)
+        single = np.flatnonzero(held == 1)
+        at = 0
+        while at < len(single):
+            this, after = int(single[at]), int(single[at]) + 1
+            paired = (
+                at + 1 < len(single)
+                and single[at + 1] == after
+                and facts["parity"][this] + facts["parity"][after] == TOP_AND_BOTTOM
+                and facts["frame_num"][this] == facts["frame_num"][after]
+                and not facts["idr"][after]
+                and facts["referenced"][this] == facts["referenced"][after]
+            )
+            (continues if paired else damaged)[after if paired else this] = True
+            at += 2 if paired else 1
+        return continues, damaged
+
+    def _gaps(
+        self,
+        slices: Columns,
+        facts: Columns,
+        picture: NDArray[np.int64],
+        start: NDArray[np.uint8],
+        referenced: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Return bool [packets]: pictures before which others are missing, which decoders conceal from what they have.
 
         frame_num is that of the reference picture before, or one more (7.4.3), unless the stream may leave gaps.
         """
-        if sequence.gaps_allowed or len(frame_num) < 2:
-            return
-        at = np.where(referenced, np.arange(len(frame_num)), 0)
-        before = np.maximum.accumulate(at)[:-1]
-        step = (frame_num[1:] - frame_num[before]) % (1 << sequence.frame_num_bits)
-        gaps = np.flatnonzero((step > 1) & ~idr[1:])
-        if len(gaps):
-            number = int(gaps[0]) + 1
-            raise BitstreamError(
-                "damaged", f"pictures are missing before packet {number} (frame_num jumps)", damaged=True
-            )
+        gaps = np.zeros(len(start), np.bool_)
+        begun = picture[picture >= _first(start)]
+        if len(begun) < 2:
+            return gaps
+        allowed = np.array([sequence.gaps_allowed for sequence in self._sequences])[facts["sequence"][begun]]
+        cycle = 1 << np.array([sequence.frame_num_bits for sequence in self._sequences])[facts["sequence"][begun]]
+        number = facts["frame_num"][begun]
+        before = np.maximum.accumulate(np.where(referenced[begun], np.arange(len(begun)), 0))[:-1]
+        step = (number[1:] - number[before]) % cycle[1:]
+        gaps[begun[1:]] = (step > 1) & (start[begun[1:]] != CLOSED_START) & ~allowed[1:]
+        return gaps
 
-    @staticmethod
     def _order_counts(
-        sequence: Sps, lsb: NDArray[np.int64], idr: NDArray[np.bool_], referenced: NDArray[np.bool_]
+        self,
+        slices: Columns,
+        facts: Columns,
+        picture: NDArray[np.int64],
+        idr: NDArray[np.bool_],
+        referenced: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
-        """Return int64 [n]: output order within a period (8.2.1), from each picture's first slice."""
-        if sequence.order_count_type == 2:  # 8.2.1.3: output order is decode order
+        """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
+        sequences = [self._sequences[number] for number in np.unique(facts["sequence"][picture]).tolist()]
+        kinds = {(sequence.order_count_type, sequence.order_count_bits) for sequence in sequences}
+        if len({kind for kind, _ in kinds}) > 1:
+            raise BitstreamError("output_order", "picture order count types change")
+        if sequences[0].order_count_type == 2:  # 8.2.1.3: output order is decode order
             return np.arange(len(idr), dtype=np.int64)
-        if sequence.order_count_type == 0:
-            return unwrap_order_counts(lsb, sequence.order_count_bits, idr, referenced)
-        raise BitstreamError("output_order", f"picture order count type {sequence.order_count_type} is not read yet")
+        if sequences[0].order_count_type == 1:
+            rows = (facts[name][picture].tolist() for name in ("frame_num", "offset_for_ref", "sequence"))
+            return _order_counts_of_type_1(self._sequences, zip(*rows, idr.tolist(), referenced.tolist(), strict=True))
+        order = np.zeros(len(idr), np.int64)
+        bits = np.array([sequence.order_count_bits for sequence in self._sequences])[facts["sequence"][picture]]
+        for number in np.unique(bits).tolist():  # sequences change at IDR pictures, where counting begins anew
+            part = bits == number
+            order[part] = unwrap_order_counts(facts["order_lsb"][picture][part], number, idr[part], referenced[part])
+        return order
+
+
+def _first(start: NDArray[np.uint8]) -> int:
+    """Return the number of the first start point; that of no packet where there is none."""
+    return int(np.argmax(start != NO_START)) if start.any() else len(start)
+
+
+def _order_counts_of_type_1(
+    sequences: list[Sps], pictures: Iterable[tuple[int, int, int, bool, bool]]
+) -> NDArray[np.int64]:
+    """Return picture order counts that follow frame_num (8.2.1.2).
+
+    pictures: (frame_num, delta_pic_order_cnt[0], number of the sequence, IDR, referenced) in decode order.
+    """
+    counts: list[int] = []
+    wraps = previous = 0
+    for frame_num, delta, number, idr, referenced in pictures:
+        sequence = sequences[number]
+        wraps = 0 if idr else wraps + (previous > frame_num)
+        previous = frame_num
+        cycle = sequence.ref_frame_offsets
+        absolute = (wraps << sequence.frame_num_bits) + frame_num if cycle else 0
+        absolute -= not referenced and absolute > 0
+        expected = 0
+        if absolute > 0:
+            whole, part = divmod(absolute - 1, len(cycle))
+            expected = whole * sum(cycle) + sum(cycle[: part + 1])
+        counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
+    return np.array(counts, np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
 from framedex.indexer.bitstream.colour import NO_COLOUR, parse_colour
 from framedex.indexer.bitstream.hevc_references import (
+    UNREADABLE,
     References,
     ReferenceSets,
-    first_missing_reference,
+    ReferringPicture,
+    missing_references,
     parse_reference_sets,
     parse_slice_references,
 )
@@ -34,6 +36,7 @@ RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_u
 VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
+NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
 NO_REFERENCES = References(short_term=(), long_term=())
 
 
@@ -59,6 +62,19 @@ class Pps:
     extra_bits: int
 
 
+NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headers:
+    """Slice header fields of n pictures: int64 [n], hidden bool [n]. position: where the references follow, in bits."""
+
+    sequence: NDArray[np.int64]
+    order_lsb: NDArray[np.int64]
+    hidden: NDArray[np.bool_]
+    position: NDArray[np.int64]
+
+
 def parse_sps(nal: bytes) -> tuple[int, Sps]:
     """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header bytes included. Raises ValueError."""
     bits = BitReader(unescape(nal[2:]))
@@ -73,6 +89,8 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         shape += [bits.ue() for _ in range(4)]
     shape += [bits.ue(), bits.ue()]
     order_count_bits = bits.ue() + 4
+    if order_count_bits > 16:
+        raise ValueError("an absurd picture order count")
     _skip_coding_tools(bits, sub_layers)
     references = parse_reference_sets(bits, order_count_bits)
     bits.u(2)
@@ -155,16 +173,20 @@ def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
 
 
 class HevcScanner(NalScanner):
-    """Collect slice headers and parameter sets of length-prefixed HEVC packets. See `pictures.Scanner`."""
+    """Collect slice headers and parameter sets of HEVC packets. See `pictures.Scanner`."""
 
     set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     parse_configuration = staticmethod(parse_configuration)
 
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
-        self._kinds: list[set[int]] = []
+        # A row a picture:
+        self._packet: list[int] = []
+        self._kind: list[int] = []
         self._layer: list[int] = []
-        self._heads: list[bytes] = []
+        self._head: list[bytes] = []
+        self._epoch: list[int] = []
+        self._ended = -1  # the packet that ended a coded video sequence
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -172,144 +194,164 @@ class HevcScanner(NalScanner):
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
-        kinds: set[int] = set()
-        firsts = 0
+        pictures, kinds = len(self._packet), 0
         for start, end in spans:
             if end - start < 3 or (data[start] & 1) << 5 | data[start + 1] >> 3:
                 continue  # nuh_layer_id above 0: other views and alpha, which base-layer decoders skip
             kind = data[start] >> 1 & 63
             if kind <= LAST_VCL:
-                kinds.add(kind)
+                kinds |= 1 << kind
                 if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
-                    firsts += 1
-                    head = data[start + 2 : min(end, start + 2 + HEADER_BYTES)]
-                    self._heads.append(unescape(head))
+                    self._packet.append(number)
+                    self._kind.append(kind)
                     self._layer.append((data[start + 1] & 7) - 1)
+                    self._head.append(unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)]))
+                    self._epoch.append(len(self._sets.epochs) - 1)
             elif kind in (END_OF_SEQUENCE, END_OF_BITSTREAM):
-                raise BitstreamError("end_of_sequence", f"packet {number} ends a coded video sequence")
-            else:
+                self._ended = number
+            elif kind in self.set_parsers:
                 self._meet_set(data[start:end], number)
-        if len(kinds) != 1 or firsts != 1:
-            self._refuse_packet(number, len(kinds), firsts)
-        self._kinds.append(kinds)
+        self._check_packet(number, len(self._packet) - pictures, kinds)
 
-    @staticmethod
-    def _refuse_packet(number: int, kinds: int, firsts: int) -> None:
-        if firsts > 1:
+    def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
+        """Judge a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
+        if kinds and 0 <= self._ended < number:
+            raise BitstreamError("end_of_sequence", f"packet {self._ended} ends a coded video sequence")
+        if pictures > 1:
             raise BitstreamError("packing", f"packet {number} holds more than one picture")
-        if kinds > 1:
-            raise BitstreamError("packing", f"packet {number} mixes picture types")
-        raise BitstreamError("damaged", f"packet {number} holds no complete picture", damaged=True)
+        if kinds and (not pictures or kinds & (kinds - 1)):
+            self._damaged.add(number)  # its first slice is missing, or it mixes picture types
 
     def finish(self) -> Pictures:
-        kind = np.array([next(iter(kinds)) for kinds in self._kinds], np.int64)
-        layer = np.array(self._layer, np.int64)
-        n = len(kind)
+        n = self._packets
+        if not self._packet:
+            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+        packet = np.array(self._packet, np.int64)
+        kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        kind[packet], layer[packet] = self._kind, self._layer
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         start = np.where(kind == CRA, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
         rasl = (kind == RASL_N) | (kind == RASL_R)
         segment = segments(start)
         behind = np.maximum(segment, 0)
+        first = int(np.argmax(irap)) if irap.any() else n
         # 8.1.3: a CRA picture that is first in the bitstream, and every BLA picture, drops its RASL pictures.
-        skipped = rasl & ((segment == 0) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < IDR_W_RADL)))
-        leading = rasl & ~skipped
+        dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < IDR_W_RADL)))
 
-        sequence, order_lsb, bits = self._parse_slices(kind, irap)
-        sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
-        leads = (kind >= RADL_N) & (kind <= RASL_R)
+        headers = self._parse_slices(kind[packet])
         resets = irap & (kind != CRA)
-        order = unwrap_order_counts(
-            order_lsb, sequence.order_count_bits, resets, (layer == 0) & ~leads & ~sublayer_non_reference
-        )
-        self._check_references(sequence, bits, kind, order, skipped)
-        starts = np.flatnonzero(irap).tolist()
-        self._check_sets(starts)
+        order[packet] = self._order_counts(headers, kind[packet], layer[packet], resets[packet])
+        missing = self._missing_references(headers, kind[packet], order[packet], dropped[packet])
+        damaged = self._damage() | (segment < 0)
+        damaged[packet[missing]] = True
+        hidden = np.zeros(n, np.bool_)
+        hidden[packet] = headers.hidden
+        states, state = self._states(np.flatnonzero(irap).tolist())
+        used = [self._sequences[number] for number in np.unique(headers.sequence[headers.sequence >= 0]).tolist()]
+        chroma = {sequence.shape[0] for sequence in used}
+        sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         return Pictures(
             start=start,
             non_reference=sublayer_non_reference & (layer == layer.max(initial=0)),
-            leading=leading | skipped,
-            skipped=skipped,
+            leading=rasl,
+            skipped=dropped | hidden | (segment < 0) | (kind == NO_PICTURE),
             field_coded=np.zeros(n, np.bool_),
+            continues=np.zeros(n, np.bool_),
+            damaged=damaged,
             period=np.cumsum(resets),
             order=order,
-            preamble=self._preamble(starts),
-            inband_sets=bool(self._sets.differing()),
+            states=states,
+            state=state,
+            inband_sets=self._sets.differs,
             inner_start_codes=self._inner_start_codes,
-            chroma_format=sequence.shape[0],
-            max_ref_frames=None,
+            varying_shape=len({sequence.shape for sequence in used}) > 1,
+            chroma_format=chroma.pop() if len(chroma) == 1 else None,
         )
 
-    def _check_references(
-        self,
-        sequence: Sps,
-        bits: BitColumns,
-        kind: NDArray[np.int64],
-        order: NDArray[np.int64],
-        skipped: NDArray[np.bool_],
-    ) -> None:
-        """Refuse streams with missing pictures: decoders drop every picture that refers to one."""
-        rows = zip(kind.tolist(), order.tolist(), skipped.tolist(), bits.position.tolist(), self._heads, strict=True)
-
-        def pictures() -> Iterator[tuple[int, bool, References | None]]:
-            for number, (unit, count, skip, position, head) in enumerate(rows):
-                anew = FIRST_IRAP <= unit <= IDR_N_LP
-                if skip or anew:
-                    yield count, anew, None if skip else NO_REFERENCES
-                    continue
-                reader = BitReader(head)
-                try:
-                    reader.u(position)
-                    yield count, anew, parse_slice_references(reader, sequence.references, count)
-                except ValueError as error:
-                    raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
-
-        missing = first_missing_reference(pictures(), sequence.order_count_bits)
-        if missing is not None:
-            raise BitstreamError(
-                "damaged",
-                f"pictures are missing before packet {missing[0]}: it refers to one that is not there",
-                damaged=True,
-            )
-
-    def _parse_slices(
-        self, kind: NDArray[np.int64], irap: NDArray[np.bool_]
-    ) -> tuple[Sps, NDArray[np.int64], BitColumns]:
-        """Return (the sequence's fields, low bits of the picture order count int64 [n], what follows in the headers).
-
-        IDR pictures have 0.
-        """
-        bits = BitColumns(self._heads)
+    def _parse_slices(self, kind: NDArray[np.int64]) -> Headers:
+        """Return slice header fields (7.3.6.1) up to the picture order count; IDR pictures have 0."""
+        bits = BitColumns(self._head)
+        irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         bits.u(1)
         no_output_of_prior = bits.u(1, where=irap)
         pps_id = bits.ue()
-        sequence, pictures = self._sets_of(np.unique(pps_id).tolist())
-        extra_bits = np.array([pictures[number].extra_bits for number in pps_id.tolist()], np.int64)
-        may_hide = np.array([pictures[number].output_flag_present for number in pps_id.tolist()], np.bool_)
-        bits.u(extra_bits)
+        sequence, pictures = self._sets_of(np.array(self._epoch, np.int64), pps_id)
+
+        def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
+            return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
+
+        bits.u(np.array([pps.extra_bits for pps in pictures], np.int64))
         bits.ue()
+        may_hide = np.array([pps.output_flag_present for pps in pictures], np.bool_)
         hidden = may_hide & (bits.u(1, where=may_hide) == 0)
-        if sequence.separate_colour_planes:
-            bits.u(2)
+        bits.u(2 * of_sequence(lambda sps: sps.separate_colour_planes))
         idr = (kind == IDR_W_RADL) | (kind == IDR_N_LP)
-        order_lsb = bits.u(sequence.order_count_bits, where=~idr)
-        if hidden.any():
-            raise BitstreamError("output_order", f"packet {int(np.argmax(hidden))} is marked as not to be output")
+        order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits), where=~idr)
         dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
         if dropping.any():
-            raise BitstreamError("output_order", f"packet {int(np.argmax(dropping))} drops pictures not yet output")
-        return sequence, order_lsb, bits
+            number = self._packet[int(np.argmax(dropping))]
+            raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
+        return Headers(sequence=sequence, order_lsb=order_lsb, hidden=hidden, position=bits.position)
 
-    def _sets_of(self, pps_ids: list[int]) -> tuple[Sps, dict[int, Pps]]:
-        """Return the one kind of sequence that slices with these slice_pic_parameter_set_ids belong to, and their PPSs."""
-        pictures: dict[int, Pps] = {}
-        kinds: set[Sps] = set()
-        for number in pps_ids:
-            pps = self._sets.facts.get((PPS, number))
-            sps = self._sets.facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
+    def _sets_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[Pps]]:
+        """Return for each picture the number in `_sequences` of its SPS, int64 [pictures], and its PPS.
+
+        Where one of them is missing, -1 and a PPS of no account: no decoder can read the picture, it counts as damaged.
+        """
+        self._sequences: list[Sps] = []
+        numbers, found = [], []
+        for row, (age, pps_number) in enumerate(zip(epoch.tolist(), pps_id.tolist(), strict=True)):
+            facts = self._sets.epochs[age]
+            pps = facts.get((PPS, pps_number))
+            sps = facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
             if not isinstance(pps, Pps) or not isinstance(sps, Sps):
-                raise BitstreamError("parameter_sets", f"slices refer to PPS {number}, which (or whose SPS) is missing")
-            pictures[number] = pps
-            kinds.add(sps)
-        if len(kinds) > 1:
-            raise BitstreamError("parameter_sets", "slices belong to sequences of different shapes")
-        return kinds.pop(), pictures
+                self._damaged.add(self._packet[row])
+                numbers.append(-1)
+                found.append(NO_PPS)
+                continue
+            if sps not in self._sequences:
+                self._sequences.append(sps)
+            numbers.append(self._sequences.index(sps))
+            found.append(pps)
+        if not self._sequences:
+            raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
+        return np.array(numbers, np.int64), found
+
+    def _order_counts(
+        self, headers: Headers, kind: NDArray[np.int64], layer: NDArray[np.int64], resets: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return picture order counts (8.3.1), int64 [pictures]."""
+        sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+        leads = (kind >= RADL_N) & (kind <= RASL_R)
+        anchors = (layer == 0) & ~leads & ~sublayer_non_reference
+        order = np.zeros(len(kind), np.int64)
+        bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
+        for number in np.unique(bits).tolist():  # sequences change at pictures where counting begins anew
+            part = bits == number
+            order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
+        return order
+
+    def _missing_references(
+        self, headers: Headers, kind: NDArray[np.int64], order: NDArray[np.int64], dropped: NDArray[np.bool_]
+    ) -> list[int]:
+        """Return the rows of pictures that refer to one that is not there: decoders make it up."""
+        columns = (kind, order, dropped, headers.position, headers.sequence)
+        rows = zip(*(column.tolist() for column in columns), self._head, strict=True)
+
+        def pictures() -> Iterator[ReferringPicture]:
+            for unit, count, drop, position, sequence, head in rows:
+                anew = FIRST_IRAP <= unit <= IDR_N_LP
+                sets = self._sequences[sequence].references
+                references: References | None = NO_REFERENCES
+                if drop or sequence < 0:
+                    references = None
+                elif not anew:
+                    reader = BitReader(head)
+                    try:
+                        reader.u(position)
+                        references = parse_slice_references(reader, sets, count)
+                    except ValueError:
+                        references = UNREADABLE
+                yield ReferringPicture(count, anew, references, 1 << sets.order_count_bits)
+
+        return missing_references(pictures())

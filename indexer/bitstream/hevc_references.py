@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from framedex.indexer.bitstream.bits import BitReader
 
@@ -96,6 +97,9 @@ class References:
     long_term: tuple[tuple[int, bool, bool], ...]
 
 
+UNREADABLE = References(short_term=(), long_term=())  # told apart by identity: a slice header that ends too early
+
+
 def parse_slice_references(bits: BitReader, sets: ReferenceSets, order_count: int) -> References:
     """Return a slice header's references, from short_term_ref_pic_set_sps_flag on (7.3.6.1). Raises ValueError."""
     if not bits.flag():
@@ -134,33 +138,47 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
     return tuple(found)
 
 
-def first_missing_reference(
-    pictures: Iterable[tuple[int, bool, References | None]], order_count_bits: int
-) -> tuple[int, int] | None:
-    """Return (picture, order count) of the first reference that is not there, or None.
-
-    pictures: in decode order, (picture order count, begins anew, references); None for references marks a picture that
-    decoders skip. A picture that begins anew (IDR, BLA) empties the buffer.
+class ReferringPicture(NamedTuple):
+    """A picture in decode order. A picture that begins anew (IDR, BLA) empties the buffer; one whose references are None
+    is skipped by decoders. cycle: how far order counts go before their low bits repeat.
     """
-    cycle = 1 << order_count_bits
+
+    order_count: int
+    begins_anew: bool
+    references: References | None
+    cycle: int
+
+
+def missing_references(pictures: Iterable[ReferringPicture]) -> list[int]:
+    """Return the numbers of the pictures that refer to one that is not there."""
+    missing: list[int] = []
     held: set[int] = set()
-    for number, (order_count, anew, references) in enumerate(pictures):
-        if anew:
+    for number, picture in enumerate(pictures):
+        if picture.begins_anew:
             held = set()
-        if references is None:
+        if picture.references is None:
             continue
-        keep: set[int] = set()
-        for delta, used in references.short_term:
-            wanted = order_count + delta
-            if wanted in held:
-                keep.add(wanted)
-            elif used:
-                return number, wanted
-        for value, whole, used in references.long_term:
-            matches = {count for count in held if (count if whole else count % cycle) == value}
-            if matches:
-                keep |= matches
-            elif used:
-                return number, value
-        held = keep | {order_count}
-    return None
+        keep, whole = _kept(picture, held)
+        if not whole:
+            missing.append(number)
+        held = keep | {picture.order_count}
+    return missing
+
+
+def _kept(picture: ReferringPicture, held: set[int]) -> tuple[set[int], bool]:
+    """Return the pictures that stay in the buffer (8.3.2), and whether every one that is used is there."""
+    assert picture.references is not None
+    keep: set[int] = set()
+    complete = picture.references is not UNREADABLE
+    for delta, used in picture.references.short_term:
+        wanted = picture.order_count + delta
+        if wanted in held:
+            keep.add(wanted)
+        elif used:
+            complete = False
+    for value, whole, used in picture.references.long_term:
+        matches = {count for count in held if (count if whole else count % picture.cycle) == value}
+        keep |= matches
+        if used and not matches:
+            complete = False
+    return keep, complete

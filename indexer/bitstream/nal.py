@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 Span = tuple[int, int]
 
@@ -66,63 +65,51 @@ def join_length_prefixed(nals: Iterable[bytes], length_size: int) -> bytes:
     return b"".join(len(nal).to_bytes(length_size, "big") + nal for nal in nals)
 
 
+def join_annex_b(nals: Iterable[bytes]) -> bytes:
+    """Return the units as one byte string with four-byte start codes (H.264 B.1)."""
+    return b"".join(b"\0" + START_CODE + nal for nal in nals)
+
+
 Key = tuple[int, int]  # (nal_unit_type, id)
+InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in the order in which a decoder may be given them
+
+MOST_EPOCHS = 10_000  # a stream that changes what slice headers mean more often is an attack
 
 
-@dataclass(slots=True)
 class ParameterSets:
-    """Parameter sets by (NAL type, id): what the configuration record holds, what packets carry, whether they agree.
+    """The parameter sets in force as a stream goes on: what the configuration record holds, what packets carry.
 
-    A decoder that starts in the middle must be in the state that the parameter sets before it made. It is when a set
-    keeps its content, or when every start point carries it anew. Sets that only some packets carry go into the
-    preamble. `facts` are what slice headers and picture sizes depend on; those must never change.
+    A decoder that starts in the middle must be in the state that the parameter sets before it made. `facts` are what
+    slice headers and picture sizes depend on; `epochs` holds them anew after each change.
     """
 
-    configured: dict[Key, bytes] = field(default_factory=dict)
-    inband: dict[Key, bytes] = field(default_factory=dict)
-    facts: dict[Key, object] = field(default_factory=dict)
-    carriers: dict[Key, list[int]] = field(default_factory=dict)
-    rewritten: dict[Key, int] = field(default_factory=dict)
-    resized: dict[Key, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._configured: dict[Key, bytes] = {}
+        self._inband: dict[Key, bytes] = {}
+        self.epochs: list[dict[Key, object]] = [{}]
+        self.in_force: InForce = ()  # in-band sets that the configuration record does not hold just so
+        self.differs = False  # some in-band set changes, or differs from the record's
 
     def configure(self, key: Key, nal: bytes, facts: object) -> None:
         """Note a set of the configuration record."""
-        self.configured.setdefault(key, nal.rstrip(b"\0"))
-        self.facts.setdefault(key, facts)
+        if key not in self._configured:
+            self._configured[key] = nal.rstrip(b"\0")
+            self.epochs[0][key] = facts
 
-    def meet(self, key: Key, nal: bytes, facts: object, packet: int) -> None:
-        """Note a set that a packet carries."""
+    def is_known(self, key: Key, nal: bytes) -> bool:
+        """Return whether the set in force under this key has this content already."""
+        return self._inband.get(key, self._configured.get(key)) == nal.rstrip(b"\0")
+
+    def meet(self, key: Key, nal: bytes, facts: object) -> None:
+        """Note a set that a packet carries. Raises ValueError where sets change without end."""
         nal = nal.rstrip(b"\0")
-        first = key not in self.inband
-        if self.inband.setdefault(key, nal) != nal:
-            self.rewritten.setdefault(key, packet)
-        if first:
-            self.facts[key] = facts  # packets are decoded with in-band sets, which replace those of the record
-        elif self.facts[key] != facts:
-            self.resized.setdefault(key, packet)
-        self.carriers.setdefault(key, []).append(packet)
-
-    def changed(self, starts: Iterable[int]) -> tuple[Key, int] | None:
-        """Return the first (key, packet) at which a set changes in a way that some start would not see, or None."""
-        every = set(starts)
-        for key, packet in sorted(self.resized.items(), key=lambda item: item[1]):
-            return key, packet
-        for key in self.differing():
-            if not every <= set(self.carriers[key]):
-                return key, self.rewritten.get(key, self.carriers[key][0])
-        return None
-
-    def differing(self) -> list[Key]:
-        """Return the in-band sets whose content changes or differs from the record's."""
-        return [
-            key for key, nal in self.inband.items() if key in self.rewritten or self.configured.get(key, nal) != nal
-        ]
-
-    def missing_at(self, starts: Iterable[int]) -> list[bytes]:
-        """Return the in-band sets that a decoder starting late would lack: not configured, not at every start."""
-        every = set(starts)
-        return [
-            nal
-            for key, nal in sorted(self.inband.items())
-            if key not in self.configured and not every <= set(self.carriers[key])
-        ]
+        before = self._inband.get(key, self._configured.get(key))
+        self.differs |= before not in (None, nal)
+        self._inband[key] = nal
+        if before == nal:
+            return
+        self.in_force = tuple(item for item in sorted(self._inband.items()) if self._configured.get(item[0]) != item[1])
+        if self.epochs[-1].get(key) != facts:
+            if len(self.epochs) >= MOST_EPOCHS:
+                raise ValueError(f"parameter sets change more than {MOST_EPOCHS} times")
+            self.epochs.append(self.epochs[-1] | {key: facts})
