@@ -68,6 +68,10 @@ class PolicyError(FramedexError):
     """A sampling policy or a clip request is malformed or asks for what does not exist."""
 
 
+class DamageError(PolicyError):
+    """A clip wants frames of a damaged GOP."""
+
+
 class StaleError(FramedexError):
     """A source changed after it was indexed."""
 

@@ -32,7 +32,7 @@ from framedex.indexer.parts import (
     write_json_aside,
     write_part,
 )
-from framedex.indexer.probe import Row, no_frames, probe_medium
+from framedex.indexer.probe import ProbeTask, Row, Streams, no_frames, probe_medium
 from framedex.indexer.schema import (
     DELTA_COLUMNS,
     FAILED,
@@ -46,6 +46,18 @@ from framedex.indexer.schema import (
     VIDEOS,
 )
 
+KNOWN_COLUMNS = (
+    "uri",
+    "status",
+    "error_kind",
+    "error_message",
+    "probed_by",
+    "size_bytes",
+    "mtime_ns",
+    "fingerprint",
+    "video_streams",
+    "hashed",
+)
 FLUSH_PACKETS, FLUSH_MEDIA, FLUSH_SECONDS = 2_000_000, 2_000, 30.0
 
 
@@ -61,6 +73,8 @@ class IndexOptions:
     out: Path
     root: str | None = None
     label_from_parent: bool = False
+    streams: Streams = "best"
+    verify: bool = False
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     timeout_seconds: float | None = 600.0
     on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -68,13 +82,13 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a run has to do: the mentions of media, and which uris to probe, with their paths."""
+    """What a run has to do: the mentions of media, which uris to probe, with their paths, and what stays refused."""
 
     root: str
     listed: list[Listed]
     probe: dict[str, str]
     unchanged: int
-    still_refused: list[Row]
+    problems: list[Row]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,7 +117,7 @@ class IndexReport:
 
 def plan_work(options: IndexOptions) -> Work:
     """Find the media and compare them with what an index at `out` already holds. Writes nothing."""
-    known: dict[str, dict[str, Any]] = {}
+    known: dict[str, list[Row]] = {}
     root = options.root and os.path.abspath(options.root)
     if (options.out / HEADER).exists():
         index = Index(options.out)
@@ -116,8 +130,8 @@ def plan_work(options: IndexOptions) -> Work:
                 remedy="leave out --root, or write a new index",
             )
         root = index.root
-        columns = ["uri", "status", "error_kind", "error_message", "probed_by", "size_bytes", "mtime_ns", "fingerprint"]
-        known = {row["uri"]: row for row in index.videos.select(columns).to_pylist()}
+        for row in index.videos.select(list(KNOWN_COLUMNS)).to_pylist():
+            known.setdefault(row["uri"], []).append(row)
     elif options.out.exists() and (not options.out.is_dir() or _holds_something(options.out)):
         raise OutputError(
             "the output folder holds something else than an index",
@@ -127,23 +141,27 @@ def plan_work(options: IndexOptions) -> Work:
     listed = discover(options.sources, root=options.root, label_from_parent=options.label_from_parent)
     root = root or default_root(options.sources)
     paths = {relative_uri(item.path, root): item.path for item in listed}
-    probe = {uri: path for uri, path in paths.items() if not _is_unchanged(path, known.get(uri))}
-    refused = [known[uri] for uri in paths if uri not in probe and known[uri]["status"] == REFUSED]
-    return Work(root=root, listed=listed, probe=probe, unchanged=len(paths) - len(probe), still_refused=refused)
+    probe = {uri: path for uri, path in paths.items() if not _is_done(path, known.get(uri, []), options)}
+    refused = [row for uri in paths if uri not in probe for row in known[uri] if row["status"] == REFUSED]
+    return Work(root=root, listed=listed, probe=probe, unchanged=len(paths) - len(probe), problems=refused)
 
 
 def _holds_something(folder: Path) -> bool:
     return any(path.name != ".lock" and not path.name.startswith(ASIDE) for path in folder.iterdir())
 
 
-def _is_unchanged(path: str, known: dict[str, Any] | None) -> bool:
-    """Return whether a known row still describes the file.
+def _is_done(path: str, known: list[Row], options: IndexOptions) -> bool:
+    """Return whether known rows still describe the file, and all that is asked of it.
 
     Failed media are always probed again, refused ones by another version of framedex, which may cover them.
     """
-    if known is None or known["status"] == FAILED:
+    if not known or any(row["status"] == FAILED for row in known):
         return False
-    if known["status"] == REFUSED and known["probed_by"] != __version__:
+    if any(row["status"] == REFUSED and row["probed_by"] != __version__ for row in known):
+        return False
+    if options.streams == "all" and len(known) < (known[0]["video_streams"] or 1):
+        return False
+    if options.verify and any(row["status"] == OK and not row["hashed"] for row in known):
         return False
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -152,9 +170,9 @@ def _is_unchanged(path: str, known: dict[str, Any] | None) -> bool:
     try:
         return is_same_file(
             descriptor,
-            size_bytes=known["size_bytes"],
-            mtime_ns=known["mtime_ns"],
-            expected=known["fingerprint"],
+            size_bytes=known[0]["size_bytes"],
+            mtime_ns=known[0]["mtime_ns"],
+            expected=known[0]["fingerprint"],
         )
     finally:
         os.close(descriptor)
@@ -176,21 +194,21 @@ def build_index(options: IndexOptions) -> IndexReport:
             write_json_aside(options.out / HEADER, header | {"libraries": library_versions()})
         write_part(options.out / LISTING_NAME, listing, version=SCHEMA_VERSION)
         report = IndexReport(out=options.out, root=work.root, unchanged=work.unchanged)
-        for row in work.still_refused:
+        for row in work.problems:
             report.count(row)
         parts = PartPairs(options.out)
         uris = list(work.probe)
         outcomes = run_local(
             probe_medium,
-            [work.probe[uri] for uri in uris],
+            [ProbeTask(path=work.probe[uri], streams=options.streams, verify=options.verify) for uri in uris],
             workers=max(1, min(options.workers, len(uris))),
             timeout_seconds=options.timeout_seconds,
         )
         try:
             for number, (uri, outcome) in enumerate(zip(uris, outcomes if uris else [], strict=True), 1):
-                video, frames = _rows(uri, outcome)
-                parts.add(video, frames)
-                report.count(video)
+                for video, frames in _rows(uri, outcome):
+                    parts.add(video, frames)
+                    report.count(video)
                 options.on_progress(number, len(uris))
         finally:
             parts.flush()
@@ -210,15 +228,13 @@ def _exclusive(folder: Path) -> Iterator[None]:
         yield
 
 
-def _rows(uri: str, outcome: Outcome[str, tuple[Row, Row]]) -> tuple[Row, Row]:
-    """Return the rows of a probed medium, or those of a failure where the probe itself died."""
-    if outcome.result is not None:
-        video, frames = outcome.result
-    else:
-        video = {"stream_index": -1, "status": FAILED, "error_kind": outcome.kind, "error_message": outcome.message}
-        frames = no_frames()
-    identity = {"media_id": media_id(uri), "uri": uri, "probed_by": __version__}
-    return video | identity, frames | {"media_id": identity["media_id"]}
+def _rows(uri: str, outcome: Outcome[ProbeTask, list[tuple[Row, Row]]]) -> Iterator[tuple[Row, Row]]:
+    """Yield the rows of a probed file, or those of a failure where the probe itself died."""
+    died = {"stream_index": -1, "status": FAILED, "error_kind": outcome.kind, "error_message": outcome.message}
+    for video, frames in outcome.result or [(died, no_frames())]:
+        stream = None if video.pop("best_stream", True) else video["stream_index"]
+        identity = {"media_id": media_id(uri, stream), "uri": uri, "probed_by": __version__}
+        yield video | identity, frames | {"media_id": identity["media_id"]}
 
 
 class PartPairs:
@@ -240,7 +256,7 @@ class PartPairs:
         """Take one medium; write a pair of parts when enough has gathered."""
         self._videos.append(video)
         self._frames.append(frames)
-        self._packets += len(frames["pts"])
+        self._packets += len(frames["size"])
         waited = time.monotonic() - self._since
         if self._packets >= FLUSH_PACKETS or len(self._videos) >= FLUSH_MEDIA or waited >= FLUSH_SECONDS:
             self.flush()
@@ -263,11 +279,11 @@ class PartPairs:
         group: list[Row] = []
         packets = 0
         for row in self._frames:
-            if group and packets + len(row["pts"]) > FRAMES_PER_ROW_GROUP:
+            if group and packets + len(row["size"]) > FRAMES_PER_ROW_GROUP:
                 yield group
                 group, packets = [], 0
             group.append(row)
-            packets += len(row["pts"])
+            packets += len(row["size"])
         yield group
 
 

@@ -13,6 +13,7 @@ import click
 
 from framedex.indexer.build import IndexOptions, IndexReport, build_index, plan_work
 from framedex.indexer.index import Index
+from framedex.indexer.probe import Streams
 from framedex.progress import progress
 
 TABLE_ROWS = 20
@@ -39,6 +40,18 @@ Example:
 )
 @click.option(
     "--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder."
+)
+@click.option(
+    "--streams",
+    type=click.Choice(["best", "all"]),
+    default="best",
+    show_default=True,
+    help="Which video streams of a file become media; cover art never counts.",
+)
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Decode every frame, too: stores its hash, flags damage that only decoding shows.",
 )
 @click.option(
     "--workers",
@@ -69,6 +82,8 @@ def index(
     out: Path,
     root: str | None,
     label_from: str | None,
+    streams: Streams,
+    verify: bool,
     workers: int,
     timeout: float,
     max_failures: int,
@@ -89,6 +104,8 @@ def index(
             out=out,
             root=root,
             label_from_parent=label_from == "parent",
+            streams=streams,
+            verify=verify,
             workers=workers,
             timeout_seconds=timeout,
             on_progress=show,

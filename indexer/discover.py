@@ -87,9 +87,13 @@ class Listed:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def media_id(uri: str) -> str:
-    """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri."""
-    return hashlib.blake2b(uri.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+def media_id(uri: str, stream: int | None = None) -> str:
+    """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri.
+
+    stream: the number of a video stream that is not its file's best one; it goes into the hash.
+    """
+    name = uri if stream is None else f"{uri}#{stream}"
+    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def relative_uri(path: str, root: str) -> str:

@@ -1,4 +1,4 @@
-"""Probe one medium: demux every packet with PyAV, look into each, and return its rows of `videos` and `frames`."""
+"""Probe one file: open it safely, choose its video streams, and return their rows of `videos` and `frames`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import av
 import av.container
@@ -16,43 +16,86 @@ import av.logging
 import av.stream
 import av.video.stream
 import numpy as np
+from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.h264 import H264Scanner
-from framedex.indexer.bitstream.hevc import HevcScanner
-from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanner
-from framedex.indexer.containers import TruncatedError, check_whole, media_edits
+from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
+from framedex.indexer.bitstream.registry import scanner_for
+from framedex.indexer.containers import TruncatedError, check_whole
+from framedex.indexer.decoding import compare, decode_all
+from framedex.indexer.demux import Demuxed, demux
+from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
+from framedex.indexer.opening import open_container
 from framedex.indexer.schema import FAILED, OK, REFUSED
-from framedex.indexer.timeline import HIDDEN, NO_PTS, SKIPPED, check_order, check_reorder_depth, packet_flags, summarise
+from framedex.indexer.timeline import (
+    CLOSED,
+    COUNTED,
+    DAMAGED,
+    DEALT,
+    NO_PTS,
+    START,
+    UNSHOWN,
+    Flags,
+    Pts,
+    check_reorder_depth,
+    packet_flags,
+    presentation_order,
+    settle_timestamps,
+    summarise,
+)
 
 Row = dict[str, Any]
+Depth = Literal["auto", "packets", "tables"]
+Streams = Literal["best", "all"]
 
-SCANNERS: dict[str, type[H264Scanner] | type[HevcScanner]] = {"h264": H264Scanner, "hevc": HevcScanner}
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
-PAYLOAD_OFFSETS = (0, 4)  # from packet.pos to the payload: ISO BMFF, Matroska SimpleBlock (one-byte track number)
+# Containers that state no presentation timestamps; libavformat makes some up.
+TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "h263", "mjpeg", "obu", "dv"})
+# Decoders that learn from the stream how many pictures to hold back, and drop some where it says too little.
+REORDERING = frozenset({"h264", "hevc"})
 COLOR_RANGES = {1: "limited", 2: "full"}  # AVColorRange
+FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
 
 
-def probe_medium(path: str) -> tuple[Row, Row]:
-    """Return the (videos, frames) columns of one medium, without its identity; never raises for a bad medium.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeTask:
+    """A file and how to probe it. streams: `best` or `all`; cover art never counts. verify: decode every frame, too."""
+
+    path: str
+    streams: Streams = "best"
+    verify: bool = False
+
+
+def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
+    """Return the (videos, frames) columns of each chosen stream of a file, without identity; never raises for a bad file.
 
     What cannot be used becomes a row with status `failed` or `refused`, a kind and a reason, and empty packet lists.
     """
     av.logging.set_level(None)
-    video: Row = {"stream_index": -1}
-    frames = no_frames()
+    file: Row = {"stream_index": -1, "best_stream": True}
     try:
-        with _open_file(path, video) as descriptor:
-            frames = _probe(path, descriptor, video)
-        video["status"] = OK
+        with _open_file(task.path, file) as descriptor, _open_container(task.path) as container:
+            name = container.format.name
+            file["container"] = CONTAINERS.get(name, name)
+            _describe_audio(container, file)
+            streams = _video_streams(container, file)
+            chosen = streams if task.streams == "all" else streams[:1]
+            rows = [
+                _probe_stream(task, stream, descriptor, file | {"best_stream": not n})
+                for n, stream in enumerate(chosen)
+            ]
+        return rows
     except MediaError as error:
-        video |= {
-            "status": REFUSED if error.refused else FAILED,
-            "error_kind": error.kind,
-            "error_message": error.what,
-        }
-    return video, frames
+        return [(file | _problem(error), no_frames())]
+
+
+def _problem(error: MediaError) -> Row:
+    return {
+        "status": REFUSED if error.refused else FAILED,
+        "error_kind": error.kind,
+        "error_message": error.what,
+    }
 
 
 def no_frames() -> Row:
@@ -88,35 +131,39 @@ def _open_file(path: str, video: Row) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _probe(path: str, descriptor: int, video: Row) -> Row:
+def _open_container(path: str) -> av.container.InputContainer:
     try:
-        # Only local files: a playlist or a reference inside the file must not reach the network.
-        # The file: prefix keeps names with a colon from being read as a protocol.
-        container = av.open(f"file:{path}", metadata_errors="replace", options={"protocol_whitelist": "file"})
+        return open_container(path)
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise MediaError("not_media", f"not a video, or damaged at its start: {_reason(error)}") from error
-    with container:
-        name = container.format.name
-        video["container"] = CONTAINERS.get(name, name)
-        stream = _best_video_stream(container)
-        _describe_stream(stream, video)
-        _describe_audio(container, video)
-        _check_supported(path, stream, video)
-        return _probe_packets(container, stream, descriptor, video)
 
 
 def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _best_video_stream(container: av.container.InputContainer) -> av.video.stream.VideoStream:
-    """Return libavformat's choice among the video streams, cover art left out."""
+def _video_streams(container: av.container.InputContainer, file: Row) -> list[av.video.stream.VideoStream]:
+    """Return the video streams, libavformat's choice first, cover art left out."""
     cover = av.stream.Disposition.attached_pic
     videos = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not videos:
         raise MediaError("no_video", "there is no video stream")
+    file["video_streams"] = len(videos)
     best = container.streams.best("video")
-    return next((stream for stream in videos if stream is best), videos[0])
+    return sorted(videos, key=lambda stream: (stream is not best, stream.index))
+
+
+def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> tuple[Row, Row]:
+    try:
+        _describe_stream(stream, video)
+        frames = _probe_packets(task, stream, descriptor, video)
+        video["rotation_degrees"] = _rotation(task.path, stream.index)
+        return video | {"status": OK}, frames
+    except BitstreamError as error:
+        problem = MediaError(error.kind, str(error), refused=not error.damaged)
+    except MediaError as error:
+        problem = error
+    return video | _problem(problem), no_frames()
 
 
 def _describe_stream(stream: av.video.stream.VideoStream, video: Row) -> None:
@@ -124,11 +171,14 @@ def _describe_stream(stream: av.video.stream.VideoStream, video: Row) -> None:
     aspect = stream.sample_aspect_ratio
     video |= {
         "stream_index": stream.index,
-        "codec": context.name,
+        "codec": context.codec.canonical_name,
+        "codec_tag": _codec_tag(context),
+        "bits_per_coded_sample": context.bits_per_coded_sample,
         "profile": context.profile,
         "pixel_format": context.pix_fmt,
         "width": context.width,
         "height": context.height,
+        "field_order": FIELD_ORDERS.get(int(context.field_order)),
         "sample_aspect_ratio": float(aspect) if aspect else None,
         "color_range": COLOR_RANGES.get(int(context.color_range)),
         "color_matrix": int(context.colorspace),
@@ -139,6 +189,14 @@ def _describe_stream(stream: av.video.stream.VideoStream, video: Row) -> None:
         "extradata": context.extradata,
         "reorder_depth": context.reorder_depth,
     }
+
+
+def _codec_tag(context: VideoCodecContext) -> str | None:
+    try:
+        tag = context.codec_tag
+    except UnicodeDecodeError:
+        return None
+    return tag if tag.isprintable() else None
 
 
 def _describe_audio(container: av.container.InputContainer, video: Row) -> None:
@@ -157,125 +215,121 @@ def _describe_audio(container: av.container.InputContainer, video: Row) -> None:
     }
 
 
-def _check_supported(path: str, stream: av.video.stream.VideoStream, video: Row) -> None:
-    """Raise for what is truncated, or not covered yet."""
-    if video["container"] not in CONTAINERS.values():
-        raise MediaError(
-            "container", f"container {video['container']!r} is not covered yet (MP4, MOV, MKV are)", refused=True
-        )
-    try:
-        check_whole(path, video["container"])
-        edits = media_edits(path).get(stream.id, 0) if video["container"] == "mp4" else 0
-    except TruncatedError as error:
-        raise MediaError("truncated", f"the file is truncated: {error}") from error
-    if video["codec"] not in SCANNERS:
-        raise MediaError("codec", f"codec {video['codec']!r} is not covered yet (H.264 and HEVC are)", refused=True)
-    if edits > 1:
-        raise MediaError("edit_list", f"the edit list shows {edits} pieces of the media; one is covered", refused=True)
-
-
-def _probe_packets(
-    container: av.container.InputContainer, stream: av.video.stream.VideoStream, descriptor: int, video: Row
-) -> Row:
+def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row:
     """Demux and scan every packet; fill the summary columns of `video` and return the `frames` columns."""
-    pts: list[int] = []
-    offsets: list[int] = []
-    sizes: list[int] = []
-    hidden: list[bool] = []
-    end_pts = NO_PTS
-    last_duration = 0
-    configuration = stream.codec_context.extradata or b""
-    try:
-        scanner: Scanner = SCANNERS[video["codec"]](configuration)
-        for packet in _packets(container, stream):
-            data = bytes(packet)
-            if packet.is_corrupt:
-                raise MediaError("damaged", f"packet {len(pts)} is marked corrupt (a truncated file?)")
-            if packet.has_sidedata("encryption_info"):
-                raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
-            if packet.has_sidedata("new_extradata"):
-                raise BitstreamError("parameter_sets", f"packet {len(pts)} switches the configuration record")
-            scanner.feed(data)
-            offsets.append(_payload_offset(packet, data, descriptor, len(pts)))
-            sizes.append(len(data))
-            hidden.append(packet.is_discard)
-            pts.append(NO_PTS if packet.pts is None else packet.pts)
-            if not packet.is_discard and pts[-1] >= end_pts:
-                end_pts, last_duration = pts[-1], packet.duration or 0
-        if not pts:
-            raise MediaError("empty", "the video stream has no packets")
-        rows = _finish(scanner.finish(), pts, offsets, sizes, hidden, last_duration, stream, video)
-        video["rotation_degrees"] = _rotation(container, stream)
-        return rows
-    except BitstreamError as error:
-        raise MediaError(error.kind, str(error), refused=not error.damaged) from error
-    except (av.error.FFmpegError, IndexError) as error:  # damage can make demux() raise IndexError
-        raise MediaError("damaged", f"demuxing stopped at packet {len(pts)}: {_reason(error)}") from error
+    codec = stream.codec_context.codec
+    scanner = scanner_for(codec.canonical_name, codec.intra_only)(stream.codec_context.extradata or b"")
+    # A container of its own for each stream: demuxing one consumes the others.
+    with _open_container(task.path) as container:
+        found = container.streams[stream.index]
+        assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
+        demuxed = demux(container, found, descriptor, scanner)
+    pictures = scanner.finish()
+    flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+    wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
+    if len(wrong):
+        raise BitstreamError("parameter_sets", f"packet {wrong[0]} changes the configuration, and is no closed start")
+    pts, source = settle_timestamps(
+        demuxed.pts,
+        demuxed.dts,
+        demuxed.duration,
+        flags,
+        pictures,
+        stated=video["container"] not in TIMELESS,
+    )
+    truncation = _truncation(task.path, video["container"])
+    pictures.damaged[demuxed.broken] = True
+    if demuxed.offset is None:  # libavformat's parsers hand the mark of lost transport packets to the picture before
+        pictures.damaged[1:][demuxed.broken[:-1]] = True
+    pictures.damaged[-1] |= truncation is not None
+    flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+    _check(video, flags, pictures)
+    md5 = None
+    # Decoding shows what parsing cannot: damage inside of pictures, and an order that no timestamp confirms.
+    unconfirmed = source in (DEALT, COUNTED) and video["codec"] in REORDERING
+    if task.verify or pictures.damaged.any() or unconfirmed:
+        decoded = decode_all(task.path, stream.index, len(flags))
+        pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
+        flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+        _check(video, flags, pictures)
+        md5 = [
+            digest if flag & UNSHOWN == 0 else None for digest, flag in zip(decoded.md5, flags.tolist(), strict=True)
+        ]
+    video |= {"depth": "packets", "pts_source": source, "hashed": task.verify}
+    _summarise(video, demuxed, pictures, pts, flags, truncation)
+    return _frames_row(demuxed, pictures, pts, flags) | {"md5": md5 if task.verify else None}
 
 
-def _packets(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Iterator[av.Packet[Any]]:
-    for packet in container.demux(stream):
-        if packet.size:
-            yield packet
-        elif packet.dts is not None:
-            raise BitstreamError("zero_size", "the stream has packets without data")
+def _truncation(path: str, container: str) -> str | None:
+    """Return what is cut off at the file's end, or None."""
+    if container in CONTAINERS.values():
+        try:
+            check_whole(path, container)
+        except TruncatedError as error:
+            return str(error)
+    elif container in ENDINGS:
+        with open(path, "rb") as file:
+            return ENDINGS[container](file, os.fstat(file.fileno()).st_size)
+    return None
 
 
-def _payload_offset(packet: av.Packet[Any], data: bytes, descriptor: int, number: int) -> int:
-    """Return where the file holds exactly the packet's bytes; refuse when that is not found."""
-    if packet.pos is not None and packet.pos >= 0:
-        for delta in PAYLOAD_OFFSETS:
-            if os.pread(descriptor, len(data), packet.pos + delta) == data:
-                return packet.pos + delta
-    raise BitstreamError("not_addressable", f"the bytes of packet {number} are not one range of the file")
-
-
-def _finish(
-    pictures: Pictures,
-    pts_list: list[int],
-    offsets: list[int],
-    sizes: list[int],
-    hidden: list[bool],
-    last_duration: int,
-    stream: av.video.stream.VideoStream,
-    video: Row,
-) -> Row:
-    if len(set(offsets)) != len(offsets):
-        raise BitstreamError("edit_list", "the edit list shows some packets more than once")
-    pts = np.array(pts_list, np.int64)
-    flags = packet_flags(pictures, np.array(hidden, np.bool_))
-    check_order(pts, flags, pictures)
-    check_reorder_depth(flags, pictures, stream.codec_context.reorder_depth)
-    if not np.any((flags & (HIDDEN | SKIPPED)) == 0):
+def _check(video: Row, flags: Flags, pictures: Pictures) -> None:
+    """Raise for a stream of which no frame can be had."""
+    if not (flags & START).any():
+        raise BitstreamError("no_start", "the stream has no picture where decoding may start")
+    shown = flags[(flags & UNSHOWN) == 0]
+    if not len(shown):
         raise MediaError("empty", "the video stream presents no frame")
-    assert stream.time_base is not None  # demuxed video streams always have one
-    summary = summarise(pts, flags, last_duration=last_duration, time_base_seconds=float(stream.time_base))
+    if (shown & DAMAGED).all():
+        raise MediaError("damaged", "every GOP is damaged")
+    if video["codec"] in REORDERING:
+        check_reorder_depth(flags, pictures, video["reorder_depth"])
+
+
+def _summarise(
+    video: Row, demuxed: Demuxed, pictures: Pictures, pts: Pts, flags: Flags, truncation: str | None
+) -> None:
+    shown = np.flatnonzero((flags & UNSHOWN) == 0)
+    last = shown[np.argmax(pts[shown])]
+    time_base_seconds = video["time_base_num"] / video["time_base_den"]
+    summary = summarise(pts, flags, last_duration=int(demuxed.duration[last]), time_base_seconds=time_base_seconds)
     video |= asdict(summary)
     video |= {
         "packet_count": len(pts),
-        "byte_addressable": True,
-        "preamble": pictures.preamble,
+        "byte_addressable": demuxed.offset is not None,
+        "states": list(pictures.states),
         "inband_parameter_sets": pictures.inband_sets,
         "inner_start_codes": pictures.inner_start_codes,
+        "varying_shape": pictures.varying_shape,
         "chroma_format": pictures.chroma_format,
         "max_ref_frames": pictures.max_ref_frames,
         "field_coded": bool(pictures.field_coded.any()),
     }
+    if summary.damaged_gop_count:
+        video["error_kind"] = "truncated" if truncation else "damaged"
+        video["error_message"] = f"{summary.damaged_gop_count} of {summary.keyframe_count} GOPs are damaged" + (
+            f"; the file is truncated: {truncation}" if truncation else ""
+        )
+
+
+def _frames_row(demuxed: Demuxed, pictures: Pictures, pts: Pts, flags: Flags) -> Row:
+    state = pictures.state[(flags & START) != 0]
     return {
-        "pts": [None if value == NO_PTS else value for value in pts_list],
-        "offset": offsets,
-        "size": sizes,
+        "pts": np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
+        "offset": demuxed.offset,
+        "size": demuxed.size,
         "flags": flags,
+        "start_state": state if state.any() else None,
     }
 
 
-def _rotation(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> int:
+def _rotation(path: str, stream_index: int) -> int:
     """Decode the first picture, which shows that there is a decoder for the stream, and read its display matrix."""
     try:
-        container.seek(stream.start_time or 0, stream=stream)
-        for frame in container.decode(stream):
-            assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
-            return frame.rotation
-    except av.error.FFmpegError as error:
+        with _open_container(path) as container:
+            for frame in container.decode(container.streams[stream_index]):
+                assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
+                return frame.rotation
+    except (av.error.FFmpegError, IndexError) as error:
         raise MediaError("undecodable", f"the first picture does not decode: {_reason(error)}") from error
-    raise MediaError("undecodable", f"no picture decodes from the {stream.codec_context.name} stream")
+    raise MediaError("undecodable", "no picture decodes from the stream")

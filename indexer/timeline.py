@@ -86,7 +86,7 @@ def settle_timestamps(
     BitstreamError for that. Where it states none (AVI, elementary streams), the bitstream's order decides.
     """
     order = output_order(flags, pictures)
-    # In damaged GOPs neither order can be told; containers' is as good as any.
+    # In GOPs whose bitstream is damaged neither order can be told; the container's is as good as any.
     sound = order[(flags[order] & DAMAGED) == 0]
     known = pts[sound] != NO_PTS
     if known.all() and not (pts[order] == NO_PTS).any():

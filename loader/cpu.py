@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import av
 import av.error
@@ -14,12 +15,16 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
+from framedex.indexer.planes import plane_rows
 from framedex.loader.manifest import Clip, Medium
-from framedex.loader.pictures import plane_rows
 from framedex.loader.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
 Size = tuple[int, int]
+
+# Codecs whose canonical name would open a decoder that needs hardware.
+DECODERS = {"av1": "libdav1d"}
+NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 
 
 def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
@@ -35,7 +40,7 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
             rank = frame.pts
             if rank is not None and rank in missing:
                 missing.remove(rank)
-                if frame.is_corrupt:
+                if frame.is_corrupt and not clip.recipe.damaged:
                     raise _undecodable(clip, "the decoder marks a wanted picture as corrupt")
                 yield rank, frame
     except av.error.FFmpegError as error:
@@ -46,9 +51,17 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
 
 def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
     av.logging.set_level(None)
-    context = CodecContext.create(medium.codec, "r")
+    context = CodecContext.create(DECODERS.get(medium.codec, medium.codec), "r")
     assert isinstance(context, VideoCodecContext)
+    # What a demuxer would tell the decoder (libav's codec parameters); some depend on it.
     context.extradata = medium.extradata
+    context.width, context.height = medium.width, medium.height
+    if medium.codec_tag:
+        context.codec_tag = medium.codec_tag
+    if medium.bits_per_coded_sample:
+        context.bits_per_coded_sample = medium.bits_per_coded_sample
+    if medium.pixel_format and medium.codec in NEED_PIXEL_FORMAT:
+        context.pix_fmt = medium.pixel_format
     # Without it, pictures vanish where the stream does not state its reordering.
     context.reorder_depth = medium.reorder_depth
     context.thread_count = threads
@@ -67,8 +80,18 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
             packet = av.Packet(first[number + 1] - first[number])
             packet.update(payload[first[number] : first[number + 1]])  # type: ignore[arg-type]
             packet.pts = ranks[number]
-            yield from context.decode(packet)
-        yield from context.decode(None)
+            yield from _decode(context, packet, clip)
+        yield from _decode(context, None, clip)
+
+
+def _decode(context: VideoCodecContext, packet: av.Packet[Any] | None, clip: Clip) -> list[av.VideoFrame]:
+    """Decode one packet, or flush; what a damaged clip's decoder complains of is passed over."""
+    try:
+        return context.decode(packet)
+    except av.error.FFmpegError:
+        if not clip.recipe.damaged:
+            raise
+        return []
 
 
 def _undecodable(clip: Clip, what: str) -> DecodeError:

@@ -6,7 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ from framedex.sharder.schema import (
     CLIPS_PER_ROW_GROUP,
     FORMAT,
     HEADER,
+    MEDIA,
     MEDIA_FOLDER,
     PAD,
+    RECIPES,
     RECIPES_FOLDER,
     SCHEMA_VERSION,
 )
@@ -38,9 +40,13 @@ OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medium:
-    """A row of `media`, and where its file lies on this machine."""
+    """A row of `media`, and where the file that holds its packets lies on this machine.
+
+    path: the source, or what was cut out of it. source: the source.
+    """
 
     path: str
+    source: str
     media_id: str
     uri: str
     stream_index: int
@@ -49,8 +55,10 @@ class Medium:
     fingerprint: str
     container: str
     codec: str
+    codec_tag: str | None
+    bits_per_coded_sample: int | None
     profile: str | None
-    pixel_format: str
+    pixel_format: str | None
     width: int
     height: int
     rotation_degrees: int
@@ -62,16 +70,22 @@ class Medium:
     time_base_num: int
     time_base_den: int
     start_pts: int
+    pts_source: str
     duration_pts: int
-    extradata: bytes
-    preamble: bytes
+    extradata: bytes | None
+    states: list[bytes]
     reorder_depth: int
     inband_parameter_sets: bool
     inner_start_codes: bool
-    chroma_format: int
+    varying_shape: bool
+    chroma_format: int | None
     max_ref_frames: int | None
     field_coded: bool
     frame_count: int
+    damaged_gop_count: int
+    cut: str | None
+    cut_size_bytes: int | None
+    cut_fingerprint: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +93,8 @@ class Clip:
     """A clip as planned: what is wanted, and the recipe for it.
 
     frame_index: int64 [F], -1 where padded. pts: int64 [F], `NO_PTS` where padded. seconds: float64 [F], NaN where
-    padded. mask: bool [F], False where padded. columns: the user's.
+    padded. mask: bool [F], False where padded. md5: the hash of each frame's native planes, None where padded; None for
+    all where the index has none. columns: the user's.
     """
 
     clip_id: str
@@ -88,6 +103,7 @@ class Clip:
     pts: NDArray[np.int64]
     seconds: NDArray[np.float64]
     mask: NDArray[np.bool_]
+    md5: list[str | None] | None
     columns: dict[str, Any]
     recipe: Recipe
 
@@ -143,6 +159,7 @@ class Manifest:
             raise FormatError("clips and recipes do not belong together", where=str(self.path), found=clip_id)
         frame_index = _values(row, "frames").astype(np.int64)
         columns = {name: row[name][0].as_py() for name in row.schema.names if name not in CLIPS.names}
+        md5 = row["md5"][0].as_py()
         return Clip(
             clip_id=clip_id,
             medium=medium,
@@ -150,10 +167,11 @@ class Manifest:
             pts=_values(row, "pts", NO_PTS),
             seconds=_values(row, "seconds", float("nan")),
             mask=frame_index != PAD,
+            md5=md5 and [digest and digest.hex() for digest in md5],
             columns=columns,
             recipe=Recipe(
-                from_start=recipe["from_start"][0].as_py(),
-                **{field.name: _values(recipe, field.name) for field in fields(Recipe) if field.name != "from_start"},
+                damaged=recipe["damaged"][0].as_py(),
+                **{name: _values(recipe, name) for name in RECIPES.names if name not in ("clip_id", "damaged")},
             ),
         )
 
@@ -191,8 +209,9 @@ class Manifest:
 
     def _read_medium(self, row: int) -> Medium:
         table = self._media.slice(row, 1)
-        facts = {field.name: table[field.name][0].as_py() for field in fields(Medium) if field.name != "path"}
-        return Medium(path=self._locate(facts["uri"]), **facts)
+        facts = {name: table[name][0].as_py() for name in MEDIA.names}
+        source = self._locate(facts["uri"])
+        return Medium(path=str(self.path / facts["cut"]) if facts["cut"] else source, source=source, **facts)
 
     @functools.cached_property
     def _media(self) -> pa.Table:

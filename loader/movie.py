@@ -20,7 +20,7 @@ def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
         codec=clip.medium.codec,
         width=clip.medium.width,
         height=clip.medium.height,
-        configuration=clip.medium.extradata,
+        configuration=clip.medium.extradata or b"",
         packet_size=np.diff(encoded.packet_first),
         packet_rank=clip.recipe.packet_rank,
         sync=clip.recipe.run_first,

@@ -18,6 +18,7 @@ PROVEN_FORMATS = {
     "h264": ("yuv420p", "yuvj420p"),
     "hevc": ("yuv420p", "yuvj420p", "yuv420p10le"),
 }
+PROVEN_CONTAINERS = ("mp4", "matroska")  # where packets are length-prefixed
 LEAST_SIZE = {"h264": 48, "hevc": 144}
 GREATEST_SIZE = {"h264": 4096, "hevc": 8192}
 CHROMA_420 = 1
@@ -28,6 +29,8 @@ def gpu_obstacle(clip: Clip) -> str | None:
     medium, recipe = clip.medium, clip.recipe
     if medium.codec not in PROVEN_PROFILES:
         return f"codec {medium.codec}"
+    if medium.container not in PROVEN_CONTAINERS or medium.cut is not None:
+        return f"container {medium.container}"
     if medium.profile not in PROVEN_PROFILES[medium.codec] or medium.pixel_format not in PROVEN_FORMATS[medium.codec]:
         return f"profile {medium.profile}, {medium.pixel_format}"
     if medium.chroma_format != CHROMA_420:
@@ -42,8 +45,10 @@ def gpu_obstacle(clip: Clip) -> str | None:
         return "no reference frames"  # DALI 2.4 asks NVDEC for an empty picture buffer: CUDA_ERROR_INVALID_VALUE
     if medium.field_coded:
         return "field-coded pictures"
-    if medium.inband_parameter_sets:
+    if medium.inband_parameter_sets or medium.varying_shape or recipe.run_state.any():
         return "changing parameter sets"
+    if recipe.damaged:
+        return "a damaged GOP"
     if medium.inner_start_codes:
         return "start codes inside length-prefixed units"
     # In H.264, DALI counts IDR pictures alone as starts. In HEVC, a first run may begin at a CRA picture; one spliced to

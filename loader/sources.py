@@ -16,12 +16,13 @@ from framedex.loader.manifest import Medium
 from framedex.sharder.recipe import Recipe
 
 OPEN_FILES = 64
+NOTHING = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedClip:
     """A clip's packets in memory. payload: uint8 [bytes], packets in decode order. packet_first: int64 [packets + 1],
-    where each begins. Preambles are part of the packets that they precede.
+    where each begins. A state that a decoder must be given first is part of the packet that it precedes.
     """
 
     payload: NDArray[np.uint8]
@@ -52,20 +53,18 @@ class SourceFiles:
 
     def _read(self, medium: Medium, recipe: Recipe) -> EncodedClip:
         descriptor = self._descriptor(medium)
-        preamble = np.frombuffer(medium.preamble, np.uint8)
+        given = [np.frombuffer(medium.states[number], np.uint8) for number in recipe.run_state.tolist()]
         extra = np.zeros(len(recipe.packet_size), np.int64)
-        extra[recipe.run_first] = len(preamble)
-        if recipe.from_start:
-            extra[0] = 0
+        extra[recipe.run_first] = [len(state) for state in given]
         packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
         payload = np.empty(int(packet_first[-1]), np.uint8)
         view = payload.data
-        starts = set(packet_first[recipe.run_first[extra[recipe.run_first] > 0]].tolist())
+        starts = dict(zip(packet_first[recipe.run_first].tolist(), given, strict=True))
         at = 0
         for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
-            if at in starts:
-                payload[at : at + len(preamble)] = preamble
-                at += len(preamble)
+            state = starts.pop(at, NOTHING)
+            payload[at : at + len(state)] = state
+            at += len(state)
             end = at + length
             while at < end:  # one call reads 2 GiB at most
                 got = os.preadv(descriptor, [view[at:end]], offset)
@@ -86,14 +85,25 @@ class SourceFiles:
 
 
 def open_checked(medium: Medium) -> int:
-    """Open a medium's file and return its descriptor. Raises StaleError unless it is the file that was indexed."""
+    """Open the file that holds a medium's packets. Raises StaleError unless it is the file that was indexed, or cut."""
+    if medium.cut is None:
+        return _open_same(medium, medium.path, medium.size_bytes, medium.mtime_ns, medium.fingerprint)
+    assert medium.cut_size_bytes is not None
+    assert medium.cut_fingerprint is not None
+    return _open_same(medium, medium.path, medium.cut_size_bytes, -1, medium.cut_fingerprint)
+
+
+def open_source(medium: Medium) -> int:
+    """Open a medium's source, cut or not. Raises StaleError unless it is the file that was indexed."""
+    return _open_same(medium, medium.source, medium.size_bytes, medium.mtime_ns, medium.fingerprint)
+
+
+def _open_same(medium: Medium, path: str, size_bytes: int, mtime_ns: int, expected: str) -> int:
     try:
-        descriptor = os.open(medium.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise _stale(medium, error.strerror or str(error)) from error
-    if not is_same_file(
-        descriptor, size_bytes=medium.size_bytes, mtime_ns=medium.mtime_ns, expected=medium.fingerprint
-    ):
+    if not is_same_file(descriptor, size_bytes=size_bytes, mtime_ns=mtime_ns, expected=expected):
         found = f"{os.fstat(descriptor).st_size} bytes"
         os.close(descriptor)
         raise _stale(medium, f"{found} of other content")

@@ -14,10 +14,11 @@ import numpy as np
 
 from framedex.errors import DecodeError, StaleError
 from framedex.indexer.engines import run_local
+from framedex.indexer.opening import open_container
+from framedex.indexer.planes import picture_md5
 from framedex.loader.cpu import decode_pictures
 from framedex.loader.manifest import Clip, Manifest, Medium
-from framedex.loader.pictures import picture_md5
-from framedex.loader.sources import SourceFiles, open_checked
+from framedex.loader.sources import SourceFiles, open_source
 from framedex.sharder.schema import PAD
 
 Verdict = Literal["exact", "differs", "undecodable", "stale"]
@@ -83,37 +84,69 @@ def verify(
 
 
 def verify_medium(task: _Task) -> list[Checked]:
-    """Return the verdicts on some clips of one medium."""
+    """Return the verdicts on some clips of one medium: by the hashes of its index, else by a full decode of its source."""
     manifest = Manifest(task.dataset, root=task.root)
     clips = [manifest.clip(number) for number in task.clips]
+    sources = SourceFiles()
+    if all(clip.md5 is not None for clip in clips):
+        return [_check(clip, sources, _recorded(clip)) for clip in clips]
     try:
-        os.close(open_checked(clips[0].medium))
+        os.close(open_source(clips[0].medium))
     except StaleError as error:
         return [_verdict(clip, None, "stale", error.text()) for clip in clips]
-    wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
     try:
-        truth = decode_in_order(clips[0].medium, wanted)
+        truth = _truth(clips[0].medium, clips)
     except (av.error.FFmpegError, IndexError) as error:
         return [_verdict(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
-    sources = SourceFiles()
     return [_check(clip, sources, truth) for clip in clips]
 
 
-def decode_in_order(medium: Medium, wanted: set[int]) -> Truth:
-    """Return pts and md5 of the wanted frames by decoding the source from its beginning, as a player would.
+def _recorded(clip: Clip) -> Truth:
+    """Return what the index recorded of a clip's frames when it decoded the source (`framedex index --verify`)."""
+    assert clip.md5 is not None  # asked by the caller
+    rows = zip(clip.frame_index.tolist(), clip.pts.tolist(), clip.md5, strict=True)
+    return {frame: (pts, md5) for frame, pts, md5 in rows if md5 is not None}
+
+
+def decode_in_order(medium: Medium, wanted: set[int]) -> Iterator[tuple[int, int | None, str]]:
+    """Yield (number, pts, md5) of the wanted frames by decoding the source from its beginning, as a player would.
 
     Frames are counted as the decoder gives them; nothing of the index is used.
     """
-    truth: Truth = {}
     last = max(wanted, default=-1)
-    with av.open(f"file:{medium.path}", metadata_errors="replace", options={"protocol_whitelist": "file"}) as container:
-        for number, frame in enumerate(container.decode(container.streams[medium.stream_index])):
-            assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
-            if number in wanted:
-                truth[number] = (frame.pts, picture_md5(frame))
-            if number >= last:
-                break
-    return truth
+    number = -1
+    with open_container(medium.source) as container:
+        stream = container.streams[medium.stream_index]
+        for packet in container.demux(stream):
+            try:
+                frames = packet.decode()
+            except av.error.FFmpegError:
+                if not medium.damaged_gop_count:
+                    raise
+                continue
+            for frame in frames:
+                assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
+                number += 1
+                if number in wanted or medium.damaged_gop_count:
+                    yield number, frame.pts, picture_md5(frame)
+            if number >= last and not medium.damaged_gop_count:
+                return
+
+
+def _truth(medium: Medium, clips: list[Clip]) -> Truth:
+    """Return what a full decode gives for the wanted frames of some clips.
+
+    Damage makes decoders lose pictures, so that counting says nothing: there, timestamps tell frames apart.
+    """
+    wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
+    decoded = decode_in_order(medium, wanted)
+    if not medium.damaged_gop_count or medium.pts_source != "container":
+        return {number: (pts, md5) for number, pts, md5 in decoded}
+    by_pts = {pts: md5 for _, pts, md5 in decoded}
+    rows = {
+        frame: pts for clip in clips for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
+    }
+    return {frame: (pts, by_pts[pts]) for frame, pts in rows.items() if pts in by_pts}
 
 
 def _check(clip: Clip, sources: SourceFiles, truth: Truth) -> Checked:
@@ -129,10 +162,10 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth) -> Checked:
             continue
         expected = truth.get(frame)
         if expected is None:
-            return _verdict(clip, by_rank, "differs", f"the full decode has no frame {frame}")
+            return _verdict(clip, by_rank, "differs", f"the source has no frame {frame}")
         if expected[1] != by_rank[rank]:
             return _verdict(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {expected[1]}")
-        if expected[0] != int(clip.pts[place]):
+        if clip.medium.pts_source == "container" and expected[0] != int(clip.pts[place]):
             return _verdict(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
     return _verdict(clip, by_rank, "exact", None)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import pyarrow as pa
 import yaml
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError, OutputError, PolicyError
+from framedex.errors import DamageError, FormatError, OutputError, PolicyError
+from framedex.indexer.discover import media_id
 from framedex.indexer.index import Index
 from framedex.indexer.parts import (
     ASIDE,
@@ -32,6 +34,7 @@ from framedex.indexer.parts import (
     write_part,
 )
 from framedex.indexer.schema import LISTING, OK
+from framedex.sharder.cut import cut_packets, describe_cut
 from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Policy, Track
 from framedex.sharder.recipe import Recipe
@@ -42,6 +45,7 @@ from framedex.sharder.schema import (
     CLIPS_FOLDER,
     CLIPS_PER_PART,
     CLIPS_PER_ROW_GROUP,
+    CUTS_FOLDER,
     DELTA_COLUMNS,
     FAILURES,
     FAILURES_NAME,
@@ -58,7 +62,7 @@ from framedex.sharder.schema import (
 
 Row = dict[str, Any]
 
-OWN_ENTRIES = {HEADER, POLICY_NAME, FAILURES_NAME, CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER}
+OWN_ENTRIES = {HEADER, POLICY_NAME, FAILURES_NAME, CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, CUTS_FOLDER}
 MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
 
 
@@ -73,6 +77,11 @@ class ShardReport:
     skipped_media: int
     failures: list[Row] = field(default_factory=list)
 
+    @property
+    def left_out(self) -> int:
+        """How many clips a policy found and damage took; a dataset without them is what was asked for."""
+        return sum(failure["kind"] == "damaged" for failure in self.failures)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedClip:
@@ -83,68 +92,94 @@ class WantedClip:
     columns: Row
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardOptions:
+    """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. cut: copy packets of media that are not
+    addressable by bytes into the dataset. on_progress: called with (done, total).
+    """
+
+    overwrite: bool = False
+    keep_damaged: bool = False
+    cut: bool = False
+    on_progress: Callable[[int, int], None] = lambda done, total: None
+
+
+DEFAULTS = ShardOptions()
+
+
 def build_from_policy(
-    index: Index,
-    out: Path,
-    policy: Policy,
-    resolved: Row,
-    *,
-    overwrite: bool = False,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    index: Index, out: Path, policy: Policy, resolved: Row, options: ShardOptions = DEFAULTS
 ) -> ShardReport:
-    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError."""
+    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError, StaleError.
+
+    A clip that cannot be had becomes a row of failures.parquet.
+    """
     listed: dict[str, list[Row]] = {}
     for row in index.listing.drop_columns(LISTING.names[1:]).to_pylist():
         listed.setdefault(row.pop("media_id"), []).append(row)
     user_schema = _user_schema(index.listing.schema)
     usable = [row for row in index.videos.to_pylist() if row["status"] == OK]
 
-    with DatasetWriter(out, user_schema, overwrite=overwrite) as writer:
+    with DatasetWriter(out, user_schema, overwrite=options.overwrite) as writer:
         for number, video in enumerate(usable, 1):
-            medium = _Medium(index, video)
-            mentions = listed.get(video["media_id"], [{}])
+            medium = Medium(index, video, keep_damaged=options.keep_damaged)
+            clips = policy.sample(medium.track)
+            if options.cut:
+                medium.cut(clips, writer.folder)
+            mentions = listed.get(media_id(video["uri"]), [{}])
             for mention, columns in enumerate(mentions):
                 prefix = video["media_id"] if len(mentions) == 1 else f"{video['media_id']}-row{mention}"
-                for clip, frames in enumerate(policy.sample(medium.track)):
-                    writer.add(medium, WantedClip(clip_id=f"{prefix}-{clip:06d}", frames=frames, columns=columns))
-            on_progress(number, len(usable))
+                for clip, frames in enumerate(clips):
+                    wanted = WantedClip(clip_id=f"{prefix}-{clip:06d}", frames=frames, columns=columns)
+                    writer.try_add(medium, wanted)
+            options.on_progress(number, len(usable))
         return writer.commit(index, resolved, skipped_media=len(index.videos) - len(usable))
 
 
 def build_from_requests(
-    index: Index,
-    out: Path,
-    requests: list[Request],
-    *,
-    choose: Choose,
-    overwrite: bool = False,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    index: Index, out: Path, requests: list[Request], *, choose: Choose, options: ShardOptions = DEFAULTS
 ) -> ShardReport:
-    """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError.
+    """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError, StaleError.
 
     A request that cannot be met becomes a row of failures.parquet.
     """
     resolver = UriResolver(index)
+    identities = [resolver.media_id(request.uri, request.stream) for request in requests]
+    asked: dict[str, list[Request]] = {}
+    for identity, request in zip(identities, requests, strict=True):
+        asked.setdefault(identity or "", []).append(request)
     videos = {row["media_id"]: row for row in index.videos.to_pylist()}
-    media: dict[str, _Medium] = {}
-    with DatasetWriter(out, _requested_schema(requests), overwrite=overwrite) as writer:
-        for number, request in enumerate(requests, 1):
+    media: dict[str, Medium] = {}
+    with DatasetWriter(out, _requested_schema(requests), overwrite=options.overwrite) as writer:
+        for number, (identity, request) in enumerate(zip(identities, requests, strict=True), 1):
             try:
-                identity = resolver.media_id(request.uri)
                 if identity is None or identity not in videos:
                     raise PolicyError("the index has no such medium", remedy="index it first")
                 if identity not in media:
                     if len(media) == MEDIA_IN_MEMORY:
                         media.pop(next(iter(media)))
-                    media[identity] = _Medium(index, _usable(videos[identity]))
+                    medium = Medium(index, _usable(videos[identity]), keep_damaged=options.keep_damaged)
+                    if options.cut:
+                        medium.cut(_frames_of_all(asked[identity], medium, choose), writer.folder)
+                    media[identity] = medium
                 frames = frames_of(request, media[identity].track, choose)
                 writer.add(media[identity], WantedClip(clip_id=request.clip_id, frames=frames, columns=request.columns))
             except PolicyError as error:
+                kind = "damaged" if isinstance(error, DamageError) else "request"
                 writer.fail(
-                    clip_id=request.clip_id, uri=request.uri, kind="request", message=f"line {request.line}: {error}"
+                    clip_id=request.clip_id, uri=request.uri, kind=kind, message=f"line {request.line}: {error}"
                 )
-            on_progress(number, len(requests))
+            options.on_progress(number, len(requests))
         return writer.commit(index, {"policy": "clips", "choose": choose}, skipped_media=0)
+
+
+def _frames_of_all(requests: list[Request], medium: Medium, choose: Choose) -> list[NDArray[np.int64]]:
+    """Return the frames of every request that can be met."""
+    found = []
+    for request in requests:
+        with contextlib.suppress(PolicyError):
+            found.append(frames_of(request, medium.track, choose))
+    return found
 
 
 def _usable(video: Row) -> Row:
@@ -169,17 +204,49 @@ def _requested_schema(requests: list[Request]) -> pa.Schema:
     return pa.schema(fields)
 
 
-class _Medium:
+class Medium:
     """A usable row of `videos` with its packets, ready to plan clips of."""
 
-    def __init__(self, index: Index, video: Row) -> None:
+    def __init__(self, index: Index, video: Row, *, keep_damaged: bool) -> None:
         self.video = video
-        self.planner = Planner(index.packets(video["media_id"]), drop_leading=video["codec"] == "hevc")
+        self._root, self._keep_damaged = index.root, keep_damaged
+        self._packets = index.packets(video["media_id"])
+        self.planner = self._planner()
         self.track = Track(
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
             time_base=Fraction(video["time_base_num"], video["time_base_den"]),
         )
+
+    def _planner(self) -> Planner:
+        return Planner(self._packets, drop_leading=self.video["codec"] == "hevc", keep_damaged=self._keep_damaged)
+
+    def cut(self, clips: list[NDArray[np.int64]], dataset: Path) -> None:
+        """Copy what some clips need of a medium that is not addressable by bytes into a file of the dataset, once."""
+        if self._packets.offset is not None:
+            return
+        needed = np.zeros(len(self._packets.size), np.bool_)
+        for frames in clips:
+            with contextlib.suppress(PolicyError):
+                needed[self.planner.needed(frames)] = True
+        name = f"{CUTS_FOLDER}/{self.video['media_id']}.bin"
+        path = os.path.normpath(os.path.join(self._root, self.video["uri"]))
+        offset = cut_packets(self.video, path, needed, self._packets.size, dataset / name)
+        size, digest = describe_cut(dataset / name)
+        self.video = self.video | {"cut": name, "cut_size_bytes": size, "cut_fingerprint": digest}
+        self._packets = replace(self._packets, offset=offset)
+        self.planner = self._planner()
+
+    def md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
+        """Return the hashes of wanted frames, None for padding; None where the index has none."""
+        hashes = self._packets.md5
+        if hashes is None:
+            return None
+        real = frames != PAD
+        found: list[bytes | None] = [None] * len(frames)
+        for place, packet in zip(np.flatnonzero(real), self.planner.packet_of(frames[real]).tolist(), strict=True):
+            found[place] = hashes[packet]
+        return found
 
 
 class DatasetWriter:
@@ -202,28 +269,37 @@ class DatasetWriter:
         self._out.parent.mkdir(parents=True, exist_ok=True)
         self._aside = Path(tempfile.mkdtemp(prefix=f"{ASIDE}{self._out.name}-", dir=self._out.parent))
         self._aside.chmod(0o777 & ~_umask())
+        self.folder = self._aside  # where the dataset is being written
         return self
 
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self._aside, ignore_errors=True)
 
-    def add(self, medium: _Medium, wanted: WantedClip) -> None:
+    def add(self, medium: Medium, wanted: WantedClip) -> None:
         """Plan a clip and write it. Raises PolicyError for frames that the medium does not have."""
         recipe = medium.planner.plan(wanted.frames)
         if medium.video["media_id"] not in self._media_rows:
             self._media_rows[medium.video["media_id"]] = len(self._media)
-            self._media.append({name: medium.video[name] for name in MEDIA.names})
+            self._media.append({name: medium.video.get(name) for name in MEDIA.names})
         self._clips.append(self._clip_row(medium, wanted))
         self._recipes.append(_recipe_row(wanted.clip_id, recipe))
         self._frames += len(wanted.frames)
         if len(self._clips) == CLIPS_PER_PART:
             self._write_part()
 
+    def try_add(self, medium: Medium, wanted: WantedClip) -> None:
+        """Plan a clip and write it, or note why it cannot be had."""
+        try:
+            self.add(medium, wanted)
+        except PolicyError as error:
+            kind = "damaged" if isinstance(error, DamageError) else "policy"
+            self.fail(clip_id=wanted.clip_id, uri=medium.video["uri"], kind=kind, message=error.text())
+
     def fail(self, *, clip_id: str | None, uri: str | None, kind: str, message: str) -> None:
         """Note a clip that cannot be had."""
         self._failures.append({"clip_id": clip_id, "uri": uri, "kind": kind, "message": message})
 
-    def _clip_row(self, medium: _Medium, wanted: WantedClip) -> Row:
+    def _clip_row(self, medium: Medium, wanted: WantedClip) -> Row:
         padded = wanted.frames == PAD
         pts = medium.track.pts[wanted.frames]
         seconds = pts * medium.track.time_base.numerator / medium.track.time_base.denominator
@@ -233,6 +309,7 @@ class DatasetWriter:
             "frames": wanted.frames,
             "pts": _null_where(padded, pts),
             "seconds": _null_where(padded, seconds),
+            "md5": medium.md5(wanted.frames),
             **wanted.columns,
         }
 

@@ -9,9 +9,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import PolicyError
+from framedex.errors import DamageError, PolicyError
 from framedex.indexer.index import Packets
-from framedex.indexer.timeline import LEADING, NON_REFERENCE, OPEN, START, presentation_order
+from framedex.indexer.timeline import (
+    CONTINUES,
+    DAMAGED,
+    LEADING,
+    NON_REFERENCE,
+    OPEN,
+    RESET,
+    START,
+    presentation_order,
+)
 from framedex.sharder.recipe import Recipe
 from framedex.sharder.schema import PAD
 
@@ -21,50 +30,76 @@ class Planner:
 
     drop_leading: leading pictures of an open start at which a run begins are left out. Right for HEVC, whose
     reference picture sets are explicit (ITU-T H.265 8.3.2); in H.264 they count for frame_num and stay.
+    keep_damaged: plan clips that want frames of damaged GOPs, too.
     """
 
-    def __init__(self, packets: Packets, *, drop_leading: bool) -> None:
+    def __init__(self, packets: Packets, *, drop_leading: bool, keep_damaged: bool = False) -> None:
         self._packets = packets
-        self._drop_leading = drop_leading
+        self._drop_leading, self._keep_damaged = drop_leading, keep_damaged
         self._order = presentation_order(packets.pts, packets.flags)
         self._starts = np.flatnonzero(packets.flags & START)
+        self._continues = (packets.flags & CONTINUES) != 0
         self.pts: NDArray[np.int64] = packets.pts[self._order]
 
-    def plan(self, frames: NDArray[np.int64]) -> Recipe:
-        """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
-
-        Raises PolicyError for a number that the medium does not have.
-        """
-        real = frames != PAD
-        wrong = frames[real & ((frames < 0) | (frames >= len(self._order)))]
+    def packet_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64 [frames]: the packet that presents each frame. Raises PolicyError for a number past the end."""
+        wrong = frames[(frames < 0) | (frames >= len(self._order))]
         if len(wrong):
             raise PolicyError(
                 "a frame number past the end",
                 found=int(wrong[0]),
                 allowed=f"0 to {len(self._order) - 1}, or -1 for padding",
             )
+        return self._order[frames]
+
+    def plan(self, frames: NDArray[np.int64]) -> Recipe:
+        """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
+
+        Raises PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP.
+        """
+        real = frames != PAD
         if not real.any():
             raise PolicyError("a clip of padding alone", found=f"{len(frames)} padded frames")
-        targets = np.unique(self._order[frames[real]])
+        wanted = self.packet_of(frames[real])
+        targets = np.unique(wanted)
+        damaged = targets[(self._packets.flags[targets] & DAMAGED) != 0]
+        if len(damaged) and not self._keep_damaged:
+            raise DamageError(
+                "a wanted frame lies in a damaged GOP",
+                found=f"packet {int(damaged[0])}",
+                remedy="choose other frames, or pass --damaged keep",
+            )
+        if self._packets.offset is None:
+            raise PolicyError(
+                "the medium's packets are not byte ranges of its file",
+                remedy="pass --cut, which copies them into the dataset",
+            )
         run_begin, run_end = self._runs(targets)
         kept, run = self._keep(targets, run_begin, run_end)
-        rank = np.empty(len(kept), np.int32)
-        rank[np.lexsort((self._packets.pts[kept], run))] = np.arange(len(kept), dtype=np.int32)
-        position = np.full(len(frames), PAD, np.int32)
-        position[real] = rank[np.searchsorted(kept, self._order[frames[real]])]
         offset, size = self._packets.offset[kept], self._packets.size[kept]
-        run_first = np.searchsorted(run, np.arange(len(run_begin)))
-        range_offset, range_length = coalesce(offset, size, run_first)
+        first = np.flatnonzero(~self._continues[kept])  # where each picture's packets begin among the kept ones
+        pictures, picture_run = kept[first], run[first]
+        rank = np.empty(len(pictures), np.int32)
+        rank[np.lexsort((self._packets.pts[pictures], picture_run))] = np.arange(len(pictures), dtype=np.int32)
+        position = np.full(len(frames), PAD, np.int32)
+        position[real] = rank[np.searchsorted(pictures, wanted)]
+        range_offset, range_length = coalesce(offset, size, np.searchsorted(run, np.arange(len(run_begin))))
         return Recipe(
-            packet_size=size.astype(np.int32),
+            packet_size=np.add.reduceat(size, first).astype(np.int32),
             packet_rank=rank,
             range_offset=range_offset,
             range_length=range_length,
-            run_first=run_first.astype(np.int32),
+            run_first=np.searchsorted(picture_run, np.arange(len(run_begin))).astype(np.int32),
             run_open=(self._packets.flags[run_begin] & OPEN) != 0,
-            from_start=bool(run_begin[0] == 0),
+            run_state=self._packets.state[run_begin],
+            damaged=bool(len(damaged)),
             position=position,
         )
+
+    def needed(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64: the packets that have to be decoded for some frames, ascending; wherever their bytes are."""
+        targets = np.unique(self.packet_of(frames[frames != PAD]))
+        return self._keep(targets, *self._runs(targets))[0] if len(targets) else targets
 
     def _runs(self, targets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (first, last) packets of each run: the stretches from start points to last targets, joined."""
@@ -73,10 +108,18 @@ class Planner:
         begin = self._starts[np.maximum(number, 0)]
         order = np.lexsort((targets, begin))
         begin, end = begin[order], np.maximum.accumulate(targets[order])
+        end = self._picture_end(end)
         new = np.ones(len(begin), np.bool_)
-        new[1:] = begin[1:] > end[:-1] + 1
+        new[1:] = (begin[1:] > end[:-1] + 1) | ((self._packets.flags[begin[1:]] & RESET) != 0) & (
+            begin[1:] != begin[:-1]
+        )
         last = np.append(new[1:], True)
         return begin[new], end[last]
+
+    def _picture_end(self, packets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the last packet of the picture that each packet begins."""
+        continued: NDArray[np.bool_] = np.append(self._continues[1:], False)[packets]
+        return packets + continued.astype(np.int64)
 
     def _keep(
         self, targets: NDArray[np.int64], run_begin: NDArray[np.int64], run_end: NDArray[np.int64]
@@ -94,6 +137,7 @@ class Planner:
             droppable |= ((flags & LEADING) != 0) & (packets < next_start[run])
         keep = ~droppable
         keep[np.searchsorted(packets, targets)] = True
+        keep[1:] = np.where(self._continues[packets[1:]], keep[:-1], keep[1:])
         return packets[keep], run[keep]
 
 

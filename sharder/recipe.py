@@ -13,9 +13,11 @@ class Recipe:
     """How to get a clip's frames out of its medium.
 
     range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order.
-    packet_size, packet_rank: int32 [packets], size in bytes and presentation rank in the clip's own stream.
+    packet_size, packet_rank: int32 [packets], size in bytes and presentation rank in the clip's own stream; the packets
+    of one picture count as one.
     run_first: int32 [runs], number of each run's first packet; each run is a decoder session of its own.
-    run_open: bool [runs], whether it begins at an open start point. from_start: the first run begins at packet 0.
+    run_open: bool [runs], whether it begins at an open start point. run_state: int32 [runs], which of the medium's
+    states its decoder must be given first. damaged: some wanted frame lies in a damaged GOP.
     position: int32 [wanted], the rank of each wanted frame, -1 for padding.
     """
 
@@ -25,11 +27,14 @@ class Recipe:
     packet_rank: NDArray[np.int32]
     run_first: NDArray[np.int32]
     run_open: NDArray[np.bool_]
-    from_start: bool
+    run_state: NDArray[np.int32]
+    damaged: bool
     position: NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        if len(self.packet_size) != len(self.packet_rank) or len(self.run_first) != len(self.run_open):
+        if len(self.packet_size) != len(self.packet_rank) or not (
+            len(self.run_first) == len(self.run_open) == len(self.run_state)
+        ):
             raise ValueError("recipe columns of different lengths")
         if int(self.range_length.sum()) != int(self.packet_size.sum()):
             raise ValueError("a recipe's ranges and packets differ in size")

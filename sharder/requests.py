@@ -13,21 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.discover import RESERVED_COLUMNS, relative_uri
+from framedex.indexer.discover import RESERVED_COLUMNS, media_id, relative_uri
 from framedex.indexer.index import Index
 from framedex.sharder.policies import Track
 from framedex.sharder.sampling import Choose, frames_at, over_common_denominator
 
-OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id"})
+OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One line: which medium, which frames or times, the clip's name, and the user's columns."""
+    """One line: which medium, which frames or times, the clip's name, and the user's columns.
+
+    stream: the number of a video stream in its container; None for its best one.
+    """
 
     line: int
     clip_id: str
     uri: str
+    stream: int | None = None
     frames: list[int] | None = None
     seconds: list[Fraction] | None = None
     columns: dict[str, Any] = field(default_factory=dict)
@@ -71,7 +75,11 @@ def _parse(line: str, number: int, where: str) -> Request:
     clip_id = content.get("clip_id", f"line-{number:08d}")
     if not isinstance(clip_id, str) or not clip_id:
         raise PolicyError("clip_id must be a non-empty string", where=where, found=repr(clip_id))
+    stream = content.get("stream")
+    if stream is not None and (type(stream) is not int or stream < 0):
+        raise PolicyError("stream is the number of a stream in its container", where=where, found=repr(stream))
     return Request(
+        stream=stream,
         line=number,
         clip_id=clip_id,
         uri=content["uri"],
@@ -134,11 +142,18 @@ class UriResolver:
             index.listing["media_id"].to_pylist(), index.listing["listed_uri"].to_pylist(), strict=True
         ):
             spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None: ambiguous
-        indexed = dict(zip(index.videos["uri"].to_pylist(), index.videos["media_id"].to_pylist(), strict=True))
+        columns = (index.videos[name].to_pylist() for name in ("uri", "stream_index", "media_id"))
+        rows = list(zip(*columns, strict=True))
+        indexed = {uri: media_id(uri) for uri, _, _ in rows}
+        self._streams = {(media_id(uri), stream): identity for uri, stream, identity in rows}
         self._media: dict[str, str] = {uri: identity for uri, identity in spelled.items() if identity} | indexed
 
-    def media_id(self, uri: str) -> str | None:
-        """Return the medium's id, or None for a uri that the index does not hold."""
+    def media_id(self, uri: str, stream: int | None = None) -> str | None:
+        """Return the medium's id, or None for a uri or a stream that the index does not hold."""
+        best = self._best(uri)
+        return best if best is None or stream is None else self._streams.get((best, stream))
+
+    def _best(self, uri: str) -> str | None:
         if uri in self._media:
             return self._media[uri]
         path = uri.removeprefix("file://")

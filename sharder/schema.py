@@ -7,9 +7,9 @@ import pyarrow as pa
 from framedex.indexer.schema import VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "2.0"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
-CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER = "clips", "recipes", "media"
+CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, CUTS_FOLDER = "clips", "recipes", "media", "cuts"
 
 PAD = -1  # a wanted frame that is padding
 
@@ -21,6 +21,7 @@ CLIPS = pa.schema(
         required("frames", list_of(pa.int32()), "Wanted frames in order, by presentation number from 0; repeats allowed; -1 for padding.", unit="frames"),
         required("pts", list_of(pa.int64(), nullable=True), "Their timestamps; null for padding.", unit="time base"),
         required("seconds", list_of(pa.float64(), nullable=True), "Their timestamps by the container's clock; null for padding.", unit="s"),
+        column("md5", list_of(pa.binary(16), nullable=True), "MD5 over the native planes of each frame (as `frames.md5` of an index), null for padding; null where the index has none."),
     ]
 )  # fmt: skip
 
@@ -29,11 +30,12 @@ RECIPES = pa.schema(
         required("clip_id", pa.string(), "As in `clips`; row n of a recipes part belongs to row n of the clips part."),
         required("range_offset", list_of(pa.int64()), "Byte ranges to read, in decode order: where each begins.", unit="bytes"),
         required("range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
-        required("packet_size", list_of(pa.int32()), "Sizes of the packets that the joined ranges hold.", unit="bytes"),
+        required("packet_size", list_of(pa.int32()), "Sizes of the packets that the joined ranges hold; the packets of one picture count as one.", unit="bytes"),
         required("packet_rank", list_of(pa.int32()), "Presentation rank of each packet within the clip's own stream, from 0."),
         required("run_first", list_of(pa.int32()), "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own."),
         required("run_open", list_of(pa.bool_()), "Whether the run begins at an open start point."),
-        required("from_start", pa.bool_(), "The first run begins at packet 0 of its medium, which needs no preamble."),
+        required("run_state", list_of(pa.int32()), "Which of `media.states` each run's decoder must be given before its first packet."),
+        required("damaged", pa.bool_(), "Some wanted frame lies in a damaged GOP."),
         required("position", list_of(pa.int32()), "For each wanted frame, its packet's rank; -1 for padding."),
     ]
 )  # fmt: skip
@@ -47,6 +49,8 @@ _CARRIED = [
     "fingerprint",
     "container",
     "codec",
+    "codec_tag",
+    "bits_per_coded_sample",
     "profile",
     "pixel_format",
     "width",
@@ -60,18 +64,28 @@ _CARRIED = [
     "time_base_num",
     "time_base_den",
     "start_pts",
+    "pts_source",
     "duration_pts",
     "extradata",
-    "preamble",
+    "states",
     "reorder_depth",
     "inband_parameter_sets",
     "inner_start_codes",
+    "varying_shape",
     "chroma_format",
     "max_ref_frames",
     "field_coded",
     "frame_count",
+    "damaged_gop_count",
 ]
-MEDIA = pa.schema([VIDEOS.field(name) for name in _CARRIED])
+MEDIA = pa.schema(
+    [VIDEOS.field(name) for name in _CARRIED]
+    + [
+        column("cut", pa.string(), "File in the dataset that holds this medium's packets, cut out by demuxing; the recipes' ranges point into it. Null: they point into the source."),
+        column("cut_size_bytes", pa.int64(), "Its size.", unit="bytes"),
+        column("cut_fingerprint", pa.string(), "Its fingerprint, made as the source's."),
+    ]
+)  # fmt: skip
 
 FAILURES = pa.schema(
     [
@@ -85,4 +99,4 @@ FAILURES = pa.schema(
 # One clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of 400
 # packets (benchmarks/manifest.py): groups of 32 rows in parts of 4 096.
 CLIPS_PER_PART, CLIPS_PER_ROW_GROUP = 4096, 32
-DELTA_COLUMNS = ("range_offset", "range_length", "packet_size", "packet_rank", "run_first", "position")
+DELTA_COLUMNS = ("range_offset", "range_length", "packet_size", "packet_rank", "run_first", "run_state", "position")

@@ -13,7 +13,7 @@ import pytest
 
 from framedex.indexer.build import IndexOptions, build_index
 from framedex.indexer.index import Index
-from framedex.loader.pictures import picture_md5
+from framedex.indexer.planes import picture_md5
 from tests import media
 
 CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"

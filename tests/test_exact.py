@@ -9,9 +9,9 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex.indexer.index import Index
+from framedex.indexer.planes import picture_md5
 from framedex.loader.cpu import decode_pictures, decode_rgb
 from framedex.loader.manifest import Clip, Medium
-from framedex.loader.pictures import picture_md5
 from framedex.loader.sources import SourceFiles
 from framedex.sharder.plan import Planner
 from framedex.sharder.schema import MEDIA

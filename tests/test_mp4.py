@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from framedex import ClipDataset
 from framedex.indexer.index import Index
-from framedex.loader.pictures import picture_md5
+from framedex.indexer.planes import picture_md5
 from framedex.sharder.mp4 import movie_header
 from tests.conftest import Truth
 from tests.datasets import shard_clips

@@ -1,4 +1,4 @@
-"""A decoded picture's native planes, and a fingerprint of them."""
+"""CONTRACT: a decoded picture's native planes, and a fingerprint of them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,86 @@
+"""Decoding a whole medium in order at index time: a hash a frame, and which packets do not decode as the index expects."""
+
+from __future__ import annotations
+
+import av
+import av.error
+import numpy as np
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.opening import open_container
+from framedex.indexer.planes import picture_md5
+
+
+class Decoded:
+    """What a full, in-order decode of n packets gave. md5: 16 bytes a packet whose picture came out, else None.
+
+    order: packets in the order in which their pictures came out. failed: bool [n], packets that the decoder rejects, or
+    whose pictures it marks as corrupt.
+    """
+
+    def __init__(self, packets: int) -> None:
+        self.md5: list[bytes | None] = [None] * packets
+        self.order: list[int] = []
+        self.failed = np.zeros(packets, np.bool_)
+
+    def take(self, frame: av.VideoFrame) -> None:
+        """Note a picture; its timestamp is the number of its packet."""
+        if frame.pts is None or not 0 <= frame.pts < len(self.md5):
+            return
+        self.order.append(frame.pts)
+        self.md5[frame.pts] = bytes.fromhex(picture_md5(frame))
+        self.failed[frame.pts] |= frame.is_corrupt
+
+
+def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
+    """Decode a stream of `packets` packets from its beginning to its end, in one thread, going on after errors."""
+    decoded = Decoded(packets)
+    number = -1
+    with open_container(path) as container:
+        stream = container.streams[stream_index]
+        assert isinstance(stream, VideoStream)  # a video stream, as when it was demuxed
+        context = stream.codec_context
+        context.thread_count = 1
+        try:
+            for packet in container.demux(stream):
+                if not packet.size:
+                    continue
+                number += 1
+                if number >= packets:
+                    break
+                packet.pts = number  # pictures keep their packet's timestamp
+                try:
+                    for frame in context.decode(packet):
+                        decoded.take(frame)
+                except av.error.FFmpegError:
+                    decoded.failed[number] = True
+            for frame in context.decode(None):
+                decoded.take(frame)
+        except (av.error.FFmpegError, IndexError):  # demuxing ends here; what was demuxed before is as it is
+            decoded.failed[max(number, 0) :] = True
+    return decoded
+
+
+def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool [packets]: what decoding shows to be damaged. Raises BitstreamError where frames come in another order.
+
+    expected: int64 [frames], the packets of presented frames in the order in which the index numbers them. hidden: bool
+    [packets], decoded and cut away. A presented packet without a picture is damaged; so is a picture nobody expects.
+    """
+    damaged = decoded.failed.copy()
+    shown = np.zeros(len(damaged), np.bool_)
+    shown[expected] = True
+    came = np.zeros(len(damaged), np.bool_)
+    came[decoded.order] = True
+    damaged |= shown != (came & ~hidden)
+    order = [packet for packet in decoded.order if shown[packet]]
+    rank = np.full(len(damaged), -1)
+    rank[expected] = np.arange(len(expected))
+    turned = np.flatnonzero(np.diff(rank[order]) < 0)
+    if len(turned):
+        raise BitstreamError(
+            "output_order", f"decoding gives packet {order[turned[0] + 1]} later than the index expects"
+        )
+    return damaged

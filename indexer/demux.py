@@ -1,0 +1,160 @@
+"""Depth `packets`: demux every packet with PyAV and look into each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import av
+import av.container
+import av.error
+import av.video.stream
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import MediaError
+from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+from framedex.indexer.timeline import NO_PTS
+
+PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
+SEARCH_BYTES = 64  # how far behind packet.pos a payload may begin otherwise
+MOST_RESTARTS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demuxed:
+    """The packets of one stream as the container gives them, columns of n in decode order.
+
+    pts, dts, duration: int64, `NO_PTS` where missing (duration 0). offset: int64, None where packets are not one byte
+    range of the file each. size: int64. hidden: bool, cut away by an edit list. resets: bool, out-of-band decoder
+    configuration changes here. broken: bool, the demuxer reports damage.
+    """
+
+    pts: NDArray[np.int64]
+    dts: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    size: NDArray[np.int64]
+    hidden: NDArray[np.bool_]
+    resets: NDArray[np.bool_]
+    broken: NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _Columns:
+    times: list[tuple[int | None, int | None, int]] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=list)
+    resets: list[int] = field(default_factory=list)
+    broken: list[int] = field(default_factory=list)
+
+
+def demux(
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, descriptor: int, scanner: Scanner
+) -> Demuxed:
+    """Feed every packet of a stream to the scanner and return what the container says of it.
+
+    descriptor: the open file, in which every packet's bytes are looked for. Raises BitstreamError, MediaError.
+    """
+    columns = _Columns()
+    finder = PayloadFinder(descriptor)
+    configuration = stream.codec_context.extradata
+    for number, packet in enumerate(_packets(container, stream, columns)):
+        data = bytes(packet)
+        if packet.has_sidedata("new_extradata"):
+            changed = bytes(packet.get_sidedata("new_extradata"))
+            if changed != configuration:
+                _reconfigure(scanner, changed, number)
+                columns.resets.append(number)
+                configuration = changed
+        if packet.has_sidedata("palette"):
+            raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
+        scanner.feed(data)
+        columns.offset.append(finder.find(packet.pos, data))
+        columns.size.append(len(data))
+        columns.times.append((packet.pts, packet.dts, packet.duration or 0))
+        if packet.is_discard:
+            columns.hidden.append(number)
+        if packet.is_corrupt:
+            columns.broken.append(number)
+    if not columns.size:
+        raise MediaError("empty", "the video stream has no packets")
+    return _demuxed(columns, finder.found_all)
+
+
+def _demuxed(columns: _Columns, addressable: bool) -> Demuxed:
+    n = len(columns.size)
+    numbers = np.arange(n)
+    times = np.array([[NO_PTS if time is None else time for time in row] for row in columns.times], np.int64)
+    return Demuxed(
+        pts=times[:, 0],
+        dts=times[:, 1],
+        duration=times[:, 2],
+        offset=np.array(columns.offset, np.int64) if addressable else None,
+        size=np.array(columns.size, np.int64),
+        hidden=np.isin(numbers, columns.hidden),
+        resets=np.isin(numbers, columns.resets),
+        broken=np.isin(numbers, columns.broken),
+    )
+
+
+def _packets(
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, columns: _Columns
+) -> Iterator[av.Packet[Any]]:
+    """Yield packets that hold data; go on after damage, noting it at the packet before."""
+    for _ in range(MOST_RESTARTS):
+        try:
+            for packet in container.demux(stream):
+                if packet.size:
+                    yield packet
+            return
+        except (av.error.FFmpegError, IndexError) as error:  # damage that looks like a new stream is an IndexError
+            if not columns.size:
+                reason = getattr(error, "strerror", None) or error
+                raise MediaError("damaged", f"demuxing stops at the first packet: {reason}") from error
+            columns.broken.append(len(columns.size) - 1)
+            if isinstance(error, av.error.FFmpegError):
+                return
+
+
+def _reconfigure(scanner: Scanner, configuration: bytes, packet: int) -> None:
+    reconfigure = getattr(scanner, "reconfigure", None)
+    if reconfigure is None:
+        raise BitstreamError("parameter_sets", f"the decoder's configuration changes at packet {packet}")
+    reconfigure(configuration)
+
+
+class PayloadFinder:
+    """Finds where a file holds exactly a packet's bytes, starting from what the demuxer says. It looks, and trusts nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._delta = 0  # where the last one was found
+        self._position, self._end = -1, 0
+        self.found_all = True
+
+    def find(self, position: int | None, data: bytes) -> int:
+        """Return the offset of a packet's payload, -1 once one packet was not found."""
+        if not self.found_all or position is None or position < 0:
+            self.found_all = False
+            return -1
+        if position == self._position:  # laced: several frames share a block (RFC 9559 10.3)
+            candidates: tuple[int, ...] = (self._end,)
+        else:
+            candidates = (position + self._delta, *(position + delta for delta in PAYLOAD_OFFSETS))
+        for offset in candidates:
+            if os.pread(self._descriptor, len(data), offset) == data:
+                return self._note(position, offset, data)
+        window = os.pread(self._descriptor, len(data) + SEARCH_BYTES, position)
+        at = window.find(data)
+        if at < 0:
+            self.found_all = False
+            return -1
+        return self._note(position, position + at, data)
+
+    def _note(self, position: int, offset: int, data: bytes) -> int:
+        self._delta, self._position, self._end = offset - position, position, offset + len(data)
+        return offset

@@ -1,0 +1,73 @@
+"""Cutting packets out of a source by demuxing, where they are not byte ranges of it (TS, PS, ASF, Ogg …)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import StaleError
+from framedex.indexer.fingerprint import fingerprint, is_same_file
+from framedex.indexer.opening import open_container
+
+Row = dict[str, object]
+
+
+def cut_packets(
+    video: Row, path: str, needed: NDArray[np.bool_], size: NDArray[np.int64], out: Path
+) -> NDArray[np.int64]:
+    """Copy some packets of a medium into the file `out`, and return int64 [packets]: where each begins there, or -1.
+
+    video: its row of `videos`. needed: bool [packets]. size: int64 [packets], as indexed. Raises StaleError where the
+    source is not what was indexed.
+    """
+    _check_same(video, path)
+    offset = np.full(len(needed), -1, np.int64)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    number = 0
+    with open_container(path) as container, open(out, "wb") as file:
+        for packet in container.demux(container.streams[int(str(video["stream_index"]))]):
+            if not packet.size:
+                continue
+            if number >= len(size) or packet.size != size[number]:
+                raise _stale(path, f"packet {number} has {packet.size} bytes")
+            if needed[number]:
+                offset[number] = file.tell()
+                file.write(bytes(packet))
+            number += 1
+        file.flush()
+        os.fsync(file.fileno())
+    if (offset[needed] < 0).any():
+        raise _stale(path, f"{number} packets, not {len(size)}")
+    return offset
+
+
+def describe_cut(out: Path) -> tuple[int, str]:
+    """Return size and fingerprint of a cut file."""
+    with open(out, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return size, fingerprint(file.fileno(), size)
+
+
+def _check_same(video: Row, path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise _stale(path, error.strerror or str(error)) from error
+    try:
+        same = is_same_file(
+            descriptor,
+            size_bytes=int(str(video["size_bytes"])),
+            mtime_ns=int(str(video["mtime_ns"])),
+            expected=str(video["fingerprint"]),
+        )
+    finally:
+        os.close(descriptor)
+    if not same:
+        raise _stale(path, "other content")
+
+
+def _stale(path: str, found: str) -> StaleError:
+    return StaleError("the source is not the file that was indexed", where=path, found=found, remedy="index it again")
