@@ -70,6 +70,8 @@ def demux(
                 _reconfigure(scanner, changed, number)
                 columns.resets.append(number)
                 configuration = changed
+        if packet.has_sidedata("encryption_info"):
+            raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
         if packet.has_sidedata("palette"):
             raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
         scanner.feed(data)

@@ -305,11 +305,15 @@ def _summarise(
         "max_ref_frames": pictures.max_ref_frames,
         "field_coded": bool(pictures.field_coded.any()),
     }
+    found = []
     if summary.damaged_gop_count:
-        video["error_kind"] = "truncated" if truncation else "damaged"
-        video["error_message"] = f"{summary.damaged_gop_count} of {summary.keyframe_count} GOPs are damaged" + (
-            f"; the file is truncated: {truncation}" if truncation else ""
-        )
+        found.append(f"{summary.damaged_gop_count} of {summary.keyframe_count} GOPs are damaged")
+    if before := int(np.argmax((flags & START) != 0)):
+        found.append(f"{before} packets come before the first start point and are left out")
+    if truncation:
+        found.append(f"the file is truncated: {truncation}")
+    if found:
+        video |= {"error_kind": "truncated" if truncation else "damaged", "error_message": "; ".join(found)}
 
 
 def _frames_row(demuxed: Demuxed, pictures: Pictures, pts: Pts, flags: Flags) -> Row:

@@ -97,7 +97,7 @@ def settle_timestamps(
     times = pts[order]
     known = times != NO_PTS
     backwards = np.flatnonzero(np.diff(times[known]) < 0)
-    step = _usual_step(times[known], duration)
+    step = _usual_step(times, known, duration)
     if stated and known.any():
         if len(backwards) * LEAST_BETWEEN_JOINTS > np.count_nonzero(known):
             packet = int(order[np.flatnonzero(known)[backwards[0] + 1]])
@@ -116,9 +116,9 @@ def settle_timestamps(
     return settled, source
 
 
-def _usual_step(times: Pts, duration: Pts) -> int:
-    """Return the median distance of frames: by positive gaps, else by packet durations, else 1."""
-    gaps = np.diff(np.sort(times))
+def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
+    """Return the median distance of frames: by the times that are known, else by packet durations, else 1."""
+    gaps = np.diff(times[known]) / np.diff(np.flatnonzero(known))
     for candidates in (gaps[gaps > 0], duration[duration > 0]):
         if len(candidates):
             return max(1, int(np.median(candidates)))

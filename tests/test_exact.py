@@ -24,7 +24,8 @@ class Reader:
 
     def __init__(self, index: Index, name: str) -> None:
         (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
-        self.medium = Medium(path=f"{index.root}/{name}", **{key: row[key] for key in MEDIA.names})
+        path = f"{index.root}/{name}"
+        self.medium = Medium(path=path, source=path, **{key: row.get(key) for key in MEDIA.names})
         self.planner = Planner(index.packets(row["media_id"]), drop_leading=row["codec"] == "hevc")
         self.sources = SourceFiles()
 
@@ -38,6 +39,7 @@ class Reader:
             pts=pts,
             seconds=pts.astype(np.float64),
             mask=np.ones(len(numbers), np.bool_),
+            md5=None,
             columns={},
             recipe=self.planner.plan(numbers),
         )

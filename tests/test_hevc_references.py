@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from framedex.indexer.bitstream.bits import BitReader
 from framedex.indexer.bitstream.hevc_references import (
     References,
+    ReferringPicture,
     ShortTermSet,
-    first_missing_reference,
+    missing_references,
     parse_reference_sets,
     parse_short_term_set,
     parse_slice_references,
@@ -52,35 +53,37 @@ def refers(*deltas: int, unused: tuple[int, ...] = ()) -> References:
     return References(short_term=(*((d, True) for d in deltas), *((d, False) for d in unused)), long_term=())
 
 
+def missing(pictures: list[tuple[int, bool, References | None]], cycle: int = 256) -> list[int]:
+    return missing_references(ReferringPicture(*picture, cycle) for picture in pictures)
+
+
 def test_a_picture_that_was_never_there_is_missing() -> None:
     pictures = [(0, True, refers()), (4, False, refers(-4)), (2, False, refers(-2, 2))]
-    assert first_missing_reference(pictures, 8) is None
-    assert first_missing_reference([pictures[0], pictures[2]], 8) == (1, 4)
+    assert missing(pictures) == []
+    assert missing([pictures[0], pictures[2]]) == [1]
 
 
 def test_a_picture_that_an_earlier_set_let_go_is_missing() -> None:
     pictures = [(0, True, refers()), (1, False, refers(-1)), (2, False, refers(-1)), (3, False, refers(-3))]
-    assert first_missing_reference(pictures, 8) == (3, 0)
+    assert missing(pictures) == [3]
     pictures[2] = (2, False, refers(-1, unused=(-2,)))
-    assert first_missing_reference(pictures, 8) is None
+    assert missing(pictures) == []
 
 
 def test_skipped_pictures_neither_need_nor_are_references() -> None:
     pictures = [(8, True, refers()), (6, False, None), (10, False, refers(-4))]
-    assert first_missing_reference(pictures, 8) == (2, 6)
+    assert missing(pictures) == [2]
 
 
 def test_long_term_references_match_by_low_bits_or_whole() -> None:
     first = (0, True, refers())
-    for entry, missing in (
-        ((0, False, True), None),
-        ((0, True, True), None),
-        ((16, True, True), (1, 16)),
-        ((3, False, False), None),
+    for entry, expected in (
+        ((0, False, True), []),
+        ((0, True, True), []),
+        ((16, True, True), [1]),
+        ((3, False, False), []),
     ):
-        assert (
-            first_missing_reference([first, (40, False, References(short_term=(), long_term=(entry,)))], 4) == missing
-        )
+        assert missing([first, (40, False, References(short_term=(), long_term=(entry,)))], 16) == expected
 
 
 @pytest.mark.parametrize("count", [65, 5000])

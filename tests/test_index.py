@@ -53,7 +53,7 @@ def test_parts_follow_their_schema_and_are_stamped(folder: Path) -> None:
         (path,) = (index.path / name).glob("*.parquet")
         found = pq.read_schema(path)
         assert found.remove_metadata().equals(schema.remove_metadata())
-        assert found.metadata[b"framedex.schema_version"] == b"1.0"
+        assert found.metadata[b"framedex.schema_version"] == b"2.0"
         assert "av" in json.loads(found.metadata[b"framedex.libraries"])
         assert all(field.metadata[b"doc"] for field in found)
 
@@ -139,7 +139,8 @@ def test_adding_files_does_not_cost_the_others_their_labels(folder: Path) -> Non
 def test_refused_media_count_in_every_run(folder: Path) -> None:
     from tests.media import Recipe, encode
 
-    encode(Recipe(name="a.avi", frames=2), folder / "a.avi")
+    # MPEG-4 part 2 in Matroska without a header: readable, and refused, as nothing says where decoding may start
+    encode(Recipe(name="a.avi", codec="msvideo1", pix_fmt="rgb555le", frames=2), folder / "a.avi")
     for _ in range(2):
         assert "1 refused" in run("index", folder, "--out", folder.parent / "INDEX", code=3).output
 
@@ -188,8 +189,8 @@ def test_two_runs_at_once_are_refused(folder: Path) -> None:
     [
         (None, "no index.json"),
         ("{", "cannot be read"),
-        ('{"format": "framedex-dataset", "schema_version": "1.0"}', "framedex-dataset"),
-        ('{"format": "framedex-index", "schema_version": "2.0"}', "another major version"),
+        ('{"format": "framedex-dataset", "schema_version": "2.0"}', "framedex-dataset"),
+        ('{"format": "framedex-index", "schema_version": "3.0"}', "another major version"),
     ],
 )
 def test_what_is_not_an_index_of_this_version_is_refused(tmp_path: Path, header: str | None, says: str) -> None:
@@ -255,7 +256,7 @@ def test_frames_of_one_medium_are_found_among_many_row_groups(
 
 
 def test_the_prober_never_raises_for_a_bad_medium(tmp_path: Path) -> None:
-    video, frames = probe.probe_medium(str(tmp_path / "missing.mp4"))
+    ((video, frames),) = probe.probe_medium(probe.ProbeTask(path=str(tmp_path / "missing.mp4")))
     assert (video["status"], video["error_kind"]) == ("failed", "missing")
     assert frames["pts"] == []
 

@@ -12,11 +12,19 @@ ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("indexer", "sharder", "loader")
 # What a stage may import of the stages before it: their contracts, and what those name.
 CONTRACTS = {
-    "indexer": {"schema", "index", "parts", "timeline", "discover", "engines", "fingerprint"},
+    "indexer": {"schema", "index", "parts", "timeline", "discover", "engines", "fingerprint", "opening", "planes"},
     "sharder": {"schema", "recipe", "mp4"},
 }
 HOMES = {
-    "av": {"indexer/probe.py", "loader/cpu.py", "loader/pictures.py", "loader/verify.py"},
+    "av": {
+        "indexer/opening.py",
+        "indexer/probe.py",
+        "indexer/demux.py",
+        "indexer/decoding.py",
+        "indexer/planes.py",
+        "loader/cpu.py",
+        "loader/verify.py",
+    },
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
     "pebble": {"indexer/engines.py"},

@@ -53,41 +53,40 @@ def test_emulation_prevention_is_removed() -> None:
     assert unescape(b"\x01\0\0\3\1\0\0\3\0") == b"\x01\0\0\1\0\0\0"
 
 
-SPS = (7, 0)
+SPS, PPS = (7, 0), (8, 0)
 
 
 def test_sets_equal_to_the_record_change_nothing() -> None:
     sets = ParameterSets()
     sets.configure(SPS, b"a", "facts")
-    sets.meet(SPS, b"a\0", "facts", 4)
-    assert sets.changed([0, 9]) is None
-    assert sets.missing_at([0, 9]) == []
-    assert sets.differing() == []
+    sets.meet(SPS, b"a\0", "facts")
+    assert sets.in_force == ()
+    assert not sets.differs
+    assert len(sets.epochs) == 1
 
 
-def test_a_change_that_a_start_does_not_carry_is_found() -> None:
+def test_a_set_that_differs_from_the_record_is_in_force_from_then_on() -> None:
     sets = ParameterSets()
     sets.configure(SPS, b"a", "facts")
-    sets.meet(SPS, b"b", "facts", 9)
-    assert sets.changed([0, 9, 20]) == (SPS, 9)
+    sets.meet(SPS, b"b", "facts")
+    assert sets.in_force == ((SPS, b"b"),)
+    assert sets.differs
+    sets.meet(SPS, b"a", "facts")
+    assert sets.in_force == ()
 
 
-def test_a_change_that_every_start_carries_is_harmless() -> None:
+def test_sets_sent_once_are_in_force_and_no_change() -> None:
     sets = ParameterSets()
-    for packet, nal in ((0, b"a"), (9, b"b"), (20, b"b")):
-        sets.meet(SPS, nal, "facts", packet)
-    assert sets.changed([0, 9, 20]) is None
-    assert sets.differing() == [SPS]
+    sets.meet(PPS, b"once", "facts")
+    sets.meet(SPS, b"once", "facts")
+    assert sets.in_force == ((SPS, b"once"), (PPS, b"once"))
+    assert not sets.differs
 
 
-def test_a_change_of_shape_is_never_harmless() -> None:
+def test_a_change_of_facts_begins_an_epoch() -> None:
     sets = ParameterSets()
-    sets.meet(SPS, b"a", "small", 0)
-    sets.meet(SPS, b"b", "large", 9)
-    assert sets.changed([0, 9]) == (SPS, 9)
-
-
-def test_sets_sent_once_are_missing_at_later_starts() -> None:
-    sets = ParameterSets()
-    sets.meet(SPS, b"once", "facts", 0)
-    assert sets.missing_at([0, 9]) == [b"once"]
+    sets.configure(SPS, b"a", "small")
+    sets.meet(SPS, b"b", "small")
+    assert len(sets.epochs) == 1
+    sets.meet(SPS, b"c", "large")
+    assert [epoch[SPS] for epoch in sets.epochs] == ["small", "large"]

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from framedex.errors import PolicyError
+from framedex.errors import DamageError, PolicyError
 from framedex.indexer.index import Packets
-from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
+from framedex.indexer.timeline import CLOSED, CONTINUES, DAMAGED, LEADING, NON_REFERENCE, OPEN, RESET, START
 from framedex.sharder.plan import Planner, coalesce
+
+
+def packets_of(flags: list[int], **columns: NDArray[np.int64]) -> Packets:
+    """Return packets with these flags; ten bytes each, one behind the other, in presentation order, unless said otherwise."""
+    n = len(flags)
+    plain = {"pts": np.arange(n), "offset": np.arange(n) * 10, "size": np.full(n, 10)} | columns
+    return Packets(flags=np.array(flags, np.int32), read=np.ones(n, np.bool_), state=np.zeros(n, np.int32), **plain)
 
 
 @st.composite
@@ -35,7 +45,7 @@ def streams(draw: st.DrawFn) -> Packets:
             count += 1
         pts[at : at + count + 1] = np.roll(pts[at : at + count + 1], 1)
         pts[at] = (at + count) * 10
-    return Packets(pts=pts, offset=offset, size=np.array(size, np.int64), flags=np.array(flags, np.uint8))
+    return packets_of(flags, pts=pts, offset=offset, size=np.array(size, np.int64))
 
 
 def needed(packets: Packets, target: int) -> set[int]:
@@ -58,6 +68,7 @@ def test_plans_hold_what_every_wanted_frame_needs_and_nothing_droppable(packets:
         for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True)
         for byte in range(length)
     }
+    assert packets.offset is not None
     spans = [
         set(range(offset, offset + size))
         for offset, size in zip(packets.offset.tolist(), packets.size.tolist(), strict=True)
@@ -89,20 +100,52 @@ def test_leading_pictures_of_a_runs_own_start_can_be_dropped(packets: Packets, d
 
 @pytest.mark.parametrize("frame", [3, 99, -2])
 def test_a_frame_that_is_not_there_is_an_error_with_the_range(frame: int) -> None:
-    packets = Packets(
-        pts=np.arange(3), offset=np.arange(3), size=np.ones(3, np.int64), flags=np.array([CLOSED, 0, 0], np.uint8)
-    )
+    packets = packets_of([CLOSED, 0, 0])
     with pytest.raises(PolicyError, match="allowed: 0 to 2"):
         Planner(packets, drop_leading=False).plan(np.array([0, frame]))
 
 
 def test_runs_that_touch_are_one_run() -> None:
-    flags = np.array([CLOSED, 0, CLOSED, 0, CLOSED, 0], np.uint8)
-    packets = Packets(pts=np.arange(6), offset=np.arange(6) * 10, size=np.full(6, 10), flags=flags)
-    planner = Planner(packets, drop_leading=False)
+    planner = Planner(packets_of([CLOSED, 0, CLOSED, 0, CLOSED, 0]), drop_leading=False)
     assert planner.plan(np.array([1, 3])).run_first.tolist() == [0]
     assert planner.plan(np.array([1, 5])).run_first.tolist() == [0, 2]
     assert planner.plan(np.array([0, 2])).run_first.tolist() == [0, 1]
+
+
+def test_no_run_goes_over_a_reset() -> None:
+    planner = Planner(packets_of([CLOSED, 0, CLOSED | RESET, 0]), drop_leading=False)
+    assert planner.plan(np.array([1, 3])).run_first.tolist() == [0, 2]
+    assert planner.plan(np.array([2, 3])).run_first.tolist() == [0]
+
+
+def test_two_packets_of_a_picture_are_planned_as_one() -> None:
+    packets = packets_of([CLOSED, CONTINUES, NON_REFERENCE, NON_REFERENCE | CONTINUES, 0, CONTINUES])
+    planner = Planner(packets, drop_leading=False)
+    recipe = planner.plan(np.array([2, 0]))
+    assert recipe.packet_size.tolist() == [20, 20]
+    assert recipe.range_offset.tolist() == [0, 40]
+    assert recipe.position.tolist() == [1, 0]
+
+
+def test_frames_of_damaged_gops_are_planned_on_demand_alone() -> None:
+    packets = packets_of([CLOSED, 0, CLOSED | DAMAGED, DAMAGED])
+    with pytest.raises(DamageError, match="packet 3"):
+        Planner(packets, drop_leading=False).plan(np.array([1, 3]))
+    assert not Planner(packets, drop_leading=False).plan(np.array([1])).damaged
+    assert Planner(packets, drop_leading=False, keep_damaged=True).plan(np.array([1, 3])).damaged
+
+
+def test_runs_are_given_the_state_of_their_start() -> None:
+    packets = replace(packets_of([CLOSED, 0, CLOSED, 0]), state=np.array([0, 0, 1, 0], np.int32))
+    assert Planner(packets, drop_leading=False).plan(np.array([0, 3])).run_state.tolist() == [0, 1]
+
+
+def test_packets_that_are_no_byte_ranges_cannot_be_pointed_at() -> None:
+    packets = replace(packets_of([CLOSED, 0]), offset=None)
+    planner = Planner(packets, drop_leading=False)
+    with pytest.raises(PolicyError, match="--cut"):
+        planner.plan(np.array([1]))
+    assert planner.needed(np.array([1, -1])).tolist() == [0, 1]
 
 
 def test_ranges_are_joined_within_a_run_alone() -> None:

@@ -7,32 +7,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
+from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, pictures_of
 from framedex.indexer.timeline import (
     CLOSED,
+    CONTAINER,
+    CONTINUES,
+    COUNTED,
+    DEALT,
+    FILLED,
     HIDDEN,
+    JOINED,
     NO_PTS,
     NON_REFERENCE,
     SKIPPED,
-    check_order,
     check_reorder_depth,
     packet_flags,
     presentation_order,
     reorder_depth_needed,
+    settle_timestamps,
+    spread_damage,
     summarise,
 )
 
 
 def pictures(order: list[int], starts: list[int] | None = None) -> Pictures:
     """Return facts of packets with the given output order, all in one period."""
-    n = len(order)
-    none = np.zeros(n, np.bool_)
-    return Pictures(
-        start=np.isin(np.arange(n), [0] if starts is None else starts).astype(np.uint8),
-        non_reference=none, leading=none, skipped=none, field_coded=none,
-        period=np.zeros(n, np.int64), order=np.array(order), preamble=b"",
-        inband_sets=False, inner_start_codes=False, chroma_format=1, max_ref_frames=4,
-    )  # fmt: skip
+    start = np.isin(np.arange(len(order)), [0] if starts is None else starts).astype(np.uint8)
+    return pictures_of(start, order=np.array(order))
+
+
+def settle(
+    pts: list[int], order: list[int], *, dts: list[int] | None = None, stated: bool = True
+) -> tuple[list[int], str]:
+    facts = pictures(order)
+    n = len(pts)
+    times = np.full(n, NO_PTS) if dts is None else np.array(dts)
+    flags = packet_flags(facts, np.zeros(n, np.bool_))
+    settled, source = settle_timestamps(np.array(pts), times, np.full(n, 10), flags, facts, stated=stated)
+    return settled.tolist(), source
 
 
 def test_frames_are_numbered_by_pts_without_hidden_and_skipped_packets() -> None:
@@ -41,33 +53,47 @@ def test_frames_are_numbered_by_pts_without_hidden_and_skipped_packets() -> None
     assert presentation_order(pts, flags).tolist() == [3, 2, 1]
 
 
+def test_second_fields_present_nothing() -> None:
+    assert presentation_order(np.array([0, NO_PTS, 40]), np.array([CLOSED, CONTINUES, 0])).tolist() == [0, 2]
+
+
 def test_timestamps_that_agree_with_the_output_order_pass() -> None:
-    facts = pictures([0, 3, 1, 2])
-    check_order(np.array([0, 30, 10, 20]), packet_flags(facts, np.zeros(4, np.bool_)), facts)
-    assert packet_flags(facts, np.zeros(4, np.bool_))[0] == CLOSED
+    assert settle([0, 30, 10, 20], [0, 3, 1, 2]) == ([0, 30, 10, 20], CONTAINER)
+    assert settle([0, 10, 10, 20], [0, 1, 2, 3]) == ([0, 10, 10, 20], CONTAINER)
 
 
 @pytest.mark.parametrize(
-    ("pts", "order", "starts", "kind"),
-    [
-        ([0, 10, 20, 30], [0, 3, 1, 2], None, "output_order"),
-        ([0, 10, 10, 20], [0, 2, 1, 3], None, "output_order"),
-        ([0, NO_PTS, 10, 20], [0, 1, 2, 3], None, "no_pts"),
-        ([0, 10, 20, 30], [0, 1, 2, 3], [2], "no_start"),
-    ],
+    ("pts", "order"),
+    [([0, 10, 20, 30], [0, 3, 1, 2]), ([0, 10, 10, 20], [0, 2, 1, 3]), ([30, 20, 10, 0], [0, 1, 2, 3])],
 )
-def test_what_would_be_numbered_wrongly_is_refused(
-    pts: list[int], order: list[int], starts: list[int] | None, kind: str
-) -> None:
-    facts = pictures(order, starts)
+def test_timestamps_that_contradict_the_output_order_are_refused(pts: list[int], order: list[int]) -> None:
     with pytest.raises(BitstreamError) as refused:
-        check_order(np.array(pts), packet_flags(facts, np.zeros(4, np.bool_)), facts)
-    assert refused.value.kind == kind
+        settle(pts, order)
+    assert refused.value.kind == "output_order"
 
 
-def test_equal_timestamps_in_output_order_pass() -> None:
-    facts = pictures([0, 1, 2, 3])
-    check_order(np.array([0, 10, 10, 20]), packet_flags(facts, np.zeros(4, np.bool_)), facts)
+def test_missing_timestamps_are_filled_between_their_neighbours_and_counted_on_at_the_ends() -> None:
+    assert settle([NO_PTS, 30, 10, NO_PTS], [0, 3, 1, 2]) == ([0, 30, 10, 20], FILLED)
+    assert settle([0, NO_PTS, 20, NO_PTS], [0, 1, 2, 3]) == ([0, 10, 20, 30], FILLED)
+
+
+def test_timestamps_that_turn_back_go_on_behind_the_joint() -> None:
+    pts = [*range(0, 200, 10), *range(0, 100, 10)]
+    assert settle(pts, list(range(30))) == (list(range(0, 300, 10)), JOINED)
+
+
+def test_where_a_container_states_no_times_the_bitstream_orders_frames() -> None:
+    assert settle([2, 4, 6, 8], [0, 3, 1, 2], dts=[0, 2, 4, 6], stated=False) == ([0, 6, 2, 4], DEALT)
+    assert settle([NO_PTS] * 4, [0, 3, 1, 2]) == ([0, 30, 10, 20], COUNTED)
+
+
+def test_damage_spreads_over_its_gop_and_what_leads_the_next_open_one() -> None:
+    start = np.array([1, 0, 0, 2, 0, 0, 1, 0], np.uint8)
+    none = np.zeros(8, bool)
+    damaged, leading = none.copy(), none.copy()
+    damaged[1], leading[4] = True, True
+    spread = spread_damage(pictures_of(start, damaged=damaged, leading=leading))
+    assert np.flatnonzero(spread).tolist() == [0, 1, 2, 4]
 
 
 @given(st.lists(st.integers(-3, 3), max_size=40))
@@ -88,7 +114,7 @@ def test_a_stream_that_states_too_small_a_reorder_depth_is_refused() -> None:
 
 
 def test_summary_of_a_variable_rate_timeline() -> None:
-    flags = np.array([CLOSED, NON_REFERENCE, 0, CLOSED, 0], np.uint8)
+    flags = np.array([CLOSED, NON_REFERENCE, 0, CLOSED, 0], np.int32)
     summary = summarise(np.array([0, 10, 20, 30, 60]), flags, last_duration=0, time_base_seconds=0.001)
     assert (summary.frame_count, summary.keyframe_count) == (5, 2)
     assert summary.is_vfr
@@ -100,4 +126,4 @@ def test_summary_of_a_variable_rate_timeline() -> None:
 
 def test_rounding_to_the_time_base_is_not_a_variable_rate() -> None:
     pts = np.round(np.arange(100) * 1000 / 30).astype(np.int64)  # milliseconds, as Matroska has them
-    assert not summarise(pts, np.full(100, CLOSED, np.uint8), last_duration=33, time_base_seconds=0.001).is_vfr
+    assert not summarise(pts, np.full(100, CLOSED, np.int32), last_duration=33, time_base_seconds=0.001).is_vfr
