@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex import __version__
-from framedex.errors import OutputError, SourceError
-from framedex.indexer.discover import Listed, default_root, discover, media_id, relative_uri
+from framedex.errors import MediaError, OutputError, SourceError
+from framedex.indexer.discover import Listed, default_root, discover, media_id, readable_name, relative_uri
 from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.fingerprint import is_same_file
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index
@@ -54,6 +54,7 @@ class IndexOptions:
     """What an index run is asked to do.
 
     root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
+    follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
     timeout_seconds: for each medium. on_progress: called with (done, total) after each medium.
     """
 
@@ -61,6 +62,7 @@ class IndexOptions:
     out: Path
     root: str | None = None
     label_from_parent: bool = False
+    follow_symlinks: bool = False
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     timeout_seconds: float | None = 600.0
     on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -68,11 +70,12 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a run has to do: the mentions of media, and which uris to probe, with their paths."""
+    """What a run has to do: the mentions of media, which uris to probe, with their paths, and which not to open."""
 
     root: str
     listed: list[Listed]
     probe: dict[str, str]
+    unopened: dict[str, MediaError]
     unchanged: int
     still_refused: list[Row]
 
@@ -124,12 +127,31 @@ def plan_work(options: IndexOptions) -> Work:
             where=str(options.out),
             remedy="choose a new or empty folder",
         )
-    listed = discover(options.sources, root=options.root, label_from_parent=options.label_from_parent)
+    listed = discover(
+        options.sources,
+        root=options.root,
+        label_from_parent=options.label_from_parent,
+        follow_symlinks=options.follow_symlinks,
+    )
     root = root or default_root(options.sources)
-    paths = {relative_uri(item.path, root): item.path for item in listed}
+    if readable_name(root) != root:
+        raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
+    paths = {relative_uri(item.path, root): item.path for item in listed if item.error is None}
+    errors = {relative_uri(item.path, root): item.error for item in listed if item.error is not None}
     probe = {uri: path for uri, path in paths.items() if not _is_unchanged(path, known.get(uri))}
-    refused = [known[uri] for uri in paths if uri not in probe and known[uri]["status"] == REFUSED]
-    return Work(root=root, listed=listed, probe=probe, unchanged=len(paths) - len(probe), still_refused=refused)
+    unopened = {
+        uri: error for uri, error in errors.items() if uri not in paths and not _is_still_refused(error, known.get(uri))
+    }
+    unchanged = (paths.keys() | errors.keys()) - probe.keys() - unopened.keys()
+    refused = [known[uri] for uri in sorted(unchanged) if known[uri]["status"] == REFUSED]
+    return Work(
+        root=root,
+        listed=listed,
+        probe=probe,
+        unopened=unopened,
+        unchanged=len(unchanged),
+        still_refused=refused,
+    )
 
 
 def _holds_something(folder: Path) -> bool:
@@ -160,6 +182,12 @@ def _is_unchanged(path: str, known: dict[str, Any] | None) -> bool:
         os.close(descriptor)
 
 
+def _is_still_refused(error: MediaError, known: dict[str, Any] | None) -> bool:
+    """Return whether a known row already says that a medium was refused for this, by this version of framedex."""
+    said = ("status", REFUSED), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
+    return known is not None and error.refused and all(known[name] == value for name, value in said)
+
+
 def build_index(options: IndexOptions) -> IndexReport:
     """Probe what is new, changed or failed, and write it as new parts. Raises OutputError, SourceError, FormatError.
 
@@ -179,6 +207,10 @@ def build_index(options: IndexOptions) -> IndexReport:
         for row in work.still_refused:
             report.count(row)
         parts = PartPairs(options.out)
+        for uri, error in work.unopened.items():
+            video, frames = _with_identity(uri, failure_row(error), no_frames())
+            parts.add(video, frames)
+            report.count(video)
         uris = list(work.probe)
         outcomes = run_local(
             probe_medium,
@@ -213,10 +245,19 @@ def _exclusive(folder: Path) -> Iterator[None]:
 def _rows(uri: str, outcome: Outcome[str, tuple[Row, Row]]) -> tuple[Row, Row]:
     """Return the rows of a probed medium, or those of a failure where the probe itself died."""
     if outcome.result is not None:
-        video, frames = outcome.result
-    else:
-        video = {"stream_index": -1, "status": FAILED, "error_kind": outcome.kind, "error_message": outcome.message}
-        frames = no_frames()
+        return _with_identity(uri, *outcome.result)
+    assert outcome.kind is not None  # as there is no result
+    assert outcome.message is not None
+    return _with_identity(uri, failure_row(MediaError(outcome.kind, outcome.message)), no_frames())
+
+
+def failure_row(error: MediaError) -> Row:
+    """Return the `videos` columns of a medium that was not probed to its end."""
+    status = REFUSED if error.refused else FAILED
+    return {"stream_index": -1, "status": status, "error_kind": error.kind, "error_message": error.what}
+
+
+def _with_identity(uri: str, video: Row, frames: Row) -> tuple[Row, Row]:
     identity = {"media_id": media_id(uri), "uri": uri, "probed_by": __version__}
     return video | identity, frames | {"media_id": identity["media_id"]}
 

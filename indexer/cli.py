@@ -41,6 +41,11 @@ Example:
     "--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder."
 )
 @click.option(
+    "--follow-symlinks",
+    is_flag=True,
+    help="Search linked folders, and let links lead out of the folders that media are found through.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
@@ -69,6 +74,7 @@ def index(
     out: Path,
     root: str | None,
     label_from: str | None,
+    follow_symlinks: bool,
     workers: int,
     timeout: float,
     max_failures: int,
@@ -89,13 +95,16 @@ def index(
             out=out,
             root=root,
             label_from_parent=label_from == "parent",
+            follow_symlinks=follow_symlinks,
             workers=workers,
             timeout_seconds=timeout,
             on_progress=show,
         )
         if dry_run:
             work = plan_work(options)
-            _print_plan({"root": work.root, "unchanged": work.unchanged, "probe": sorted(work.probe)}, as_json)
+            unopened = sorted(work.unopened)
+            plan = {"root": work.root, "unchanged": work.unchanged, "probe": sorted(work.probe), "unopened": unopened}
+            _print_plan(plan, as_json)
             return
         report = build_index(options)
     if as_json:
