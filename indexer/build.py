@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from framedex import __version__
 from framedex.errors import MediaError, OutputError, SourceError
 from framedex.indexer.discover import Listed, default_root, discover, media_id, readable_name, relative_uri
-from framedex.indexer.engines import Outcome, run_local
+from framedex.indexer.engines import GIBIBYTE, Outcome, run_local
 from framedex.indexer.fingerprint import is_same_file
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index
 from framedex.indexer.parts import (
@@ -55,7 +55,7 @@ class IndexOptions:
 
     root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
     follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
-    timeout_seconds: for each medium. on_progress: called with (done, total) after each medium.
+    timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with (done, total) after each medium.
     """
 
     sources: Sequence[str]
@@ -65,6 +65,7 @@ class IndexOptions:
     follow_symlinks: bool = False
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     timeout_seconds: float | None = 600.0
+    memory_bytes: int | None = 8 * GIBIBYTE
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -217,6 +218,7 @@ def build_index(options: IndexOptions) -> IndexReport:
             [work.probe[uri] for uri in uris],
             workers=max(1, min(options.workers, len(uris))),
             timeout_seconds=options.timeout_seconds,
+            memory_bytes=options.memory_bytes,
         )
         try:
             for number, (uri, outcome) in enumerate(zip(uris, outcomes if uris else [], strict=True), 1):

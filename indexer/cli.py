@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from framedex.indexer.build import IndexOptions, IndexReport, build_index, plan_work
+from framedex.indexer.engines import GIBIBYTE
 from framedex.indexer.index import Index
 from framedex.progress import progress
 
@@ -61,6 +62,14 @@ Example:
     help="Longest time for one medium.",
 )
 @click.option(
+    "--memory",
+    type=click.FloatRange(1),
+    default=8.0,
+    show_default=True,
+    metavar="GIB",
+    help="Most memory that each process may map; a medium that needs more is a failure.",
+)
+@click.option(
     "--max-failures",
     type=click.IntRange(0),
     default=0,
@@ -77,6 +86,7 @@ def index(
     follow_symlinks: bool,
     workers: int,
     timeout: float,
+    memory: float,
     max_failures: int,
     dry_run: bool,
     as_json: bool,
@@ -98,6 +108,7 @@ def index(
             follow_symlinks=follow_symlinks,
             workers=workers,
             timeout_seconds=timeout,
+            memory_bytes=int(memory * GIBIBYTE),
             on_progress=show,
         )
         if dry_run:
