@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex import __version__
-from framedex.errors import OutputError, SourceError
-from framedex.indexer.discover import Listed, default_root, discover, media_id, relative_uri
-from framedex.indexer.engines import Outcome, run_local
+from framedex.errors import MediaError, OutputError, SourceError
+from framedex.indexer.discover import Listed, default_root, discover, media_id, readable_name, relative_uri
+from framedex.indexer.engines import GIBIBYTE, Outcome, run_local
 from framedex.indexer.fingerprint import is_same_file
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index
 from framedex.indexer.parts import (
@@ -32,7 +32,7 @@ from framedex.indexer.parts import (
     write_json_aside,
     write_part,
 )
-from framedex.indexer.probe import ProbeTask, Row, Streams, no_frames, probe_medium
+from framedex.indexer.probe import ProbeTask, Row, Streams, no_frames, probe_medium, problem_columns
 from framedex.indexer.schema import (
     DELTA_COLUMNS,
     FAILED,
@@ -66,7 +66,8 @@ class IndexOptions:
     """What an index run is asked to do.
 
     root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
-    timeout_seconds: for each medium. on_progress: called with (done, total) after each medium.
+    follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
+    timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with (done, total) after each medium.
     """
 
     sources: Sequence[str]
@@ -75,18 +76,23 @@ class IndexOptions:
     label_from_parent: bool = False
     streams: Streams = "best"
     verify: bool = False
+    follow_symlinks: bool = False
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     timeout_seconds: float | None = 600.0
+    memory_bytes: int | None = 8 * GIBIBYTE
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What a run has to do: the mentions of media, which uris to probe, with their paths, and what stays refused."""
+    """What a run has to do: the mentions of media, which uris to probe, with their paths, which not to open, and what
+    stays refused.
+    """
 
     root: str
     listed: list[Listed]
     probe: dict[str, str]
+    unopened: dict[str, MediaError]
     unchanged: int
     problems: list[Row]
 
@@ -138,12 +144,33 @@ def plan_work(options: IndexOptions) -> Work:
             where=str(options.out),
             remedy="choose a new or empty folder",
         )
-    listed = discover(options.sources, root=options.root, label_from_parent=options.label_from_parent)
+    listed = discover(
+        options.sources,
+        root=options.root,
+        label_from_parent=options.label_from_parent,
+        follow_symlinks=options.follow_symlinks,
+    )
     root = root or default_root(options.sources)
-    paths = {relative_uri(item.path, root): item.path for item in listed}
+    if readable_name(root) != root:
+        raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
+    paths = {relative_uri(item.path, root): item.path for item in listed if item.error is None}
+    errors = {relative_uri(item.path, root): item.error for item in listed if item.error is not None}
     probe = {uri: path for uri, path in paths.items() if not _is_done(path, known.get(uri, []), options)}
-    refused = [row for uri in paths if uri not in probe for row in known[uri] if row["status"] == REFUSED]
-    return Work(root=root, listed=listed, probe=probe, unchanged=len(paths) - len(probe), problems=refused)
+    unopened = {
+        uri: error
+        for uri, error in errors.items()
+        if uri not in paths and not _is_still_refused(error, known.get(uri, []))
+    }
+    unchanged = (paths.keys() | errors.keys()) - probe.keys() - unopened.keys()
+    refused = [row for uri in sorted(unchanged) for row in known[uri] if row["status"] == REFUSED]
+    return Work(
+        root=root,
+        listed=listed,
+        probe=probe,
+        unopened=unopened,
+        unchanged=len(unchanged),
+        problems=refused,
+    )
 
 
 def _holds_something(folder: Path) -> bool:
@@ -178,6 +205,12 @@ def _is_done(path: str, known: list[Row], options: IndexOptions) -> bool:
         os.close(descriptor)
 
 
+def _is_still_refused(error: MediaError, known: list[Row]) -> bool:
+    """Return whether a known row already says that a medium was refused for this, by this version of framedex."""
+    said = ("status", REFUSED), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
+    return error.refused and len(known) == 1 and all(known[0][name] == value for name, value in said)
+
+
 def build_index(options: IndexOptions) -> IndexReport:
     """Probe what is new, changed or failed, and write it as new parts. Raises OutputError, SourceError, FormatError.
 
@@ -197,12 +230,17 @@ def build_index(options: IndexOptions) -> IndexReport:
         for row in work.problems:
             report.count(row)
         parts = PartPairs(options.out)
+        for uri, error in work.unopened.items():
+            video, frames = _with_identity(uri, {"stream_index": -1} | problem_columns(error), no_frames())
+            parts.add(video, frames)
+            report.count(video)
         uris = list(work.probe)
         outcomes = run_local(
             probe_medium,
             [ProbeTask(path=work.probe[uri], streams=options.streams, verify=options.verify) for uri in uris],
             workers=max(1, min(options.workers, len(uris))),
             timeout_seconds=options.timeout_seconds,
+            memory_bytes=options.memory_bytes,
         )
         try:
             for number, (uri, outcome) in enumerate(zip(uris, outcomes if uris else [], strict=True), 1):
@@ -230,11 +268,21 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 def _rows(uri: str, outcome: Outcome[ProbeTask, list[tuple[Row, Row]]]) -> Iterator[tuple[Row, Row]]:
     """Yield the rows of a probed file, or those of a failure where the probe itself died."""
-    died = {"stream_index": -1, "status": FAILED, "error_kind": outcome.kind, "error_message": outcome.message}
-    for video, frames in outcome.result or [(died, no_frames())]:
-        stream = None if video.pop("best_stream", True) else video["stream_index"]
-        identity = {"media_id": media_id(uri, stream), "uri": uri, "probed_by": __version__}
-        yield video | identity, frames | {"media_id": identity["media_id"]}
+    if outcome.result is None:
+        assert outcome.kind is not None  # as there is no result
+        assert outcome.message is not None
+        yield _with_identity(
+            uri, {"stream_index": -1} | problem_columns(MediaError(outcome.kind, outcome.message)), no_frames()
+        )
+        return
+    for video, frames in outcome.result:
+        yield _with_identity(uri, video, frames)
+
+
+def _with_identity(uri: str, video: Row, frames: Row) -> tuple[Row, Row]:
+    stream = None if video.pop("best_stream", True) else video["stream_index"]
+    identity = {"media_id": media_id(uri, stream), "uri": uri, "probed_by": __version__}
+    return video | identity, frames | {"media_id": identity["media_id"]}
 
 
 class PartPairs:

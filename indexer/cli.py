@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from framedex.indexer.build import IndexOptions, IndexReport, build_index, plan_work
+from framedex.indexer.engines import GIBIBYTE
 from framedex.indexer.index import Index
 from framedex.indexer.probe import Streams
 from framedex.progress import progress
@@ -54,6 +55,11 @@ Example:
     help="Decode every frame, too: stores its hash, flags damage that only decoding shows.",
 )
 @click.option(
+    "--follow-symlinks",
+    is_flag=True,
+    help="Search linked folders, and let links lead out of the folders that media are found through.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
@@ -67,6 +73,14 @@ Example:
     show_default=True,
     metavar="SECONDS",
     help="Longest time for one medium.",
+)
+@click.option(
+    "--memory",
+    type=click.FloatRange(1),
+    default=8.0,
+    show_default=True,
+    metavar="GIB",
+    help="Most memory that each process may map; a medium that needs more is a failure.",
 )
 @click.option(
     "--max-failures",
@@ -84,8 +98,10 @@ def index(
     label_from: str | None,
     streams: Streams,
     verify: bool,
+    follow_symlinks: bool,
     workers: int,
     timeout: float,
+    memory: float,
     max_failures: int,
     dry_run: bool,
     as_json: bool,
@@ -106,13 +122,17 @@ def index(
             label_from_parent=label_from == "parent",
             streams=streams,
             verify=verify,
+            follow_symlinks=follow_symlinks,
             workers=workers,
             timeout_seconds=timeout,
+            memory_bytes=int(memory * GIBIBYTE),
             on_progress=show,
         )
         if dry_run:
             work = plan_work(options)
-            _print_plan({"root": work.root, "unchanged": work.unchanged, "probe": sorted(work.probe)}, as_json)
+            unopened = sorted(work.unopened)
+            plan = {"root": work.root, "unchanged": work.unchanged, "probe": sorted(work.probe), "unopened": unopened}
+            _print_plan(plan, as_json)
             return
         report = build_index(options)
     if as_json:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import glob
+import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from framedex.errors import SourceError
+from framedex.errors import MediaError, SourceError
+from framedex.indexer.folders import expand_glob, fixed_prefix, folders_below, is_below, is_glob, way_out
 
 VIDEO_SUFFIXES = frozenset(
     [
@@ -80,11 +81,18 @@ RESERVED_COLUMNS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it."""
+    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
+
+    folder: through which it was found, if it was not named itself; no link may lead out of it.
+    error: why the medium must not be opened; None for most. A name that is not valid UTF-8 cannot be written into an
+    index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
+    """
 
     path: str
     spelled: str
     columns: dict[str, Any] = field(default_factory=dict)
+    folder: str | None = None
+    error: MediaError | None = None
 
 
 def media_id(uri: str, stream: int | None = None) -> str:
@@ -106,36 +114,28 @@ def default_root(sources: Sequence[str]) -> str:
     """Return the deepest folder that holds everything named on the command line."""
     folders = []
     for source in sources:
-        path = os.path.abspath(_fixed_prefix(source.removeprefix("@")))
+        path = os.path.abspath(fixed_prefix(source.removeprefix("@")))
         folders.append(path if os.path.isdir(path) else os.path.dirname(path))
     return os.path.commonpath(folders)
 
 
-def _fixed_prefix(source: str) -> str:
-    """Return a glob's part before its first wildcard folder; other sources as they are."""
-    if not _is_glob(source):
-        return source
-    parts = Path(source).parts
-    fixed = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-    return os.path.join(*parts[:fixed]) if fixed else "."
-
-
-def _is_glob(source: str) -> bool:
-    return glob.has_magic(source) and not os.path.lexists(source)
-
-
-def discover(sources: Sequence[str], *, root: str | None = None, label_from_parent: bool = False) -> list[Listed]:
+def discover(
+    sources: Sequence[str], *, root: str | None = None, label_from_parent: bool = False, follow_symlinks: bool = False
+) -> list[Listed]:
     """Return every mention of a medium in the order given; folders and globs sorted.
 
     root: what relative paths inside lists and listings are relative to; by default the list's own folder, then the
-    working directory. Raises SourceError for a list that cannot be read and for a folder or glob that names nothing.
+    working directory. follow_symlinks: search linked folders too, and let links lead out of the folder that a medium
+    was found through (a folder named as source, a glob's part before its wildcards, what a list's paths are relative
+    to); otherwise a medium out there has an error. A file named as source may itself be a link. Raises SourceError for
+    a list that cannot be read and for a folder or glob that names nothing.
     """
-    listed = [item for source in sources for item in _expand(source, root)]
+    listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, root, follow_symlinks)]
+    if not follow_symlinks:
+        listed = _with_ways_out(listed)
     if label_from_parent:
         listed = [_with_parent_label(item) for item in listed]
     for item in listed:
-        if any("\ud800" <= char <= "\udfff" for char in item.path):
-            raise SourceError("the file name is not valid UTF-8", where=ascii(item.path), remedy="rename the file")
         if clash := RESERVED_COLUMNS & item.columns.keys():
             raise SourceError(
                 "a user column has a reserved name",
@@ -146,57 +146,103 @@ def discover(sources: Sequence[str], *, root: str | None = None, label_from_pare
     return _without_repeats(listed)
 
 
-def _expand(source: str, root: str | None) -> Iterator[Listed]:
+def _without_stray_bytes(item: Listed) -> Listed:
+    """Give a medium whose name is not valid UTF-8 an error and a name that can be written."""
+    path, spelled = readable_name(item.path), readable_name(item.spelled)
+    if (path, spelled) == (item.path, item.spelled):
+        return item
+    error = MediaError("file_name", "the file name is not valid UTF-8; rename the file to have it indexed")
+    return replace(item, path=path, spelled=spelled, error=error)
+
+
+def readable_name(name: str) -> str:
+    """Return a file name with the bytes that are not valid UTF-8 shown as `\\xNN`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _with_ways_out(listed: list[Listed]) -> list[Listed]:
+    """Give media that links lead out of their folder an error, unless they are also named without one."""
+    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
+    ways_out = [_way_out_error(item, real_folder) for item in listed]
+    allowed = {item.path for item, error in zip(listed, ways_out, strict=True) if error is None}
+    return [
+        replace(item, error=error) if error is not None and item.path not in allowed else item
+        for item, error in zip(listed, ways_out, strict=True)
+    ]
+
+
+def _way_out_error(item: Listed, real_folder: Callable[[str], str]) -> MediaError | None:
+    if item.folder is None or item.error is not None:
+        return None
+    target = way_out(item.path, item.folder, real_folder)
+    if target is None:
+        return None
+    if not os.path.lexists(target):
+        return MediaError("missing", "cannot be opened: the link leads nowhere")
+    return MediaError(
+        "symlink",
+        f"a link leads out of {readable_name(item.folder)}, to {readable_name(target)}; "
+        "--follow-symlinks allows such links",
+        refused=True,
+    )
+
+
+def _expand(source: str, root: str | None, follow_symlinks: bool) -> Iterator[Listed]:
     path = Path(source)
     if source.startswith("@") and not os.path.lexists(source):
         yield from _read_list(Path(source[1:]), root)
     elif path.is_dir():
-        yield from _walk(path)
-    elif _is_glob(source):
-        found = sorted(glob.glob(source, recursive=True))
-        if not found:
-            raise SourceError("the pattern matches nothing", where=source)
-        for name in found:
-            yield from _walk(Path(name)) if os.path.isdir(name) else [_plain(name)]
+        yield from _walk(source, source, follow_symlinks)
+    elif is_glob(source):
+        yield from _expand_glob(source, follow_symlinks)
     elif path.suffix.lower() in TABLE_SUFFIXES:
         yield from _read_table(path, root)
     elif path.suffix.lower() in LIST_SUFFIXES:
         yield from _read_list(path, root)
     else:
-        yield _plain(source)
+        yield _plain(source, None)
 
 
-def _plain(name: str) -> Listed:
-    return Listed(path=os.path.abspath(name), spelled=name)
+def _expand_glob(source: str, follow_symlinks: bool) -> Iterator[Listed]:
+    """Yield the files that a glob names, and the videos in the folders that it names; links to folders as in a search."""
+    names = expand_glob(source, follow_symlinks=follow_symlinks)
+    if not follow_symlinks:
+        names = [name for name in names if not (os.path.isdir(name) and os.path.islink(name.rstrip("/")))]
+    if not names:
+        raise SourceError("the pattern matches nothing", where=source)
+    folder = fixed_prefix(source)
+    for name in names:
+        yield from _walk(name, folder, follow_symlinks) if os.path.isdir(name) else [_plain(name, folder)]
 
 
-def _walk(folder: Path) -> Iterator[Listed]:
+def _plain(name: str, folder: str | None) -> Listed:
+    return Listed(path=os.path.abspath(name), spelled=name, folder=folder)
+
+
+def _walk(top: str, folder: str, follow_symlinks: bool) -> Iterator[Listed]:
     names = [
         os.path.join(base, name)
-        for base, _, files in os.walk(folder, onerror=_unreadable)
+        for base, files in folders_below(top, follow_symlinks=follow_symlinks)
         for name in files
         if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES
     ]
     if not names:
         raise SourceError(
             "the folder holds no video",
-            where=str(folder),
+            where=top,
             allowed="files ending in " + " ".join(sorted(VIDEO_SUFFIXES)),
-            remedy="name the files themselves if they have other endings",
+            remedy="name the files themselves if they have other endings; --follow-symlinks also searches linked folders",
         )
-    yield from (_plain(name) for name in sorted(names))
+    yield from (_plain(name, folder) for name in sorted(names))
 
 
-def _unreadable(error: OSError) -> None:
-    raise SourceError("a folder cannot be searched", where=str(error.filename), found=error.strerror) from error
-
-
-def _resolve(spelled: str, base: Path, root: str | None) -> str:
-    """Return the absolute path of an entry of a list."""
+def _resolve(spelled: str, base: Path, root: str | None) -> tuple[str, str | None]:
+    """Return (absolute path of an entry of a list, folder that it was found through if it lies in one)."""
     spelled = spelled.removeprefix("file://")
-    candidates = [root] if root is not None else [str(base), os.getcwd()]
-    paths = [os.path.abspath(os.path.join(folder, spelled)) for folder in candidates]
-    return next((path for path in paths if os.path.lexists(path)), paths[0])
+    folders = [os.path.abspath(folder) for folder in ([root] if root is not None else [str(base), os.getcwd()])]
+    paths = [os.path.abspath(os.path.join(folder, spelled)) for folder in folders]
+    path = next((path for path in paths if os.path.lexists(path)), paths[0])
+    return path, next((folder for folder in folders if is_below(path, folder)), None)
 
 
 def _read_list(path: Path, root: str | None) -> Iterator[Listed]:
@@ -210,13 +256,15 @@ def _read_list(path: Path, root: str | None) -> Iterator[Listed]:
 
 def _read_line(line: str, base: Path, root: str | None) -> Listed:
     """Return the reading of a line whose path exists; where none does, the one with the most fields."""
-    readings = [Listed(path=_resolve(line, base, root), spelled=line)]
+    path, folder = _resolve(line, base, root)
+    readings = [Listed(path=path, spelled=line, folder=folder)]
     for pattern in DALI_LINES:
         if match := pattern.fullmatch(line):
             found = match.groupdict()
             columns: dict[str, Any] = {"label": int(found["label"])}
             columns |= {name: float(found[name]) for name in ("start", "end") if name in found}
-            readings.append(Listed(path=_resolve(found["path"], base, root), spelled=found["path"], columns=columns))
+            path, folder = _resolve(found["path"], base, root)
+            readings.append(Listed(path=path, spelled=found["path"], columns=columns, folder=folder))
     existing = [reading for reading in readings if os.path.lexists(reading.path)]
     return existing[0] if existing else readings[min(1, len(readings) - 1)]
 
@@ -243,7 +291,8 @@ def _read_table(path: Path, root: str | None) -> Iterator[Listed]:
         uri = row.pop("uri")
         if not isinstance(uri, str) or not uri:
             raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
-        yield Listed(path=_resolve(uri, path.parent, root), spelled=uri, columns=row)
+        entry, folder = _resolve(uri, path.parent, root)
+        yield Listed(path=entry, spelled=uri, columns=row, folder=folder)
 
 
 def _with_parent_label(item: Listed) -> Listed:
@@ -254,7 +303,7 @@ def _with_parent_label(item: Listed) -> Listed:
             remedy="leave out --label-from, or drop the listing's label column",
         )
     label = os.path.basename(os.path.dirname(item.path))
-    return Listed(path=item.path, spelled=item.spelled, columns=item.columns | {"label": label})
+    return replace(item, columns=item.columns | {"label": label})
 
 
 def _without_repeats(listed: list[Listed]) -> list[Listed]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import multiprocessing
+import multiprocessing.connection
+import os
+import resource
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -15,11 +19,15 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 IN_FLIGHT_PER_WORKER = 16  # bounds what waits for a slow item ahead of it
+GIBIBYTE = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[Item, Result]):
-    """What became of one item: a result, or why there is none (`crash`, `timeout` or `error`, and a message)."""
+    """What became of one item: a result, or why there is none, and a message.
+
+    kind: `crash`, `timeout`, `memory` or `error`.
+    """
 
     item: Item
     result: Result | None = None
@@ -28,30 +36,59 @@ class Outcome(Generic[Item, Result]):
 
 
 def run_local(
-    function: Callable[[Item], Result], items: Iterable[Item], *, workers: int, timeout_seconds: float | None
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    workers: int,
+    timeout_seconds: float | None,
+    memory_bytes: int | None = None,
 ) -> Iterator[Outcome[Item, Result]]:
     """Yield the outcome of function(item) for every item, in the order of items.
 
-    Each call has `timeout_seconds` from its own start. Processes are spawned, not forked: decoder libraries have
-    threads, and a forked copy of a locked lock hangs.
+    Each call has `timeout_seconds` from its own start. Each process may map `memory_bytes` in all (RLIMIT_AS), its
+    libraries among them, which take about 0.5 GiB; an allocation past that fails in the call that asks for it.
+    Processes are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They
+    end when this process does, however it ends.
     """
     context = multiprocessing.get_context("spawn")
     waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result]]] = collections.deque()
-    with ProcessPool(max_workers=workers, context=context) as pool:
+    with ProcessPool(max_workers=workers, context=context, initializer=_enter_worker, initargs=[memory_bytes]) as pool:
         try:
             for item in items:
                 waiting.append((item, pool.schedule(function, args=[item], timeout=timeout_seconds)))
                 if len(waiting) >= workers * IN_FLIGHT_PER_WORKER:
-                    yield _outcome(*waiting.popleft(), timeout_seconds)
+                    yield _outcome(*waiting.popleft(), timeout_seconds, memory_bytes)
             while waiting:
-                yield _outcome(*waiting.popleft(), timeout_seconds)
+                yield _outcome(*waiting.popleft(), timeout_seconds, memory_bytes)
         finally:
             if waiting:
                 pool.stop()  # type: ignore[no-untyped-call]
 
 
+def _enter_worker(memory_bytes: int | None) -> None:
+    """Prepare a worker: it follows its parent into death, and takes no more memory than it may."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # One thread each: the workers are the parallelism, and every OpenBLAS thread would map memory of its own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent to end, and end with it: after a SIGKILL nobody else stops a worker."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
 def _outcome(
-    item: Item, future: concurrent.futures.Future[Result], timeout_seconds: float | None
+    item: Item,
+    future: concurrent.futures.Future[Result],
+    timeout_seconds: float | None,
+    memory_bytes: int | None,
 ) -> Outcome[Item, Result]:
     try:
         return Outcome(item=item, result=future.result())
@@ -59,5 +96,8 @@ def _outcome(
         return Outcome(item=item, kind="timeout", message=f"took longer than {timeout_seconds:g} s")
     except ProcessExpired as error:
         return Outcome(item=item, kind="crash", message=f"its process died (exit code {error.exitcode})")
+    except MemoryError:
+        allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
+        return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
     except Exception as error:  # a defect met by one item must not take the others down
         return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")

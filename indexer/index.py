@@ -58,11 +58,9 @@ class Index:
             self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index"
         )
         self.root: str = header["root"]
-        parts = [
-            pq.read_table(part_path(self.path / VIDEOS_FOLDER, number))
-            for number in part_numbers(self.path / VIDEOS_FOLDER)
-        ]
-        self._part = np.repeat(part_numbers(self.path / VIDEOS_FOLDER), [len(part) for part in parts]).astype(np.int64)
+        numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
+        parts = [pq.read_table(part_path(self.path / VIDEOS_FOLDER, number)) for number in numbers]
+        self._part = np.repeat(numbers, [len(part) for part in parts]).astype(np.int64)
         self._row = np.concatenate([np.arange(len(part)) for part in parts] or [np.zeros(0, np.int64)])
         table = (
             pa.concat_tables([part.replace_schema_metadata(None) for part in parts]) if parts else VIDEOS.empty_table()

@@ -87,10 +87,11 @@ def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
             ]
         return rows
     except MediaError as error:
-        return [(file | _problem(error), no_frames())]
+        return [(file | problem_columns(error), no_frames())]
 
 
-def _problem(error: MediaError) -> Row:
+def problem_columns(error: MediaError) -> Row:
+    """Return the `videos` columns that say why a medium cannot be used."""
     return {
         "status": REFUSED if error.refused else FAILED,
         "error_kind": error.kind,
@@ -134,6 +135,12 @@ def _open_file(path: str, video: Row) -> Iterator[int]:
 def _open_container(path: str) -> av.container.InputContainer:
     try:
         return open_container(path)
+    except av.error.ArgumentError as error:
+        raise MediaError(
+            "container",
+            "libavformat takes it for a format that refers to other files, or that is not covered",
+            refused=True,
+        ) from error
     except (av.error.FFmpegError, OSError, ValueError) as error:
         raise MediaError("not_media", f"not a video, or damaged at its start: {_reason(error)}") from error
 
@@ -163,7 +170,7 @@ def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descript
         problem = MediaError(error.kind, str(error), refused=not error.damaged)
     except MediaError as error:
         problem = error
-    return video | _problem(problem), no_frames()
+    return video | problem_columns(problem), no_frames()
 
 
 def _describe_stream(stream: av.video.stream.VideoStream, video: Row) -> None:

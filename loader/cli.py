@@ -34,6 +34,14 @@ Example:
     help="Processes that decode.",
 )
 @click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time for one medium.",
+)
+@click.option(
     "--max-failures",
     type=click.IntRange(0),
     default=0,
@@ -42,7 +50,14 @@ Example:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line a clip.")
 def verify(
-    dataset: Path, sample: int | None, seed: int, root: str | None, workers: int, max_failures: int, as_json: bool
+    dataset: Path,
+    sample: int | None,
+    seed: int,
+    root: str | None,
+    workers: int,
+    timeout: float,
+    max_failures: int,
+    as_json: bool,
 ) -> None:
     """Decode clips from their byte ranges and compare every frame, bit for bit, with a full decode of its source.
 
@@ -54,7 +69,15 @@ def verify(
     verdicts: collections.Counter[str] = collections.Counter()
     frames = 0
     with progress("clip") as show:
-        for checked in verify_dataset(dataset, root=root, sample=sample, seed=seed, workers=workers, on_progress=show):
+        for checked in verify_dataset(
+            dataset,
+            root=root,
+            sample=sample,
+            seed=seed,
+            workers=workers,
+            timeout_seconds=timeout,
+            on_progress=show,
+        ):
             verdicts[checked.verdict] += 1
             frames += len(checked.frames)
             if as_json:

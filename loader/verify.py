@@ -59,7 +59,8 @@ def verify(
 ) -> Iterator[Checked]:
     """Yield the verdict on every clip, or on `sample` clips chosen by `seed`, medium by medium.
 
-    A source is decoded once from its beginning, up to the last frame that its clips want.
+    A source is decoded once from its beginning, up to the last frame that its clips want. timeout_seconds: for each
+    source; the clips of one that takes longer are undecodable.
     """
     manifest = Manifest(dataset, root=root)
     chosen = np.arange(len(manifest))

@@ -67,7 +67,7 @@ def all_media(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 def index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
     """An index of every recipe's file."""
     out = tmp_path_factory.mktemp("index") / "INDEX"
-    report = build_index(IndexOptions(sources=[str(all_media)], out=out, workers=2))
+    report = build_index(IndexOptions(sources=[str(all_media)], out=out, workers=2, follow_symlinks=True))
     assert report.problems == []
     return Index(out)
 

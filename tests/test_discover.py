@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex.errors import SourceError
+from framedex.indexer.build import IndexOptions, build_index, plan_work
 from framedex.indexer.discover import default_root, discover, relative_uri
+from framedex.indexer.index import Index
+from tests.datasets import run
 
 
 @pytest.fixture
@@ -121,3 +127,115 @@ def test_two_labels_for_one_medium_are_an_error(tree: Path) -> None:
     (tree / "l.csv").write_text("uri,label\ncats/b.MKV,1\n")
     with pytest.raises(SourceError, match="two labels"):
         discover([str(tree / "l.csv")], label_from_parent=True)
+
+
+@pytest.fixture
+def linked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tree with links of every kind; `outside` holds secret.mp4 and more/deep.mp4."""
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "more").mkdir()
+    for name in ("secret.mp4", "more/deep.mp4"):
+        (outside / name).write_bytes(b"x")
+    (tree / "inner.mp4").symlink_to(tree / "cats/b.MKV")
+    (tree / "outer.mp4").symlink_to(outside / "secret.mp4")
+    (tree / "chain.mp4").symlink_to(tree / "outer.mp4")
+    (tree / "nowhere.mp4").symlink_to(tree / "gone.mp4")
+    (tree / "gone_outside.mp4").symlink_to(outside / "gone.mp4")
+    (tree / "folder").symlink_to(outside)
+    (tree / "dogs/loop").symlink_to(tree)
+    (outside / "back").symlink_to(tree)
+    return tree
+
+
+def errors(tree: Path, *sources: object, **options: object) -> dict[str, str | None]:
+    found = discover([str(source) for source in sources], **options)  # type: ignore[arg-type]
+    return {relative_uri(item.path, str(tree)): item.error and item.error.kind for item in found}
+
+
+PLAIN = dict.fromkeys(["cats/a 1.mp4", "cats/b.MKV", "dogs/d[1].mp4", "dogs/deep/c.mov", "inner.mp4", "nowhere.mp4"])
+OUT = {"outer.mp4": "symlink", "chain.mp4": "symlink", "gone_outside.mp4": "missing"}
+
+
+def test_links_lead_out_of_a_searched_folder_only_where_allowed(linked: Path) -> None:
+    assert errors(linked, linked) == PLAIN | OUT
+    followed = dict.fromkeys(["folder/secret.mp4", "folder/more/deep.mp4"])
+    assert errors(linked, linked, follow_symlinks=True) == PLAIN | dict.fromkeys(OUT) | followed
+
+
+def test_a_root_may_itself_be_a_link(linked: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("links") / "root"
+    root.symlink_to(linked)
+    assert errors(root, root) == PLAIN | OUT
+
+
+@pytest.mark.parametrize("pattern", ["*.mp4", "**/*.mp4", "**"])
+def test_links_lead_out_of_a_globs_folder_only_where_allowed(linked: Path, pattern: str) -> None:
+    found = errors(linked, f"{linked}/{pattern}")
+    assert {uri: kind for uri, kind in found.items() if kind} == OUT
+    assert not any(uri.startswith(("folder/", "dogs/loop")) for uri in found)
+    assert set(errors(linked, f"{linked}/{pattern}", follow_symlinks=True).values()) == {None}
+
+
+def test_a_glob_does_not_reach_through_a_linked_folder(linked: Path) -> None:
+    assert errors(linked, f"{linked}/*/secret.mp4") == {"folder/secret.mp4": "symlink"}
+
+
+def test_a_list_leads_out_of_its_folder_only_by_names_and_not_by_links(linked: Path) -> None:
+    outside = os.path.realpath(linked / "folder")
+    lines = ["cats/b.MKV", "inner.mp4", "outer.mp4", "folder/secret.mp4 7", f"{outside}/more/deep.mp4"]
+    (linked / "list.txt").write_text("\n".join(lines))
+    refused = {"outer.mp4": "symlink", "folder/secret.mp4": "symlink"}
+    expected = {"cats/b.MKV": None, "inner.mp4": None, f"{outside}/more/deep.mp4": None} | refused
+    assert errors(linked, f"@{linked}/list.txt") == expected
+    assert errors(linked, f"@{linked}/list.txt", root=str(linked)) == expected
+    (linked / "list.csv").write_text("uri\n" + "\n".join(line.removesuffix(" 7") for line in lines) + "\n")
+    assert errors(linked, linked / "list.csv") == expected
+
+
+def test_a_file_named_itself_may_be_a_link(linked: Path) -> None:
+    assert errors(linked, linked / "outer.mp4") == {"outer.mp4": None}
+    assert errors(linked, linked, linked / "outer.mp4") == PLAIN | OUT | {"outer.mp4": None}
+
+
+def test_links_in_circles_end(tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d", "e", "f"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x.mp4").touch()
+        for other in ("a", "b", "c", "d", "e", "f"):
+            (tmp_path / name / f"to_{other}").symlink_to(tmp_path / other)
+    expected = [f"{name}/x.mp4" for name in "abcdef"]
+    assert uris(tmp_path, tmp_path, follow_symlinks=True) == expected
+    assert uris(tmp_path, f"{tmp_path}/**/*.mp4", follow_symlinks=True) == expected
+
+
+def test_a_link_out_is_a_refused_row_and_its_target_is_not_opened(
+    tmp_path: Path, medium: Callable[[str], Path]
+) -> None:
+    videos, out = tmp_path / "videos", tmp_path / "INDEX"
+    videos.mkdir()
+    target = Path(shutil.copy(medium("h264_single.mp4"), tmp_path / "target.mp4"))
+    os.utime(target, ns=(1, 10**18))  # an access time before the modification time is renewed by any read
+    (videos / "link.mp4").symlink_to(target)
+    for _ in range(2):
+        result = run("index", videos, "--out", out, code=3)
+        assert "refused: link.mp4: a link leads out of" in result.output
+        assert f"to {target}; --follow-symlinks allows such links (symlink)" in result.output
+    assert target.stat().st_atime_ns == 1
+    assert len(list(out.glob("videos/*"))) == 1, "the second run had nothing to write"
+    run("index", videos, "--out", out, "--follow-symlinks")
+    assert Index(out).videos["status"].to_pylist() == ["ok"]
+    run("index", videos, "--out", out, code=3)
+    assert Index(out).videos["error_kind"].to_pylist() == ["symlink"]
+
+
+def test_a_name_that_is_not_utf8_is_a_row_and_not_the_end(tmp_path: Path, medium: Callable[[str], Path]) -> None:
+    videos, out = tmp_path / "videos", tmp_path / "INDEX"
+    videos.mkdir()
+    shutil.copy(medium("h264_single.mp4"), videos / "good.mp4")
+    shutil.copy(medium("h264_single.mp4"), os.path.join(os.fsencode(videos), b"caf\xe9.mp4"))
+    report = build_index(IndexOptions(sources=[str(videos)], out=out, workers=1))
+    assert (report.ok, report.failed) == (1, 1)
+    rows = {row["uri"]: (row["status"], row["error_kind"]) for row in Index(out).videos.to_pylist()}
+    assert rows == {"good.mp4": ("ok", None), "caf\\xe9.mp4": ("failed", "file_name")}
+    named = plan_work(IndexOptions(sources=[os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4")], out=out))
+    assert list(named.unopened) == ["caf\\xe9.mp4"]

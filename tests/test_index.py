@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import av
+import av.error
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -217,6 +219,63 @@ def test_a_crash_or_a_hang_costs_one_item_and_order_is_kept() -> None:
     assert [outcome.item for outcome in outcomes] == items
     assert [outcome.result for outcome in outcomes] == ["a", None, "b", None, "c", None, "d"]
     assert [outcome.kind for outcome in outcomes if outcome.kind] == ["crash", "timeout", "error"]
+
+
+def _allocate(size_bytes: int) -> int:
+    return len(bytearray(size_bytes))
+
+
+def _raise_as_libav_does(code: int) -> None:
+    raise av.error.MemoryError(code, "Cannot allocate memory")
+
+
+def test_too_large_an_allocation_costs_one_item_and_not_the_run() -> None:
+    sizes = [1 << 20, 3 << 30, 1 << 20, 1 << 40, 1 << 20]
+    outcomes = list(run_local(_allocate, sizes, workers=1, timeout_seconds=60, memory_bytes=2 << 30))
+    assert [outcome.kind for outcome in outcomes] == [None, "memory", None, "memory", None]
+    assert outcomes[1].message == "needs more memory than the 2 GiB it may have"
+    (outcome,) = run_local(_raise_as_libav_does, [12], workers=1, timeout_seconds=60)
+    assert outcome.kind == "memory"
+
+
+def test_the_least_memory_that_may_be_asked_for_is_enough_for_plain_video(folder: Path) -> None:
+    _, report = build(folder, memory_bytes=1 << 30)
+    assert (report.ok, report.failed) == (3, 0)  # type: ignore[attr-defined]
+
+
+def _process_id_then_hang(item: str) -> None:
+    Path(item).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = (
+        "from tests.test_index import _process_id_then_hang; from framedex.indexer.engines import run_local\n"
+        "if __name__ == '__main__': list(run_local(_process_id_then_hang, "
+        f"['{tmp_path}/0', '{tmp_path}/1'], workers=2, timeout_seconds=None))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    names = [tmp_path / "0", tmp_path / "1"]
+    _wait_until(lambda: all(name.exists() and name.read_text() for name in names))
+    process.kill()
+    process.wait()
+    _wait_until(lambda: not any(_is_running(int(name.read_text())) for name in names))
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_a_hanging_medium_becomes_a_failure_row(folder: Path) -> None:

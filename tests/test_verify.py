@@ -103,3 +103,10 @@ def test_a_moved_root_can_be_told(dataset: Path, copy: Path, tmp_path: Path) -> 
     copy.rename(tmp_path / "elsewhere")
     assert {row["verdict"] for row in verdicts(dataset, code=3).values()} == {"stale"}
     assert {row["verdict"] for row in verdicts(dataset, "--root", tmp_path / "elsewhere").values()} == {"exact"}
+
+
+def test_a_source_that_takes_too_long_makes_its_clips_undecodable(dataset: Path) -> None:
+    found = verdicts(dataset, "--workers", 1, "--timeout", 0.001, code=3)
+    late = [row["reason"] for row in found.values() if row["verdict"] == "undecodable"]
+    assert late, "the first source's time is up before its worker has loaded its libraries"
+    assert set(late) == {"timeout: took longer than 0.001 s"}
