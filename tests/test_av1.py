@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -513,17 +512,11 @@ RECIPES = {
 }
 
 
-def full_decode(packets: Packets) -> dict[int, str]:
-    """Return the md5 of each picture by packet number, from one decoder that is given every packet."""
-    return dict(packets.decode(list(range(len(packets.data)))))
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_random_access_equals_the_full_decode(name: str, media_folder: Path, rng: np.random.Generator) -> None:
     packets = read_packets(media.make(RECIPES[name], media_folder))
-    pictures = packets.scan()
-    assert np.count_nonzero(pictures.start) == -(-RECIPES[name].frames // 12) if "low" not in name else True
-    truth = full_decode(packets)
+    assert np.count_nonzero(packets.scan().start) >= 2
+    truth = packets.full_decode()
     assert len(truth) == RECIPES[name].frames
     assert check_random_access(packets, truth, rng, most=12) == 12
 
@@ -538,25 +531,22 @@ def _strip_later_headers(packets: Packets) -> Packets:
             kept += b"" if kind == 1 else packet[at:end]
             at = end
         data.append(bytes(kept))
-    return Packets(codec=packets.codec, extradata=packets.extradata, reorder_depth=packets.reorder_depth, data=data)
+    return replace(packets, data=data)
 
 
-@pytest.mark.parametrize("change", [_strip_later_headers])
-def test_starts_decode_with_the_state_they_are_given(
-    change: Callable[[Packets], Packets], media_folder: Path, rng: np.random.Generator
-) -> None:
-    packets = change(read_packets(media.make(RECIPES["av1_default.mp4"], media_folder)))
+def test_starts_decode_with_the_state_they_are_given(media_folder: Path, rng: np.random.Generator) -> None:
+    packets = _strip_later_headers(read_packets(media.make(RECIPES["av1_default.mp4"], media_folder)))
     pictures = packets.scan()
     assert len(pictures.states) == 2
     assert np.count_nonzero(pictures.state) == np.count_nonzero(pictures.start) - 1
-    truth = full_decode(packets)
+    truth = packets.full_decode()
     assert len(truth) == 40
     check_random_access(packets, truth, rng, most=12)
 
 
 def test_droppable_units_are_found_and_all_of_them_can_go_at_once(media_folder: Path) -> None:
     packets = read_packets(media.make(RECIPES["av1_default.mp4"], media_folder))
-    truth, pictures = full_decode(packets), packets.scan()
+    truth, pictures = packets.full_decode(), packets.scan()
     needed = np.flatnonzero(~pictures.non_reference).tolist()
     assert len(needed) < 0.9 * len(packets.data)
     assert dict(packets.decode(needed)) == {number: truth[number] for number in needed if number in truth}

@@ -11,8 +11,8 @@ START_CODE = b"\x9d\x01\x2a"
 FIRST_PARTITION_SHIFT = 5
 YUV420 = 1  # chroma_format_idc; VP8 has no other
 
-_INTER, _HIDDEN = 1, 16  # bits of the tag's first byte: not a key frame; and, once flipped, not shown
-_DAMAGED = 2  # stands in the version's place, which is not needed, of packets that are no frame
+INTER, SHOWN = 1, 16  # bits of the tag's first byte
+DAMAGED = 2  # put into the place of the version, which is not needed, where a packet is no frame
 
 
 def parse_key_frame(data: bytes) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ def _two_booleans(first: int, second: int) -> tuple[int, int]:
 class Vp8Scanner:
     """Collect frame tags. See `pictures.Scanner`; VP8 has no configuration.
 
-    Every frame is kept: even one that no frame refers to hands its probabilities on (9.7 to 9.11).
+    Every frame is kept: even one that no frame refers to hands on probabilities, segments and filter levels (19.2).
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -49,23 +49,23 @@ class Vp8Scanner:
     def feed(self, data: bytes) -> None:
         if not data:
             raise BitstreamError("zero_size", f"packet {len(self._tags)} is empty")
-        tag = data[0] & (_INTER | _HIDDEN) ^ _HIDDEN
+        tag = data[0] & (INTER | SHOWN)
         partition = int.from_bytes(data[:TAG_BYTES], "little") >> FIRST_PARTITION_SHIFT
-        if len(data) < TAG_BYTES or partition > len(data) - (TAG_BYTES if tag & _INTER else KEY_HEADER_BYTES):
-            tag |= _DAMAGED
-        elif not tag & _INTER:
+        if len(data) < TAG_BYTES or partition > len(data) - (TAG_BYTES if tag & INTER else KEY_HEADER_BYTES):
+            tag |= DAMAGED
+        elif not tag & INTER:
             try:
                 self._shapes.add(parse_key_frame(data))
             except ValueError:
-                tag |= _DAMAGED
+                tag |= DAMAGED
         self._tags.append(tag)
 
     def finish(self) -> Pictures:
         tags = np.frombuffer(bytes(self._tags), np.uint8)
-        damaged = tags & _DAMAGED != 0
+        damaged = tags & DAMAGED != 0
         return pictures_of(
-            np.where((tags & _INTER == 0) & ~damaged, CLOSED_START, NO_START).astype(np.uint8),
-            skipped=(tags & _HIDDEN != 0) & ~damaged,
+            np.where((tags & INTER == 0) & ~damaged, CLOSED_START, NO_START).astype(np.uint8),
+            skipped=(tags & SHOWN == 0) & ~damaged,
             damaged=damaged,
             varying_shape=len(self._shapes) > 1,
             chroma_format=YUV420,

@@ -1,4 +1,4 @@
-"""VP9 (bitstream specification, version 0.7): start points, hidden frames and sizes from uncompressed headers."""
+"""VP9 (bitstream specification, version 0.6): start points, hidden frames and sizes from uncompressed headers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def split_superframe(data: bytes) -> list[tuple[int, int]]:
 class Vp9Scanner:
     """Collect the heads of uncompressed headers. See `pictures.Scanner`; VP9 needs no configuration.
 
-    Every frame is kept: even one that refreshes nothing hands on probabilities, motion vectors and segments
-    (6.1.2 refresh_probs, 7.4.6, 7.2.10 among others).
+    Every frame is kept: even one that refreshes no reference hands on probabilities (refresh_probs(), 6.1.2), motion
+    vectors and segments.
     """
 
     def __init__(self, configuration: bytes) -> None:
