@@ -9,7 +9,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.opening import open_container
+from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.planes import picture_md5
 
 
@@ -44,9 +44,7 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
         context = stream.codec_context
         context.thread_count = 1
         try:
-            for packet in container.demux(stream):
-                if not packet.size:
-                    continue
+            for packet in demux_packets(container, stream_index):
                 number += 1
                 if number >= packets:
                     break
@@ -58,7 +56,7 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
                     decoded.failed[number] = True
             for frame in context.decode(None):
                 decoded.take(frame)
-        except (av.error.FFmpegError, IndexError):  # demuxing ends here; what was demuxed before is as it is
+        except av.error.FFmpegError:  # demuxing ends here; what was demuxed before is as it is
             decoded.failed[max(number, 0) :] = True
     return decoded
 

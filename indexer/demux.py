@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+from framedex.indexer.opening import demux_packets
 from framedex.indexer.timeline import NO_PTS
 
 PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
 SEARCH_BYTES = 64  # how far behind packet.pos a payload may begin otherwise
-MOST_RESTARTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def demux(
     columns = _Columns()
     finder = PayloadFinder(descriptor)
     configuration = stream.codec_context.extradata
-    for number, packet in enumerate(_packets(container, stream, columns)):
+    for number, packet in enumerate(_packets(container, stream.index, columns)):
         data = bytes(packet)
         if packet.has_sidedata("new_extradata"):
             changed = bytes(packet.get_sidedata("new_extradata"))
@@ -103,23 +103,19 @@ def _demuxed(columns: _Columns, addressable: bool) -> Demuxed:
     )
 
 
-def _packets(
-    container: av.container.InputContainer, stream: av.video.stream.VideoStream, columns: _Columns
-) -> Iterator[av.Packet[Any]]:
+def _packets(container: av.container.InputContainer, stream_index: int, columns: _Columns) -> Iterator[av.Packet[Any]]:
     """Yield packets that hold data; go on after damage, noting it at the packet before."""
-    for _ in range(MOST_RESTARTS):
-        try:
-            for packet in container.demux(stream):
-                if packet.size:
-                    yield packet
-            return
-        except (av.error.FFmpegError, IndexError) as error:  # damage that looks like a new stream is an IndexError
-            if not columns.size:
-                reason = getattr(error, "strerror", None) or error
-                raise MediaError("damaged", f"demuxing stops at the first packet: {reason}") from error
+
+    def note_damage() -> None:
+        if columns.size:
             columns.broken.append(len(columns.size) - 1)
-            if isinstance(error, av.error.FFmpegError):
-                return
+
+    try:
+        yield from demux_packets(container, stream_index, note_damage)
+    except av.error.FFmpegError as error:
+        if not columns.size:
+            raise MediaError("damaged", f"demuxing stops at the first packet: {error.strerror}") from error
+        note_damage()
 
 
 def _reconfigure(scanner: Scanner, configuration: bytes, packet: int) -> None:

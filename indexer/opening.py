@@ -1,11 +1,16 @@
-"""CONTRACT: opening a media file with libavformat so that it reaches neither the network nor other files."""
+"""CONTRACT: opening and demuxing a media file with libavformat so that it reaches neither the network nor other files."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import av
 import av.container
 
 from framedex.indexer.demuxers import OPEN_OPTIONS
+
+MOST_RESTARTS = 1000  # of demuxing after damage
 
 
 def open_container(path: str) -> av.container.InputContainer:
@@ -15,3 +20,21 @@ def open_container(path: str) -> av.container.InputContainer:
     """
     # The file: prefix keeps names with a colon from being read as a protocol.
     return av.open(f"file:{path}", metadata_errors="replace", options=dict(OPEN_OPTIONS))
+
+
+def demux_packets(
+    container: av.container.InputContainer, stream_index: int, on_damage: Callable[[], None] = lambda: None
+) -> Iterator[av.Packet[Any]]:
+    """Yield the packets of a stream that hold data, in decode order.
+
+    Damage that looks like a new stream makes PyAV's demuxing end with an IndexError; it goes on here, after a call of
+    `on_damage`. Raises av.error.FFmpegError.
+    """
+    for _ in range(MOST_RESTARTS):
+        try:
+            for packet in container.demux(container.streams[stream_index]):
+                if packet.size:
+                    yield packet
+            return
+        except IndexError:
+            on_damage()

@@ -31,7 +31,6 @@ from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.timeline import (
     CLOSED,
     COUNTED,
-    DAMAGED,
     DEALT,
     NO_PTS,
     START,
@@ -287,8 +286,6 @@ def _check(video: Row, flags: Flags, pictures: Pictures) -> None:
     shown = flags[(flags & UNSHOWN) == 0]
     if not len(shown):
         raise MediaError("empty", "the video stream presents no frame")
-    if (shown & DAMAGED).all():
-        raise MediaError("damaged", "every GOP is damaged")
     if video["codec"] in REORDERING:
         check_reorder_depth(flags, pictures, video["reorder_depth"])
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import av
 import av.error
 import numpy as np
+from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import DecodeError, StaleError
 from framedex.indexer.engines import run_local
-from framedex.indexer.opening import open_container
+from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.planes import picture_md5
 from framedex.loader.cpu import decode_pictures
 from framedex.loader.manifest import Clip, Manifest, Medium
@@ -117,16 +118,16 @@ def decode_in_order(medium: Medium, wanted: set[int]) -> Iterator[tuple[int, int
     last = max(wanted, default=-1)
     number = -1
     with open_container(medium.source) as container:
-        stream = container.streams[medium.stream_index]
-        for packet in container.demux(stream):
+        context = container.streams[medium.stream_index].codec_context
+        assert isinstance(context, VideoCodecContext)  # the stream is a video stream
+        for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:
-                frames = packet.decode()
+                frames = context.decode(packet)
             except av.error.FFmpegError:
                 if not medium.damaged_gop_count:
                     raise
                 continue
             for frame in frames:
-                assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
                 number += 1
                 if number in wanted or medium.damaged_gop_count:
                     yield number, frame.pts, picture_md5(frame)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import StaleError
 from framedex.indexer.fingerprint import fingerprint, is_same_file
-from framedex.indexer.opening import open_container
+from framedex.indexer.opening import demux_packets, open_container
 
 Row = dict[str, object]
 
@@ -28,9 +28,7 @@ def cut_packets(
     out.parent.mkdir(parents=True, exist_ok=True)
     number = 0
     with open_container(path) as container, open(out, "wb") as file:
-        for packet in container.demux(container.streams[int(str(video["stream_index"]))]):
-            if not packet.size:
-                continue
+        for packet in demux_packets(container, int(str(video["stream_index"]))):
             if number >= len(size) or packet.size != size[number]:
                 raise _stale(path, f"packet {number} has {packet.size} bytes")
             if needed[number]:

@@ -1,0 +1,179 @@
+"""Try a folder of media: every frame of every stream, in shuffled order, against an independent full decode.
+
+`python -m benchmarks.exactness FOLDER` indexes the folder, plans clips over all frames (what is not addressable is cut),
+decodes them, and compares the native planes of every picture, bit for bit, with those of an in-order decode of the file
+by PyAV alone, or with an oracle: `manifest.json` in the folder, as the corpus of hazards has it.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import random
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import av.error
+import click
+
+from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.index import Index
+from framedex.indexer.planes import picture_md5
+from framedex.indexer.timeline import DAMAGED, presentation_order
+from framedex.loader.verify import verify
+from framedex.sharder.build import ShardOptions, build_from_requests
+from framedex.sharder.requests import Request
+
+FRAMES_A_CLIP = 8
+Oracle = dict[tuple[str, int], list[tuple[int | None, str]]]  # (uri, stream) → (pts, md5) of each frame in order
+
+
+@dataclass(kw_only=True)
+class Tried:
+    """What became of one medium. frames: those that an in-order decode presents. held: those outside of damaged GOPs."""
+
+    uri: str
+    stream: int
+    status: str
+    codec: str
+    depth: str
+    reason: str
+    frames: int = 0
+    held: int = 0
+    exact: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def full_decode(path: Path, stream: int) -> list[tuple[int | None, str]]:
+    """Return (pts, md5) of every frame that a player would show, going on after errors."""
+    found: list[tuple[int | None, str]] = []
+    with av.open(str(path), metadata_errors="replace") as container:
+        video = container.streams[stream]
+        packets = container.demux(video)
+        while True:
+            try:
+                found += [(frame.pts, picture_md5(frame)) for frame in next(packets).decode()]  # type: ignore[arg-type]
+            except StopIteration:
+                return found
+            except av.error.FFmpegError:
+                continue
+            except IndexError:  # PyAV: damage that looks like a new stream
+                video = container.streams[stream]
+        packets = container.demux(video)
+
+
+def read_oracle(folder: Path) -> Oracle:
+    """Return the frames that `manifest.json` in the folder states, if there is one."""
+    path = folder / "manifest.json"
+    files = json.loads(path.read_text(encoding="utf-8"))["files"] if path.exists() else {}
+    return {
+        (uri, int(number)): [(frame[0], frame[4]) for frame in stream["frames"]]
+        for uri, facts in files.items()
+        for number, stream in facts.get("streams", {}).items()
+    }
+
+
+def try_folder(folder: Path, *, depth: str = "auto", workers: int = 2, seed: int = 0) -> list[Tried]:
+    """Return what became of every medium of a folder."""
+    with tempfile.TemporaryDirectory() as scratch:
+        options = IndexOptions(
+            sources=[str(folder)], root=str(folder), out=Path(scratch) / "INDEX", streams="all", workers=workers
+        )
+        build_index(options)
+        index = Index(options.out)
+        rows = {(row["uri"], row["stream_index"]): row for row in index.videos.to_pylist()}
+        oracle = read_oracle(folder)
+        truth = {
+            key: oracle[key] if key in oracle else full_decode(folder / key[0], key[1])
+            for key, row in rows.items()
+            if row["status"] == "ok"
+        }
+        tried = {key: _tried(index, row, truth.get(key, [])) for key, row in sorted(rows.items())}
+        requests = _requests(index, rows, random.Random(seed))
+        build_from_requests(
+            index, Path(scratch) / "DATASET", requests, choose="nearest", options=ShardOptions(cut=True)
+        )
+        streams = {request.clip_id: request.stream or 0 for request in requests}
+        done: dict[tuple[str, int], set[int]] = collections.defaultdict(set)
+        for checked in verify(Path(scratch) / "DATASET", workers=workers):
+            key = (checked.uri, streams[checked.clip_id])
+            by_pts = bool(rows[key]["damaged_gop_count"]) and rows[key]["pts_source"] == "container"
+            expected: dict[Any, str] = dict(truth[key]) if by_pts else dict(enumerate(md5 for _, md5 in truth[key]))
+            for frame, pts, md5 in zip(checked.frames, checked.pts, checked.md5, strict=True):
+                if md5 is not None and expected.get(pts if by_pts else frame) == md5:
+                    done[key].add(frame)
+                else:
+                    tried[key].wrong.append(f"frame {frame} ({checked.verdict}: {checked.reason})")
+        for key, frames in done.items():
+            tried[key].exact = len(frames)
+        return list(tried.values())
+
+
+def _tried(index: Index, row: dict[str, Any], truth: list[tuple[int | None, str]]) -> Tried:
+    held = 0
+    if row["status"] == "ok":
+        packets = index.packets(row["media_id"])
+        order = presentation_order(packets.pts, packets.flags)
+        held = int(((packets.flags[order] & DAMAGED) == 0).sum())
+    return Tried(
+        uri=row["uri"],
+        stream=row["stream_index"],
+        status=row["status"],
+        codec=row["codec"] or "",
+        depth=row["depth"] or "",
+        reason=row["error_message"] or "",
+        frames=len(truth),
+        held=held,
+    )
+
+
+def _requests(index: Index, rows: dict[tuple[str, int], dict[str, Any]], shuffler: random.Random) -> list[Request]:
+    """Return clips that want every frame outside of damaged GOPs once, shuffled, and one of each clip's frames twice."""
+    requests = []
+    for (uri, stream), row in rows.items():
+        if row["status"] != "ok":
+            continue
+        packets = index.packets(row["media_id"])
+        order = presentation_order(packets.pts, packets.flags)
+        frames = [n for n, flag in enumerate(packets.flags[order].tolist()) if not flag & DAMAGED]
+        shuffler.shuffle(frames)
+        for at in range(0, len(frames), FRAMES_A_CLIP):
+            wanted = frames[at : at + FRAMES_A_CLIP]
+            clip_id = f"{uri}#{stream}-{at}"
+            requests.append(
+                Request(line=len(requests), clip_id=clip_id, uri=uri, stream=stream, frames=[*wanted, wanted[0]])
+            )
+    return requests
+
+
+def markdown(tried: list[Tried]) -> str:
+    """Return the outcome as a table, a line a medium."""
+    lines = ["| file | codec | frames, exact | remark |", "|---|---|---|---|"]
+    streams = collections.Counter(medium.uri for medium in tried)
+    for medium in tried:
+        name = medium.uri.replace("|", "\\|") + (f" (stream {medium.stream})" if streams[medium.uri] > 1 else "")
+        exact = f"{medium.frames}, {medium.exact}" if medium.status == "ok" else medium.status
+        remark = "; ".join(part for part in (medium.reason, *medium.wrong[:1]) if part).replace("|", "\\|")
+        lines.append(f"| {name} | {medium.codec} | {exact} | {remark} |")
+    return "\n".join(lines) + "\n"
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--workers", type=int, default=2, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+def main(folder: Path, workers: int, seed: int) -> None:
+    """Print a table of every medium in FOLDER; exit with 1 if any frame was wrong."""
+    tried = try_folder(folder.resolve(), workers=workers, seed=seed)
+    click.echo(markdown(tried))
+    ok = [medium for medium in tried if medium.status == "ok"]
+    exact, wrong = sum(medium.exact for medium in ok), sum(len(medium.wrong) for medium in ok)
+    click.echo(f"{len(tried)} media, {len(ok)} indexed: {exact} frames exact, {wrong} wrong")
+    raise SystemExit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
