@@ -144,6 +144,8 @@ def discover(
 
 def _without_stray_bytes(item: Listed) -> Listed:
     """Give a medium whose name is not valid UTF-8 an error and a name that can be written."""
+    if "\0" in item.path:
+        return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
     path, spelled = readable_name(item.path), readable_name(item.spelled)
     if (path, spelled) == (item.path, item.spelled):
         return item
@@ -277,13 +279,14 @@ def _read_table(path: Path, root: str | None) -> Iterator[Listed]:
     readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
     try:
         table: pa.Table = readers.get(path.suffix.lower(), pyarrow.json.read_json)(path)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        names, rows = table.column_names, table.to_pylist()
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # strings that are not UTF-8 among them
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
-    if "uri" not in table.column_names:
-        raise SourceError(
-            "the listing has no uri column", where=str(path), found=f"columns {', '.join(table.column_names)}"
-        )
-    for number, row in enumerate(table.to_pylist()):
+    if "uri" not in names:
+        raise SourceError("the listing has no uri column", where=str(path), found=f"columns {', '.join(names)}")
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
+    for number, row in enumerate(rows):
         uri = row.pop("uri")
         if not isinstance(uri, str) or not uri:
             raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
