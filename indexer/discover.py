@@ -55,8 +55,10 @@ TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 # DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
 DALI_LINES = (
-    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d+)\s+(?P<start>-?\d+(?:\.\d*)?)\s+(?P<end>-?\d+(?:\.\d*)?)"),
-    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d+)"),
+    re.compile(
+        r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})\s+(?P<start>-?\d{1,18}(?:\.\d*)?)\s+(?P<end>-?\d{1,18}(?:\.\d*)?)"
+    ),
+    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})"),
 )
 # Names that a clip's own columns have; a user column of that name would hide one of them.
 RESERVED_COLUMNS = frozenset(

@@ -54,7 +54,7 @@ def test_a_uri_may_be_absolute_relative_or_as_listed(index: Index, tmp_path: Pat
     listing = tmp_path / "listing.csv"
     spelled = f"{index.root}/../{Path(index.root).name}/h264_vfr.mp4"
     listing.write_text(f"uri\n{spelled}\n")
-    run("index", listing, "--root", index.root, "--out", tmp_path / "INDEX")
+    run("index", listing, "--root", index.root, "--out", tmp_path / "INDEX", "--follow-symlinks")
     clips = [
         {"uri": uri, "frames": [1]}
         for uri in ("h264_vfr.mp4", f"{index.root}/h264_vfr.mp4", spelled, f"file://{index.root}/h264_vfr.mp4")
