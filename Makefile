@@ -5,15 +5,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 OUT ?= demo-out
 VIDEOS ?=
+SECONDS ?= 120
 # Where there is an NVIDIA GPU, the demo decodes on it too.
 DALI := $(if $(shell command -v nvidia-smi 2>/dev/null),'.[dali]')
 
-.PHONY: help demo test check types lint wheel docs clean
+.PHONY: help demo test check types lint wheel docs fuzz clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
 	@echo "make test                   the whole suite, after the checks"
 	@echo "make check                  ruff, mypy --strict, layering"
+	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
 	@echo "make docs                   write the generated pages anew"
 
@@ -67,6 +69,17 @@ wheel: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+
+$(VENV)/.fuzz: $(VENV)/.dev
+	$(PIP) --editable '.[fuzz]'
+	@touch $@
+
+# What is found lies in build/fuzz/; the corpus there grows from run to run.
+fuzz: $(VENV)/.fuzz
+	@mkdir -p build/fuzz/corpus
+	$(BIN)/python -m fuzz.seeds build/fuzz/seeds
+	$(BIN)/python -m fuzz.fuzz_parsers -max_total_time=$(SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=8192 \
+		-print_final_stats=1 -verbosity=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus build/fuzz/seeds
 
 clean:
 	rm -rf build $(OUT) $(VENV)

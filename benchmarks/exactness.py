@@ -100,7 +100,8 @@ def try_folder(folder: Path, *, depth: str = "auto", workers: int = 2, seed: int
         done: dict[tuple[str, int], set[int]] = collections.defaultdict(set)
         for checked in verify(Path(scratch) / "DATASET", workers=workers):
             key = (checked.uri, streams[checked.clip_id])
-            by_pts = bool(rows[key]["damaged_gop_count"]) and rows[key]["pts_source"] == "container"
+            lossy = rows[key]["damaged_gop_count"] or len(truth[key]) != rows[key]["frame_count"]
+            by_pts = bool(lossy) and rows[key]["pts_source"] == "container"
             expected: dict[Any, str] = dict(truth[key]) if by_pts else dict(enumerate(md5 for _, md5 in truth[key]))
             for frame, pts, md5 in zip(checked.frames, checked.pts, checked.md5, strict=True):
                 if md5 is not None and expected.get(pts if by_pts else frame) == md5:

@@ -77,15 +77,22 @@ def _track_edits(file: BinaryIO, track: Box) -> tuple[int, int]:
     track_id, edits = 0, 0
     for box in iter_boxes(file, track.start, track.end):
         if box.kind == b"tkhd":
-            file.seek(box.start)
-            head = file.read(24)
+            head = _head(file, box, 24)
             track_id = int.from_bytes(head[20:24] if head[0] == 1 else head[12:16], "big")
         elif box.kind == b"edts":
             for child in iter_boxes(file, box.start, box.end):
                 if child.kind == b"elst":
-                    file.seek(child.start)
-                    edits = _count_edits(file.read(min(child.end - child.start, MAX_EDIT_BOX_BYTES)))
+                    edits = _count_edits(_head(file, child, MAX_EDIT_BOX_BYTES))
     return track_id, edits
+
+
+def _head(file: BinaryIO, box: Box, size: int) -> bytes:
+    """Return up to `size` bytes of a full box's payload. Raises TruncatedError where version and flags do not fit."""
+    file.seek(box.start)
+    head = file.read(min(box.end - box.start, size))
+    if len(head) < 4:
+        raise TruncatedError(f"box {box.kind.decode('latin-1')!r} at byte {box.start - 8} has no version")
+    return head
 
 
 def _count_edits(payload: bytes) -> int:

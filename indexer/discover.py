@@ -55,8 +55,10 @@ TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 # DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
 DALI_LINES = (
-    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d+)\s+(?P<start>-?\d+(?:\.\d*)?)\s+(?P<end>-?\d+(?:\.\d*)?)"),
-    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d+)"),
+    re.compile(
+        r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})\s+(?P<start>-?\d{1,18}(?:\.\d*)?)\s+(?P<end>-?\d{1,18}(?:\.\d*)?)"
+    ),
+    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})"),
 )
 # Names that a clip's own columns have; a user column of that name would hide one of them.
 RESERVED_COLUMNS = frozenset(
@@ -148,6 +150,8 @@ def discover(
 
 def _without_stray_bytes(item: Listed) -> Listed:
     """Give a medium whose name is not valid UTF-8 an error and a name that can be written."""
+    if "\0" in item.path:
+        return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
     path, spelled = readable_name(item.path), readable_name(item.spelled)
     if (path, spelled) == (item.path, item.spelled):
         return item
@@ -281,13 +285,14 @@ def _read_table(path: Path, root: str | None) -> Iterator[Listed]:
     readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
     try:
         table: pa.Table = readers.get(path.suffix.lower(), pyarrow.json.read_json)(path)
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        names, rows = table.column_names, table.to_pylist()
+    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # strings that are not UTF-8 among them
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
-    if "uri" not in table.column_names:
-        raise SourceError(
-            "the listing has no uri column", where=str(path), found=f"columns {', '.join(table.column_names)}"
-        )
-    for number, row in enumerate(table.to_pylist()):
+    if "uri" not in names:
+        raise SourceError("the listing has no uri column", where=str(path), found=f"columns {', '.join(names)}")
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
+    for number, row in enumerate(rows):
         uri = row.pop("uri")
         if not isinstance(uri, str) or not uri:
             raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))

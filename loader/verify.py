@@ -110,10 +110,11 @@ def _recorded(clip: Clip) -> Truth:
     return {frame: (pts, md5) for frame, pts, md5 in rows if md5 is not None}
 
 
-def decode_in_order(medium: Medium, wanted: set[int]) -> Iterator[tuple[int, int | None, str]]:
+def decode_in_order(medium: Medium, wanted: set[int], *, by_pts: bool) -> Iterator[tuple[int, int | None, str]]:
     """Yield (number, pts, md5) of the wanted frames by decoding the source from its beginning, as a player would.
 
-    Frames are counted as the decoder gives them; nothing of the index is used.
+    Frames are counted as the decoder gives them; nothing of the index is used. by_pts: all frames, to be told apart by
+    their timestamps.
     """
     last = max(wanted, default=-1)
     number = -1
@@ -124,14 +125,12 @@ def decode_in_order(medium: Medium, wanted: set[int]) -> Iterator[tuple[int, int
             try:
                 frames = context.decode(packet)
             except av.error.FFmpegError:
-                if not medium.damaged_gop_count:
-                    raise
-                continue
+                continue  # damage; what comes after it is compared as well as can be
             for frame in frames:
                 number += 1
-                if number in wanted or medium.damaged_gop_count:
+                if number in wanted or by_pts:
                     yield number, frame.pts, picture_md5(frame)
-            if number >= last and not medium.damaged_gop_count:
+            if number >= last and not by_pts:
                 return
 
 
@@ -140,15 +139,16 @@ def _truth(medium: Medium, clips: list[Clip]) -> Truth:
 
     Damage makes decoders lose pictures, so that counting says nothing: there, timestamps tell frames apart.
     """
+    by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
     wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
-    decoded = decode_in_order(medium, wanted)
-    if not medium.damaged_gop_count or medium.pts_source != "container":
+    decoded = decode_in_order(medium, wanted, by_pts=by_pts)
+    if not by_pts:
         return {number: (pts, md5) for number, pts, md5 in decoded}
-    by_pts = {pts: md5 for _, pts, md5 in decoded}
+    at = {pts: md5 for _, pts, md5 in decoded}
     rows = {
         frame: pts for clip in clips for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
     }
-    return {frame: (pts, by_pts[pts]) for frame, pts in rows.items() if pts in by_pts}
+    return {frame: (pts, at[pts]) for frame, pts in rows.items() if pts in at}
 
 
 def _check(clip: Clip, sources: SourceFiles, truth: Truth) -> Checked:

@@ -7,6 +7,7 @@ presentation numbers, -1 for padding. Policies measure time from a video's first
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from fractions import Fraction
@@ -25,6 +26,9 @@ Last = Literal["drop", "partial", "pad"]
 LASTS: tuple[Last, ...] = ("drop", "partial", "pad")
 Clip = NDArray[np.int64]
 
+# What is written where a number may stand; bounded, as 1e999999999 would fill the memory.
+NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,15})?|\.\d{1,15})([eE][+-]?\d{1,2})?(/\d{1,15})?")
+MOST_SHOWN = 10**20
 MOST_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a slip of the keyboard
 
 
@@ -182,7 +186,7 @@ def read_policy(path: Path) -> tuple[Policy, dict[str, Any]]:
     """Return (policy, resolved parameters) of a YAML file. Raises PolicyError."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise PolicyError("the policy cannot be read", where=str(path), found=error) from error
     return make_policy(content, where=str(path))
 
@@ -193,7 +197,7 @@ def make_policy(content: object, *, where: str) -> tuple[Policy, dict[str, Any]]
         raise PolicyError("a policy is a mapping", where=where, found=type(content).__name__, allowed="policy: fps …")
     name = content.get("policy")
     if not isinstance(name, str) or name not in POLICIES:
-        raise PolicyError("unknown policy", where=where, found=repr(name), allowed=", ".join(POLICIES))
+        raise PolicyError("unknown policy", where=where, found=_shown(name), allowed=", ".join(POLICIES))
     parameters = {key: value for key, value in content.items() if key != "policy"}
     policy = _record(POLICIES[name], parameters, where)
     return policy, {"policy": name} | _plain(policy)
@@ -208,7 +212,7 @@ def _record(cls: Any, parameters: Mapping[object, object], where: str) -> Any:
             raise PolicyError(
                 "unknown key",
                 where=where,
-                found=repr(key),
+                found=_shown(key),
                 allowed=", ".join(allowed),
                 remedy=f"did you mean {close[0]!r}?" if close else None,
             )
@@ -220,7 +224,9 @@ def _record(cls: Any, parameters: Mapping[object, object], where: str) -> Any:
     }
     record = cls(**values)
     if isinstance(record, Segment) and (record.frames is None) == (record.seconds is None):
-        raise PolicyError("a segment has either frames or seconds", where=where, found=dict(parameters))
+        raise PolicyError(
+            "a segment has either frames or seconds", where=where, found=", ".join(map(_shown, parameters))
+        )
     return record
 
 
@@ -241,31 +247,38 @@ def _seconds(value: object, where: str) -> Fraction:
 def _fraction(value: object, where: str) -> Fraction:
     """Return a number as it is written: 29.97 is 2997/100, and "30000/1001" is taken exactly."""
     try:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
+        if isinstance(value, bool) or not isinstance(value, int | float | str) or not NUMBER.fullmatch(str(value)):
             raise ValueError
         return Fraction(str(value))
     except (ValueError, ZeroDivisionError):
         raise PolicyError(
-            "must be a number", where=where, found=repr(value), allowed="such as 2, 0.5, 29.97 or '30000/1001'"
+            "must be a number", where=where, found=_shown(value), allowed="such as 2, 0.5, 29.97 or '30000/1001'"
         ) from None
+
+
+def _shown(value: object) -> str:
+    """Return a value for an error message; of what is long, its beginning."""
+    if isinstance(value, int) and abs(value) > MOST_SHOWN:
+        return "a number of many digits"
+    return repr(value)[:80] if isinstance(value, int | float | str | None) else type(value).__name__
 
 
 def _count(value: object, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_FRAMES:
-        raise PolicyError(f"must be a whole number from 1 to {MOST_FRAMES:,}", where=where, found=repr(value))
+        raise PolicyError(f"must be a whole number from 1 to {MOST_FRAMES:,}", where=where, found=_shown(value))
     return value
 
 
 def _number(value: object, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_FRAMES:
-        raise PolicyError(f"must be a whole number from 0 to {MOST_FRAMES:,}", where=where, found=repr(value))
+        raise PolicyError(f"must be a whole number from 0 to {MOST_FRAMES:,}", where=where, found=_shown(value))
     return value
 
 
 def _one_of(allowed: tuple[str, ...]) -> Any:
     def check(value: object, where: str) -> object:
         if value not in allowed:
-            raise PolicyError("unknown value", where=where, found=repr(value), allowed=", ".join(allowed))
+            raise PolicyError("unknown value", where=where, found=_shown(value), allowed=", ".join(allowed))
         return value
 
     return check
@@ -273,7 +286,9 @@ def _one_of(allowed: tuple[str, ...]) -> Any:
 
 def _segments(value: object, where: str) -> tuple[Segment, ...]:
     if not isinstance(value, list) or not value:
-        raise PolicyError("must be a list of segments", where=where, found=repr(value), allowed="- {fps: 1, frames: 8}")
+        raise PolicyError(
+            "must be a list of segments", where=where, found=_shown(value), allowed="- {fps: 1, frames: 8}"
+        )
     segments = []
     for number, item in enumerate(value):
         if not isinstance(item, Mapping):

@@ -63,7 +63,7 @@ def _parse(line: str, number: int, where: str) -> Request:
         json.dumps(content, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise PolicyError("holds a lone surrogate", where=where, found=error) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PolicyError("is not JSON", where=where, found=error) from error
     if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
         raise PolicyError("a clip is an object with a uri", where=where, found=line[:80])

@@ -113,6 +113,8 @@ def test_a_path_outside_the_root_stays_absolute(tree: Path) -> None:
         (lambda tree: ["@" + str(tree / "missing.txt")], "cannot be read"),
         (lambda tree: [str((tree / "bad.csv").write_text("path\nx\n") and tree / "bad.csv")], "no uri column"),
         (lambda tree: [str((tree / "bad.jsonl").write_text("{") and tree / "bad.jsonl")], "cannot be read"),
+        (lambda tree: [str((tree / "bad.csv").write_bytes(b"uri,\xff\nx,1\n") and tree / "bad.csv")], "cannot be read"),
+        (lambda tree: [str((tree / "bad.csv").write_text("uri,uri\nx,y\n") and tree / "bad.csv")], "of one name"),
         (lambda tree: [str((tree / "bad.csv").write_text("uri,pts\nx,1\n") and tree / "bad.csv")], "reserved name"),
         (lambda tree: [str((tree / "empty").mkdir() or tree / "empty")], "holds no video"),
     ],
@@ -239,3 +241,10 @@ def test_a_name_that_is_not_utf8_is_a_row_and_not_the_end(tmp_path: Path, medium
     assert rows == {"good.mp4": ("ok", None), "caf\\xe9.mp4": ("failed", "file_name")}
     named = plan_work(IndexOptions(sources=[os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4")], out=out))
     assert list(named.unopened) == ["caf\\xe9.mp4"]
+
+
+def test_what_no_file_name_or_label_can_be_is_a_row(tree: Path) -> None:
+    (tree / "list.txt").write_text("a\0b.mp4\nc.mp4 " + "1" * 5000)
+    zero, long = discover([f"@{tree}/list.txt"])
+    assert zero.error is not None
+    assert (zero.error.kind, long.columns) == ("file_name", {})

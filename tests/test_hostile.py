@@ -17,10 +17,13 @@ import av
 import av.error
 import pytest
 
+from framedex.errors import PolicyError
+from framedex.indexer.containers import TruncatedError, media_edits
 from framedex.indexer.demuxers import OPEN_OPTIONS
 from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.index import Index
 from framedex.indexer.probe import ProbeTask, probe_medium
+from framedex.sharder.requests import read_requests
 from tests.datasets import run
 from tests.media import damage
 
@@ -180,6 +183,20 @@ def test_hostile_files_are_rows_of_a_run(medium: Medium, tmp_path: Path) -> None
     report = json.loads(run("index", videos, "--out", out, "--json", "--memory", 2, "--timeout", 60, code=3).output)
     assert (report["ok"], len(report["problems"])) == (1, 3)
     assert len(Index(out).videos) == 4
+
+
+@pytest.mark.parametrize("kind", [b"tkhd", b"elst"])
+def test_boxes_without_content_are_truncated(kind: bytes, tmp_path: Path) -> None:
+    inner = box(kind) if kind == b"tkhd" else box(b"edts", box(kind))
+    (tmp_path / "a.mp4").write_bytes(MP4_HEAD + box(b"moov", box(b"trak", inner)))
+    with pytest.raises(TruncatedError, match="has no version"):
+        media_edits(str(tmp_path / "a.mp4"))
+
+
+def test_requests_nested_too_deep_are_malformed(tmp_path: Path) -> None:
+    (tmp_path / "clips.jsonl").write_text("[" * 100_000)
+    with pytest.raises(PolicyError, match="is not JSON"):
+        read_requests(tmp_path / "clips.jsonl")
 
 
 @contextmanager

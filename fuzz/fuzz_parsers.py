@@ -1,0 +1,132 @@
+"""Coverage-guided fuzzing (atheris) of everything that reads bytes or text from outside.
+
+    python -m fuzz.seeds SEEDS
+    python -m fuzz.fuzz_parsers -max_total_time=120 -rss_limit_mb=2048 -timeout=10 CORPUS SEEDS
+
+The options are libFuzzer's. An input's first byte says which parser of TARGETS it is for, the rest is what that parser
+reads. An exception that the parser does not declare, more memory or more time stop the run with a `crash-…`, `oom-…` or
+`timeout-…` file; `python -m fuzz.fuzz_parsers FILE` runs such a file again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["framedex"]):
+    from framedex.errors import PolicyError, SourceError
+    from framedex.indexer import containers, discover
+    from framedex.indexer.bitstream import h264, hevc, nal
+    from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+    from framedex.sharder import policies, requests
+
+Parser = Callable[[bytes], object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A parser, and the exceptions that it may raise."""
+
+    parse: Parser
+    declared: tuple[type[Exception], ...]
+
+
+@functools.cache
+def scratch() -> Path:
+    """A folder for the parsers that read files."""
+    return Path(tempfile.mkdtemp(prefix="framedex-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+
+
+def file_parser(name: str, parse: Callable[[Path], object], *declared: type[Exception]) -> Target:
+    """Return a target that reads a file of this name."""
+
+    def run(data: bytes) -> object:
+        path = scratch() / name
+        path.write_bytes(data)
+        return parse(path)
+
+    return Target(parse=run, declared=declared)
+
+
+def split_chunks(data: bytes) -> list[bytes]:
+    """Return the byte strings that `join_chunks` put together; of other input, whatever comes out."""
+    chunks, at = [], 0
+    while at < len(data):
+        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
+        chunks.append(data[at + 2 : end])
+        at = end
+    return chunks
+
+
+def join_chunks(chunks: list[bytes]) -> bytes:
+    """Return byte strings of up to 65 535 bytes, each with its length in front."""
+    return b"".join(len(chunk).to_bytes(2, "big") + chunk for chunk in chunks)
+
+
+def scanner(make: Callable[[bytes], Scanner]) -> Target:
+    """Return a target that reads chunks: the configuration record, then packets."""
+
+    def scan(data: bytes) -> object:
+        configuration, *packets = split_chunks(data) or [b""]
+        scanning = make(configuration)
+        for packet in packets:
+            if packet:  # the prober passes on no empty ones
+                scanning.feed(packet)
+        return scanning.finish() if any(packets) else None
+
+    return Target(parse=scan, declared=(BitstreamError,))
+
+
+def bytes_parser(parse: Parser, *declared: type[Exception]) -> Target:
+    """Return a target that reads bytes as they are."""
+    return Target(parse=parse, declared=declared)
+
+
+# A new parser is a new line at the end: the order gives inputs that are kept their meaning.
+TARGETS: dict[str, Target] = {
+    "mp4_whole": file_parser("a.mp4", lambda path: containers.check_whole(str(path), "mp4"), containers.TruncatedError),
+    "mp4_edits": file_parser("a.mp4", lambda path: containers.media_edits(str(path)), containers.TruncatedError),
+    "matroska_whole": file_parser(
+        "a.mkv", lambda path: containers.check_whole(str(path), "matroska"), containers.TruncatedError
+    ),
+    "h264_scanner": scanner(h264.H264Scanner),
+    "hevc_scanner": scanner(hevc.HevcScanner),
+    "h264_configuration": bytes_parser(h264.parse_configuration, ValueError),
+    "hevc_configuration": bytes_parser(hevc.parse_configuration, ValueError),
+    "h264_sps": bytes_parser(h264.parse_sps, ValueError),
+    "h264_pps": bytes_parser(h264.parse_pps, ValueError),
+    "h264_sei": bytes_parser(h264.sei_payloads),
+    "hevc_sps": bytes_parser(hevc.parse_sps, ValueError),
+    "hevc_pps": bytes_parser(hevc.parse_pps, ValueError),
+    "hevc_vps": bytes_parser(hevc.parse_vps, ValueError),
+    "length_prefixed": bytes_parser(lambda data: nal.split_length_prefixed(data[1:], 1 + (data[0] & 3)), ValueError),
+    "annex_b": bytes_parser(nal.split_annex_b),
+    "requests": file_parser("clips.jsonl", requests.read_requests, PolicyError),
+    "policy": file_parser("policy.yaml", policies.read_policy, PolicyError),
+    "list": file_parser("list.txt", lambda path: discover.discover([f"@{path}"]), SourceError),
+    "listing_csv": file_parser("listing.csv", lambda path: discover.discover([str(path)]), SourceError),
+    "listing_jsonl": file_parser("listing.jsonl", lambda path: discover.discover([str(path)]), SourceError),
+}
+
+
+def run_one(data: bytes) -> None:
+    """Give one input to the parser that it is for. Raises what the parser does not declare."""
+    if len(data) < 2:
+        return
+    target = list(TARGETS.values())[data[0] % len(TARGETS)]
+    with contextlib.suppress(*target.declared):
+        target.parse(data[1:])
+
+
+if __name__ == "__main__":
+    scratch()
+    atheris.Setup(sys.argv, run_one)
+    atheris.Fuzz()
