@@ -1,0 +1,1 @@
+from framedex.indexer.bitstream.sequential import SequentialScanner as Ffv1Scanner

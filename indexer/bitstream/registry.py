@@ -1,0 +1,41 @@
+"""Which scanner reads which codec, by FFmpeg's codec names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from framedex.indexer.bitstream.ffv1 import Ffv1Scanner
+from framedex.indexer.bitstream.h263 import Flv1Scanner, H263Scanner
+from framedex.indexer.bitstream.h264 import H264Scanner
+from framedex.indexer.bitstream.hevc import HevcScanner
+from framedex.indexer.bitstream.intra import NOT_INTRA, IntraScanner
+from framedex.indexer.bitstream.mpeg4 import Mpeg4Scanner
+from framedex.indexer.bitstream.mpeg12 import Mpeg12Scanner
+from framedex.indexer.bitstream.pictures import Scanner
+from framedex.indexer.bitstream.sequential import SequentialScanner
+from framedex.indexer.bitstream.theora import TheoraScanner
+
+SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
+    "h264": H264Scanner,
+    "hevc": HevcScanner,
+    "mpeg1video": Mpeg12Scanner,
+    "mpeg2video": Mpeg12Scanner,
+    "mpeg4": Mpeg4Scanner,
+    "h263": H263Scanner,
+    "h263p": H263Scanner,
+    "flv1": Flv1Scanner,
+    "ffv1": Ffv1Scanner,
+    "theora": TheoraScanner,
+}
+
+
+def scanner_for(codec: str, intra_only: bool) -> Callable[[bytes], Scanner]:
+    """Return what makes a scanner from a stream's extradata.
+
+    codec: the name in FFmpeg's codec descriptor (`av.codec.Codec.canonical_name`), not a decoder's.
+    intra_only: whether the descriptor says so (AV_CODEC_PROP_INTRA_ONLY).
+    """
+    known = SCANNERS.get(codec)
+    if known is not None:
+        return known
+    return IntraScanner if intra_only and codec not in NOT_INTRA else SequentialScanner
