@@ -33,6 +33,7 @@ class Stream:
     coded_bits: int
     packets: tuple[bytes, ...]
     hidden: tuple[bool, ...]
+    keys: tuple[bool, ...]  # the container's flags; FFmpeg's PNG decoder adds a picture not flagged to the one before
 
     def open_decoder(self) -> VideoCodecContext:
         """Return a fresh decoder with one thread."""
@@ -57,6 +58,7 @@ class Stream:
             if data:
                 packet.update(data)
             packet.pts = number
+            packet.is_keyframe = self.keys[number]
             pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(packet)]
         pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(None)]
         return pictures
@@ -80,6 +82,7 @@ def demux(path: Path) -> Stream:
             coded_bits=context.bits_per_coded_sample,
             packets=tuple(bytes(packet) for packet in packets),
             hidden=tuple(packet.is_discard for packet in packets),
+            keys=tuple(packet.is_keyframe for packet in packets),
         )
 
 

@@ -8,9 +8,11 @@ from framedex.indexer.bitstream.ffv1 import Ffv1Scanner
 from framedex.indexer.bitstream.h263 import Flv1Scanner, H263Scanner
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
-from framedex.indexer.bitstream.intra import NOT_INTRA, IntraScanner
+from framedex.indexer.bitstream.intra import INTRA, IntraScanner
+from framedex.indexer.bitstream.mjpeg import MjpegScanner
 from framedex.indexer.bitstream.mpeg4 import Mpeg4Scanner
 from framedex.indexer.bitstream.mpeg12 import Mpeg12Scanner
+from framedex.indexer.bitstream.msmpeg4 import Msmpeg4Scanner, Wmv2Scanner
 from framedex.indexer.bitstream.pictures import Scanner
 from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.bitstream.theora import TheoraScanner
@@ -26,6 +28,11 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
     "flv1": Flv1Scanner,
     "ffv1": Ffv1Scanner,
     "theora": TheoraScanner,
+    "mjpeg": MjpegScanner,
+    "msmpeg4v2": Msmpeg4Scanner,
+    "msmpeg4v3": Msmpeg4Scanner,
+    "wmv1": Msmpeg4Scanner,
+    "wmv2": Wmv2Scanner,
 }
 
 
@@ -38,4 +45,4 @@ def scanner_for(codec: str, intra_only: bool) -> Callable[[bytes], Scanner]:
     known = SCANNERS.get(codec)
     if known is not None:
         return known
-    return IntraScanner if intra_only and codec not in NOT_INTRA else SequentialScanner
+    return IntraScanner if codec in INTRA and (intra_only or codec == "png") else SequentialScanner

@@ -1,0 +1,36 @@
+"""Codecs without reordering whose key frames stand alone: what their scanners share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
+
+
+class KeyFrameScanner:
+    """Base of scanners that ask of a packet no more than whether it is a key frame.
+
+    Packets before the first key frame need one that is not there; a decoder gives no picture for them.
+    """
+
+    def __init__(self, configuration: bytes) -> None:
+        self._start: list[bool] = []
+
+    @staticmethod
+    def is_key(data: bytes) -> bool:
+        """Return whether the packet is a key frame. Raises ValueError where that cannot be read."""
+        raise NotImplementedError
+
+    def feed(self, data: bytes) -> None:
+        """Look at the next packet in decode order. Raises BitstreamError."""
+        try:
+            self._start.append(self.is_key(data))
+        except (ValueError, IndexError) as error:
+            raise BitstreamError("damaged", f"packet {len(self._start)}: {error}", damaged=True) from error
+
+    def finish(self) -> Pictures:
+        """Return the facts of all packets fed."""
+        key = np.array(self._start, np.bool_)
+        orphan = ~np.logical_or.accumulate(key) if len(key) else key
+        start = np.where(key, CLOSED_START, NO_START).astype(np.uint8)
+        return pictures_of(start, skipped=orphan, damaged=orphan)
