@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -15,6 +17,7 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.indexer.bitstream.pictures import NO_START, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.loader.pictures import picture_md5
+from tests.media import picture
 
 INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
 
@@ -25,22 +28,24 @@ class Stream:
 
     decoder: str
     codec: str
-    intra_only: bool
-    codec_tag: str
-    extradata: bytes
-    reorder_depth: int
-    size: tuple[int, int]
-    coded_bits: int
     packets: tuple[bytes, ...]
-    hidden: tuple[bool, ...]
-    keys: tuple[bool, ...]  # the container's flags; FFmpeg's PNG decoder adds a picture not flagged to the one before
+    intra_only: bool = False
+    codec_tag: str = ""
+    extradata: bytes = b""
+    reorder_depth: int = 0
+    size: tuple[int, int] = (0, 0)
+    coded_bits: int = 0
+    hidden: frozenset[int] = frozenset()  # packets that are decoded and not presented
+    # The container's flags: FFmpeg's PNG decoder adds a picture that is not flagged to the one before.
+    not_key: frozenset[int] = frozenset()
 
     def open_decoder(self) -> VideoCodecContext:
         """Return a fresh decoder with one thread."""
         context = CodecContext.create(self.decoder, "r")
         assert isinstance(context, VideoCodecContext)
         context.extradata = self.extradata or None
-        context.codec_tag = self.codec_tag
+        if self.codec_tag:
+            context.codec_tag = self.codec_tag
         context.width, context.height = self.size
         context.bits_per_coded_sample = self.coded_bits
         context.reorder_depth = self.reorder_depth
@@ -58,7 +63,7 @@ class Stream:
             if data:
                 packet.update(data)
             packet.pts = number
-            packet.is_keyframe = self.keys[number]
+            packet.is_keyframe = number not in self.not_key
             pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(packet)]
         pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(None)]
         return pictures
@@ -81,8 +86,8 @@ def demux(path: Path) -> Stream:
             size=(context.width, context.height),
             coded_bits=context.bits_per_coded_sample,
             packets=tuple(bytes(packet) for packet in packets),
-            hidden=tuple(packet.is_discard for packet in packets),
-            keys=tuple(packet.is_keyframe for packet in packets),
+            hidden=frozenset(number for number, packet in enumerate(packets) if packet.is_discard),
+            not_key=frozenset(number for number, packet in enumerate(packets) if not packet.is_keyframe),
         )
 
 
@@ -94,12 +99,10 @@ def scan(stream: Stream) -> Pictures:
     return scanner.finish()
 
 
-def presented(pictures: Pictures, hidden: Sequence[bool] = ()) -> list[int]:
+def presented(pictures: Pictures, hidden: frozenset[int] = frozenset()) -> list[int]:
     """Return the packet numbers of the frames that are output, in output order."""
     silent = pictures.skipped | pictures.continues
-    if len(hidden):
-        silent = silent | np.array(hidden, np.bool_)
-    shown = np.flatnonzero(~silent)
+    shown = np.setdiff1d(np.flatnonzero(~silent), sorted(hidden))
     return [int(n) for n in shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]]
 
 
@@ -124,3 +127,23 @@ def wrong_frames(stream: Stream, pictures: Pictures, truth: dict[int, str], seed
         if found != [truth[target]]:
             wrong.append(target)
     return wrong
+
+
+def encode(
+    path: Path, codec: str, options: dict[str, str], *, pix_fmt: str, size: tuple[int, int], frames: int
+) -> Path:
+    """Encode numbered pictures at 25 a second into a file, unless it is there; return its path."""
+    if path.exists():
+        return path
+    aside = path.with_name(f"{os.getpid()}-{path.name}")
+    with av.open(str(aside), "w") as out:
+        stream = out.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
+        stream.codec_context.thread_count = 1
+        for number in range(frames):
+            frame = av.VideoFrame.from_ndarray(picture(number, *size), format="rgb24").reformat(format=pix_fmt)
+            frame.pts, frame.time_base = number, Fraction(1, 25)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    aside.rename(path)
+    return path

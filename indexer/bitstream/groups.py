@@ -23,6 +23,8 @@ class KeyFrameScanner:
 
     def feed(self, data: bytes) -> None:
         """Look at the next packet in decode order. Raises BitstreamError."""
+        if not data:
+            raise BitstreamError("zero_size", f"packet {len(self._start)} has no data")
         try:
             self._start.append(self.is_key(data))
         except (ValueError, IndexError) as error:

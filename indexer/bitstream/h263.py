@@ -8,7 +8,7 @@ from framedex.indexer.bitstream.anchors import last_where
 from framedex.indexer.bitstream.bits import BitReader
 from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
 
-I, P, DISPOSABLE = 0, 1, 2
+INTRA, INTER, DISPOSABLE = 0, 1, 2
 _HEAD_BYTES = 24
 _EXTENDED = 7  # source format that announces PLUSPTYPE
 _CUSTOM = 6
@@ -32,12 +32,14 @@ class H263Scanner:
         except ValueError as error:
             if not self._kinds:
                 raise BitstreamError("damaged", f"packet 0: {error}", damaged=True) from error
-            kind, size, whole = P, None, False
+            kind, size, whole = INTER, None, False
             self._damaged.append(True)
         else:
             self._damaged.append(False)
-        if kind not in (I, P, DISPOSABLE):
-            raise BitstreamError("picture_type", f"packet {len(self._kinds)} has picture type {kind} (I and P are covered)")
+        if kind not in (INTRA, INTER, DISPOSABLE):
+            raise BitstreamError(
+                "picture_type", f"packet {len(self._kinds)} has picture type {kind} (I and P are covered)"
+            )
         self._kinds.append(kind)
         self._whole_header.append(whole)
         if size is not None:
@@ -63,13 +65,13 @@ class H263Scanner:
         if size == _CUSTOM:
             bits.u(1 + 4)  # CPM is 0, aspect ratio; both change nothing here
             size = bits.u(9), bits.u(1) and bits.u(9)
-        return P if kind in _PLUS_P else kind if kind == I else kind + DISPOSABLE, size, extended == 1
+        return INTER if kind in _PLUS_P else kind if kind == INTRA else kind + DISPOSABLE, size, extended == 1
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""
         kind = np.array(self._kinds, np.int64)
         n = len(kind)
-        start = (kind == I) & np.array(self._whole_header, np.bool_)
+        start = (kind == INTRA) & np.array(self._whole_header, np.bool_)
         disposable = kind == DISPOSABLE
         # FFmpeg's decoder gives no picture for a disposable one before it holds two others.
         anchors = np.cumsum(~disposable)

@@ -9,9 +9,8 @@ from framedex.indexer.bitstream.pictures import CLOSED_START, Pictures, pictures
 # Shown to be exact, each packet decoded alone. Others that FFmpeg calls intra-only are decoded in sequence: some of
 # their decoders do keep pictures (mss2), or give several for one packet (smvjpeg).
 INTRA = frozenset(
-    "asv1 asv2 avui ayuv bmp cljr dnxhd dpx dvvideo exr ffvhuff hap huffyuv jpeg2000 jpegls magicyuv png prores qoi r10k"
-    " r210 rawvideo sgi speedhq targa tiff utvideo v210 v308 v408 v410 y41p yuv4 zlib".split()
-)
+    ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000", "jpegls", "magicyuv", "png", "prores", "r210", "rawvideo", "sgi", "speedhq", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
+)  # fmt: skip
 
 
 class IntraScanner:

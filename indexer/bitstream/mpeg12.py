@@ -20,8 +20,12 @@ from framedex.indexer.bitstream.states import StateTable
 START_CODE = b"\0\0\1"
 PICTURE, LAST_SLICE, USER_DATA, SEQUENCE, EXTENSION, SEQUENCE_END, GOP = 0x00, 0xAF, 0xB2, 0xB3, 0xB5, 0xB7, 0xB8
 SEQUENCE_EXT, DISPLAY_EXT, MATRIX_EXT, PICTURE_EXT = 1, 2, 3, 8  # extension_start_code_identifier, table 6-2
-I, P, B, D = 1, 2, 3, 4  # picture_coding_type, table 6-12
+I_PICTURE, P_PICTURE, B_PICTURE, D_PICTURE = 1, 2, 3, 4  # picture_coding_type, table 6-12
 FRAME = 3  # picture_structure, table 6-14
+_COLUMNS = (
+    "kind", "start", "droppable", "skipped", "field", "continues", "damaged", "low_delay", "state", "renew"
+)  # fmt: skip
+_KIND, _START, _DROPPABLE, _SKIPPED, _FIELD, _CONTINUES, _DAMAGED, _LOW_DELAY, _STATE, _RENEW = range(len(_COLUMNS))
 OLD_TMPGENC = b"\0TMPGEXS\0"  # user data by which FFmpeg's decoder knows an encoder's wrong MPEG-1 intra DC
 
 
@@ -56,9 +60,9 @@ class _Sequence:
         """Return whether pictures are output without delay (6.3.5)."""
         return bool(self.extension and self.extension[5] >> 7)
 
-    def state(self) -> bytes:
-        """Return what a decoder must see before a picture that does not bring a sequence header."""
-        return b"".join((*self.marks, *self.parts, *self.matrices))
+    def state(self, *, whole: bool) -> bytes:
+        """Return what a decoder must see before a picture; not the whole of it where that brings a sequence header."""
+        return b"".join((*self.marks, *self.parts, *self.matrices) if whole else self.marks)
 
 
 @dataclass(slots=True)
@@ -66,6 +70,7 @@ class _Packet:
     """What the headers of one packet say."""
 
     coding_type: int = 0  # of its first picture; 0 for none
+    second_type: int = 0  # of its second picture
     structure: int = FRAME
     pictures: int = 0  # 2 for two fields
     sequence: bool = False
@@ -83,21 +88,18 @@ class Mpeg12Scanner:
         self._shapes: set[tuple[int, int, int]] = set()
         if configuration:
             self._read(configuration, _Packet())
-        self._states = StateTable(self._sequence.state())
-        self._type: list[int] = []
-        self._columns: dict[str, list[int]] = {
-            name: []
-            for name in ("start", "droppable", "skipped", "field", "continues", "damaged", "low_delay", "state", "renew")
-        }
+        self._states = StateTable(self._sequence.state(whole=True))
+        self._rows: list[list[int]] = []  # a packet each, in _COLUMNS
         # As FFmpeg's decoder keeps them: anchors it holds, the newest one's packet, the field it waits for.
         self._anchors, self._newest, self._first_field, self._closed_gop, self._sync = 0, -1, False, False, False
+        self._blank = False  # the older anchor is a blank one, made up for the P field of a first I picture
 
     def feed(self, data: bytes) -> None:
         """Look at the next packet in decode order. Raises BitstreamError for D pictures."""
         packet = _Packet()
         whole = self._read(data, packet)
-        number = len(self._type)
-        if packet.coding_type == D:
+        number = len(self._rows)
+        if packet.coding_type == D_PICTURE:
             raise BitstreamError("d_picture", f"packet {number} is an MPEG-1 D picture")
         self._sync |= packet.sequence or packet.gop
         if packet.gop:
@@ -111,7 +113,7 @@ class Mpeg12Scanner:
             self._follow_first_field(packet, whole)
         else:
             self._note_picture(packet, whole)
-        self._columns["renew"].append(renewed)
+        self._rows[-1][_RENEW] = renewed
 
     def _read(self, data: bytes, packet: _Packet) -> bool:
         """Read headers up to the first slice, and those of a second field; return whether there are slices."""
@@ -120,8 +122,7 @@ class Mpeg12Scanner:
             return False
         again = data.find(b"\0\0\1\0", at)
         if again >= 0:
-            packet.pictures += 1
-            at = self._read_headers(data, again + 4, packet)
+            at = self._read_headers(data, again, packet)
             return at < size
         return True
 
@@ -131,8 +132,8 @@ class Mpeg12Scanner:
         while 0 <= at < len(data) - 4:
             code = data[at + 3]
             if code == PICTURE:
-                if not packet.coding_type:
-                    packet.coding_type = data[at + 5 : at + 6] and data[at + 5] >> 3 & 7 or 0
+                kind = data[at + 5] >> 3 & 7 if at + 5 < len(data) else 0
+                packet.coding_type, packet.second_type = packet.coding_type or kind, kind if packet.coding_type else 0
                 packet.pictures += 1
             elif code <= LAST_SLICE:
                 return at
@@ -168,7 +169,7 @@ class Mpeg12Scanner:
     def _renew(self) -> bool:
         """Note the shape of the next picture; return whether it makes a decoder begin anew."""
         if not self._sequence.header:
-            raise BitstreamError("parameter_sets", f"no sequence header before the picture of packet {len(self._type)}")
+            raise BitstreamError("parameter_sets", f"no sequence header before the picture of packet {len(self._rows)}")
         layout = self._sequence.layout()
         self._shapes.add(self._sequence.shape())
         before, self._layout = self._layout, layout
@@ -176,9 +177,9 @@ class Mpeg12Scanner:
 
     def _forget(self, *, lost: bool) -> None:
         """Drop the anchors, as a decoder that begins anew does; the one held back is not output then."""
-        if lost and self._newest >= 0 and not self._columns["low_delay"][self._newest]:
-            self._columns["skipped"][self._newest] = 1
-        self._anchors, self._newest = 0, -1
+        if lost and self._newest >= 0 and not self._rows[self._newest][_LOW_DELAY]:
+            self._rows[self._newest][_SKIPPED] = True
+        self._anchors, self._newest, self._blank = 0, -1, False
 
     def _complete_field(self, packet: _Packet) -> bool:
         """Return whether the packet is the second field of the picture before it."""
@@ -189,51 +190,56 @@ class Mpeg12Scanner:
         return continues
 
     def _follow_first_field(self, packet: _Packet, whole: bool) -> None:
-        first = len(self._type) - 1
-        self._type.append(self._type[first])
-        columns = self._columns
-        if not whole or (packet.coding_type == B) != (self._type[first] == B):
-            columns["damaged"][first] = 1
+        first = self._rows[-1]
+        kind = first[_KIND]
+        if not whole or (packet.coding_type == B_PICTURE) != (kind == B_PICTURE):
+            first[_DAMAGED] = True
         if packet.matrices or packet.sequence:
-            columns["droppable"][first] = 0
-        for name in ("droppable", "skipped", "damaged", "low_delay"):
-            columns[name].append(columns[name][first])
-        for name, value in (("start", 0), ("field", 1), ("continues", 1), ("state", 0)):
-            columns[name].append(value)
+            first[_DROPPABLE] = False
+        self._blank |= kind == I_PICTURE and packet.coding_type == P_PICTURE and self._anchors == 1
+        row = first.copy()
+        row[_START], row[_CONTINUES], row[_STATE] = False, True, 0
+        self._rows.append(row)
 
     def _note_picture(self, packet: _Packet, whole: bool) -> None:
-        number, kind = len(self._type), packet.coding_type
-        decodable = kind == I or (kind == P and (self._anchors > 0 or self._sync))
-        decodable |= kind == B and (self._anchors > 1 or self._closed_gop)
-        missing = (kind == P and not self._anchors) or (kind == B and self._anchors < 2 and not self._closed_gop)
+        number, kind = len(self._rows), packet.coding_type
+        decodable = kind == I_PICTURE or (kind == P_PICTURE and (self._anchors > 0 or self._sync))
+        decodable |= kind == B_PICTURE and (self._anchors > 1 or self._closed_gop or self._blank)
+        missing = (kind == P_PICTURE and not self._anchors) or (
+            kind == B_PICTURE and self._anchors < 2 and not self._closed_gop
+        )
         extra = packet.pictures > (1 if packet.structure == FRAME else 2)
-        if decodable and kind != B:
+        if decodable and kind != B_PICTURE:
             self._anchors, self._newest = min(self._anchors + 1, 2), number
-        if kind == I:
+            self._blank = kind == I_PICTURE and packet.second_type == P_PICTURE and self._anchors == 1
+        if kind == I_PICTURE:
             self._sync = True
-        self._type.append(kind)
-        row = {
-            "start": kind == I,
-            "droppable": kind == B and not (packet.sequence or packet.matrices),
-            "skipped": not decodable,
-            "field": packet.structure != FRAME,
-            "continues": False,
-            "damaged": bool(kind) and (not whole or extra or missing or kind > B),
-            "low_delay": self._sequence.low_delay(),
-            "state": 0 if packet.sequence or kind != I else self._states.number(self._sequence.state()),
-        }
-        for name, value in row.items():
-            self._columns[name].append(value)
+        self._rows.append(
+            [
+                kind,
+                kind == I_PICTURE,
+                kind == B_PICTURE and not (packet.sequence or packet.matrices),
+                not decodable,
+                packet.structure != FRAME,
+                False,
+                bool(kind) and (not whole or extra or missing or kind > B_PICTURE),
+                self._sequence.low_delay(),
+                self._states.number(self._sequence.state(whole=not packet.sequence)) if kind == I_PICTURE else 0,
+                False,
+            ]
+        )
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""
-        kind = np.array(self._type, np.int64)
-        column = {name: np.array(values, np.int64) for name, values in self._columns.items()}
+        n = len(self._rows)
+        table = np.array(self._rows, np.int64).reshape(n, len(_COLUMNS))
+        column = dict(zip(_COLUMNS, table.T, strict=True))
+        kind = column["kind"]
         continues = column["continues"] != 0
-        anchor = ((kind == I) | (kind == P)) & ~continues
+        anchor = ((kind == I_PICTURE) | (kind == P_PICTURE)) & ~continues
         segment_start = last_where(column["start"] != 0)
         # Leading: B pictures between a start and the next anchor. A set closed_gop flag is not believed.
-        leading = (kind == B) & (last_where(anchor) == segment_start) & (segment_start >= 0)
+        leading = (kind == B_PICTURE) & (last_where(anchor) == segment_start) & (segment_start >= 0)
         start = np.where(column["start"] != 0, CLOSED_START, NO_START).astype(np.uint8)
         start[segment_start[leading]] = OPEN_START
         return pictures_of(
@@ -251,4 +257,3 @@ class Mpeg12Scanner:
             varying_shape=len(self._shapes) > 1,
             chroma_format=next(iter(self._shapes))[2] if len(self._shapes) == 1 else None,
         )
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,9 +26,11 @@ from framedex.indexer.bitstream.pictures import (
 from framedex.indexer.bitstream.states import StateTable
 
 VOP_CODE = b"\0\0\1\xb6"
-I, P, B, S = 0, 1, 2, 3  # vop_coding_type, table 6-20
+I_VOP, P_VOP, B_VOP, S_VOP = 0, 1, 2, 3  # vop_coding_type, table 6-20
 NOTHING = -1
 _TOO_SHORT = 7  # bytes; what is left of a packet and not longer is dropped
+_COLUMNS = ("kind", "start", "droppable", "skipped", "damaged", "low_delay", "state", "renew", "empty")
+_SKIPPED = _COLUMNS.index("skipped")
 _PP_MODULUS = 1 << 16  # FFmpeg's decoder keeps the distance of anchors in 16 bits
 
 
@@ -48,13 +49,13 @@ class Mpeg4Scanner:
 
     def __init__(self, configuration: bytes) -> None:
         self._headers = Headers()
-        self._read_headers(configuration, 0)
-        self._configured = copy.deepcopy(self._headers)
+        try:
+            self._read_headers(configuration, 0)
+        except ValueError as error:
+            raise BitstreamError("parameter_sets", f"the configuration: {error}") from error
+        self._configured = self._headers.copy()
         self._states = StateTable(b"")
-        self._kind: list[int] = []
-        self._columns: dict[str, list[int]] = {
-            name: [] for name in ("start", "droppable", "skipped", "damaged", "low_delay", "state", "renew", "empty")
-        }
+        self._rows: list[list[int]] = []  # a packet each, in _COLUMNS
         self._timed_starts: list[int] = []
         self._low_delay: bool | None = None
         self._sizes: set[tuple[int, int]] = set()
@@ -67,7 +68,7 @@ class Mpeg4Scanner:
 
     def feed(self, data: bytes) -> None:
         """Look at the next packet in decode order. Raises BitstreamError for what is not covered."""
-        number = len(self._kind)
+        number = len(self._rows)
         if data[:2] == b"\0\0" and len(data) > 2 and data[2] & 0xFC == 0x80:
             raise BitstreamError("short_header", f"packet {number} has a short video header (H.263 in MPEG-4)")
         self._headers.time_base = None
@@ -83,7 +84,9 @@ class Mpeg4Scanner:
         self._packed |= self._headers.packed
         if not self._headers.packed:
             if following >= 0 and following + 4 < len(data):
-                raise BitstreamError("packed", f"packet {number} holds several pictures in a stream not marked as packed")
+                raise BitstreamError(
+                    "packed", f"packet {number} holds several pictures in a stream not marked as packed"
+                )
             self._pending = None
             self._note(own, data)
             return
@@ -103,7 +106,7 @@ class Mpeg4Scanner:
 
     @staticmethod
     def _kept(vop: _Vop | None) -> _Vop | None:
-        return vop if vop is not None and vop.kind in (I, B) else None
+        return vop if vop is not None and vop.kind in (I_VOP, B_VOP) else None
 
     def _read_headers(self, data: bytes, at: int) -> int:
         """Read the units before the first VOP; return where that begins, or -1."""
@@ -120,7 +123,7 @@ class Mpeg4Scanner:
             return None
         layer = self._headers.layer
         if layer is None:
-            raise BitstreamError("parameter_sets", f"no video object layer before packet {len(self._kind)}")
+            raise BitstreamError("parameter_sets", f"no video object layer before packet {len(self._rows)}")
         head = data[at + 4 : at + 24]
         bits = 8 * len(head)
         value = int.from_bytes(head, "big")
@@ -136,47 +139,43 @@ class Mpeg4Scanner:
 
     def _note(self, vop: _Vop | None, data: bytes, *, damaged: bool = False) -> bool:
         """Note what the decoder makes of the packet: this VOP. Return whether that is a picture."""
-        number = len(self._kind)
+        number = len(self._rows)
         renew = False
         shown = vop is not None and self._advance(vop, self._headers.layer)
         if vop is not None and shown:
             renew = self._renew()
             self._check_low_delay(vop)
-            missing = (vop.kind == B and self._anchors < 2) or (vop.kind in (P, S) and not self._anchors)
-            if vop.kind != B:
+            missing = (vop.kind == B_VOP and self._anchors < 2) or (vop.kind in (P_VOP, S_VOP) and not self._anchors)
+            if vop.kind != B_VOP:
                 self._anchors, self._newest = min(self._anchors + 1, 2), number
             damaged |= missing
-            shown = not (missing and vop.kind == B)
-        start = bool(data) and shown and vop is not None and vop.kind == I
+            shown = not (missing and vop.kind == B_VOP)
+        start = bool(data) and shown and vop is not None and vop.kind == I_VOP
         self._timed |= self._headers.time_base is not None
         if start and self._headers.time_base is not None:
             self._timed_starts.append(number)
-        droppable = vop is not None and vop.kind == B and vop.coded and not self._has_headers(data)
-        self._kind.append(vop.kind if vop is not None and shown else NOTHING)
-        row = {
-            "start": start,
-            "droppable": droppable,
-            "skipped": not shown,
-            "damaged": damaged or (vop is None and bool(data)),
-            "low_delay": bool(self._low_delay),
-            "state": self._state(data) if start else 0,
-            "renew": renew,
-            "empty": vop is not None and not vop.coded,
-        }
-        for name, value in row.items():
-            self._columns[name].append(value)
+        droppable = vop is not None and vop.kind == B_VOP and vop.coded and data[:4] == VOP_CODE
+        self._rows.append(
+            [
+                vop.kind if vop is not None and shown else NOTHING,
+                start,
+                droppable,
+                not shown,
+                damaged or (vop is None and bool(data)),
+                bool(self._low_delay),
+                self._state(data) if start else 0,
+                renew,
+                vop is not None and not vop.coded,
+            ]
+        )
         return shown
-
-    @staticmethod
-    def _has_headers(data: bytes) -> bool:
-        return data[:4] != VOP_CODE
 
     def _advance(self, vop: _Vop, layer: Layer | None) -> bool:
         """Keep time as FFmpeg's decoder does; return whether it decodes the VOP."""
         assert layer is not None  # _read_vop saw to it
         if self._headers.time_base is not None:
             self._time_base = self._headers.time_base
-        if vop.kind != B:
+        if vop.kind != B_VOP:
             self._last_time_base = self._time_base
             self._time_base += vop.seconds
             time = self._time_base * layer.resolution + vop.increment
@@ -197,7 +196,7 @@ class Mpeg4Scanner:
         if before in ((0, 0), layer.size):
             return False
         if self._newest >= 0 and not self._low_delay:
-            self._columns["skipped"][self._newest] = 1
+            self._rows[self._newest][_SKIPPED] = True
         self._anchors, self._newest = 0, -1
         return True
 
@@ -208,29 +207,31 @@ class Mpeg4Scanner:
         if low_delay is None:
             if self._low_delay is None:
                 self._low_delay = layer.object_type in (SIMPLE, ADVANCED_SIMPLE)
-            if vop.kind == B and self._low_delay:
-                raise BitstreamError("output_order", f"B-VOP at packet {len(self._kind)} of a stream without reordering")
+            if vop.kind == B_VOP and self._low_delay:
+                raise BitstreamError(
+                    "output_order", f"B-VOP at packet {len(self._rows)} of a stream without reordering"
+                )
         elif self._low_delay not in (None, low_delay):
-            raise BitstreamError("output_order", f"low_delay changes at packet {len(self._kind)}")
+            raise BitstreamError("output_order", f"low_delay changes at packet {len(self._rows)}")
         else:
             self._low_delay = low_delay
 
     def _state(self, data: bytes) -> int:
         """Return the number of what a decoder that starts here must be given first."""
-        fresh = copy.copy(self._configured)
-        fresh.units, fresh.user_data = dict(fresh.units), dict(fresh.user_data)
-        whole, self._headers = self._headers, fresh
+        whole, self._headers = self._headers, self._configured.copy()
+        fresh = self._headers
         self._read_headers(data, 0)
         self._headers = whole
         return 0 if fresh.state() == whole.state() else self._states.number(whole.state())
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""
-        kind = np.array(self._kind, np.int64)
-        column = {name: np.array(values, np.int64) for name, values in self._columns.items()}
-        n = len(kind)
+        n = len(self._rows)
+        table = np.array(self._rows, np.int64).reshape(n, len(_COLUMNS))
+        column = dict(zip(_COLUMNS, table.T, strict=True))
+        kind = column["kind"]
         started = column["start"] != 0
-        anchor = np.isin(kind, (I, P, S))
+        anchor = np.isin(kind, (I_VOP, P_VOP, S_VOP))
         delayed = anchor & (column["low_delay"] == 0)
         skipped = column["skipped"] != 0
         if n and column["empty"][-1] and self._newest >= 0:
@@ -240,11 +241,15 @@ class Mpeg4Scanner:
         droppable = (column["droppable"] != 0) & ~np.bool_(self._packed)
         if self._timed:  # time codes in some groups alone: a decoder that starts elsewhere counts another time
             started &= np.isin(np.arange(n), self._timed_starts) | (np.arange(n) == 0)
-        if self._interlaced and np.any(kind == B):  # the first B-VOP's distance stays in FFmpeg's decoder
+        if self._interlaced and np.any(kind == B_VOP):  # the first B-VOP's distance stays in FFmpeg's decoder
             started &= np.arange(n) == 0
             droppable[:] = False
         segment = last_where(started)
-        leading = (kind == B) & (last_where(anchor) == segment) & (segment >= 0)
+        leading = (kind == B_VOP) & (last_where(anchor) == segment) & (segment >= 0)
+        if self._packed:  # a decoder that cannot decode a leading B-VOP loses count of what is packed where
+            started[segment[leading & (segment > 0)]] = False
+            segment = last_where(started)
+            leading &= segment == 0
         start = np.where(started, CLOSED_START, NO_START).astype(np.uint8)
         start[segment[leading]] = OPEN_START
         return pictures_of(

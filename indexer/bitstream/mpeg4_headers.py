@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from framedex.indexer.bitstream.bits import BitReader
 from framedex.indexer.bitstream.pictures import BitstreamError
@@ -89,6 +89,10 @@ class Headers:
     layer: Layer | None = None
     packed: bool = False
     time_base: int | None = None  # seconds, of a group of VOPs header in the units read last
+
+    def copy(self) -> Headers:
+        """Return headers that can be read on from here, apart from these."""
+        return replace(self, units=dict(self.units), user_data=dict(self.user_data))
 
     def read(self, unit: bytes) -> None:
         """Take note of one unit, start code included. Raises ValueError, BitstreamError."""
