@@ -90,19 +90,35 @@ def test_mpeg4_headers_that_come_once_are_states(mpeg4: Stream) -> None:
     assert assert_exact(changed).states == (b"", mpeg4.extradata + named)
 
 
-def test_packed_b_vops_belong_to_the_next_packet(mpeg4: Stream) -> None:
+def packed(stream: Stream, increments: Callable[[int], int]) -> Stream:
+    """Return the stream with B-VOPs packed as XviD does: [P B] [B] [placeholder, with a time increment]."""
     packets: list[bytes] = []
-    for packet in mpeg4.packets:
-        if packet[packet.find(VOP) + 4] >> 6 == 2 and len(packets) > 1:
+    anchor, waiting = 0, False
+    for packet in (*stream.packets, None):
+        is_b = packet is not None and packet[packet.find(VOP) + 4] >> 6 == 2
+        if packet is not None and is_b and not waiting:
             packets[-1] += packet
-            packets.append(lone_vop(1, 0))
-        else:
+            waiting = True
+        elif packet is not None and is_b:
             packets.append(packet)
-    mark = b"\0\0\1\xb2DivX503b1393p"
-    one_b = [packet for packet in packets if packet.count(VOP) <= 2]
-    stream = dataclasses.replace(mpeg4, extradata=mpeg4.extradata + mark, packets=tuple(one_b))
+        else:
+            if waiting:
+                packets.append(lone_vop(1, increments(anchor)))
+            waiting = False
+            if packet is not None:
+                packets.append(packet)
+                head = int.from_bytes(packet[packet.find(VOP) + 4 :][:3], "big")
+                anchor = head >> 15 & 31 if not head >> 21 & 1 else head >> 14 & 31
+    return dataclasses.replace(stream, extradata=stream.extradata + b"\0\0\1\xb2DivX503b1393p", packets=tuple(packets))
+
+
+def test_packed_b_vops_belong_to_the_next_packet(mpeg4: Stream) -> None:
+    stream = packed(mpeg4, lambda anchor: anchor)
     pictures = assert_exact(stream)
     assert not pictures.non_reference.any()
+    assert np.count_nonzero(pictures.start == OPEN_START) >= 2
+    other_times = assert_exact(packed(mpeg4, lambda anchor: (anchor + 7) % 25))
+    assert np.flatnonzero(other_times.start).tolist() == [0]
     with pytest.raises(BitstreamError, match="not marked as packed"):
         scan(dataclasses.replace(stream, extradata=mpeg4.extradata))
 
@@ -151,6 +167,17 @@ def test_mpeg2_size_change_loses_the_picture_held_back(media_folder: Path) -> No
     pictures = assert_exact(both)
     assert pictures.varying_shape
     assert np.flatnonzero(pictures.skipped).tolist() == [13]  # of packets 0 to 14, the last P picture
+
+
+def test_mpeg2_delay_that_changes_is_refused(media_folder: Path) -> None:
+    streams = [
+        demux(
+            encode(media_folder / f"scan_{b}.m2v", "mpeg2video", options, pix_fmt="yuv420p", size=(160, 128), frames=9)
+        )
+        for b, options in enumerate(({"g": "9", "bf": "2"}, {"g": "9", "bf": "0", "flags": "+low_delay"}))
+    ]
+    with pytest.raises(BitstreamError, match="low_delay changes at packet 9"):
+        scan(dataclasses.replace(streams[0], packets=streams[0].packets + streams[1].packets))
 
 
 def test_unknown_codecs_are_decoded_from_the_beginning() -> None:

@@ -92,6 +92,7 @@ class Mpeg12Scanner:
         self._rows: list[list[int]] = []  # a packet each, in _COLUMNS
         # As FFmpeg's decoder keeps them: anchors it holds, the newest one's packet, the field it waits for.
         self._anchors, self._newest, self._first_field, self._closed_gop, self._sync = 0, -1, False, False, False
+        self._low_delay = False
         self._blank = False  # the older anchor is a blank one, made up for the P field of a first I picture
 
     def feed(self, data: bytes) -> None:
@@ -172,6 +173,10 @@ class Mpeg12Scanner:
             raise BitstreamError("parameter_sets", f"no sequence header before the picture of packet {len(self._rows)}")
         layout = self._sequence.layout()
         self._shapes.add(self._sequence.shape())
+        low_delay = self._sequence.low_delay()
+        if self._rows and self._layout and low_delay != self._low_delay:
+            raise BitstreamError("output_order", f"low_delay changes at packet {len(self._rows)}")
+        self._low_delay = low_delay
         before, self._layout = self._layout, layout
         return before not in ((), layout)
 
@@ -183,7 +188,9 @@ class Mpeg12Scanner:
 
     def _complete_field(self, packet: _Packet) -> bool:
         """Return whether the packet is the second field of the picture before it."""
-        if not packet.coding_type or packet.structure == FRAME or packet.pictures > 1:
+        if not packet.coding_type:
+            return False
+        if packet.structure == FRAME or packet.pictures > 1:
             self._first_field = False
             return False
         continues, self._first_field = self._first_field, not self._first_field

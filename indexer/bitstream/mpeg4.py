@@ -65,6 +65,8 @@ class Mpeg4Scanner:
         # As FFmpeg's decoder keeps them, in time increments or seconds.
         self._time_base = self._last_time_base = self._last_anchor_time = self._anchor_distance = 0
         self._pending: _Vop | None = None  # the VOP kept for the next packet's turn, in a packed bitstream
+        self._watched: tuple[int, int] | None = None  # a start whose leading pictures come now, and its time increment
+        self._unsteady: set[int] = set()
 
     def feed(self, data: bytes) -> None:
         """Look at the next packet in decode order. Raises BitstreamError for what is not covered."""
@@ -72,6 +74,9 @@ class Mpeg4Scanner:
         if data[:2] == b"\0\0" and len(data) > 2 and data[2] & 0xFC == 0x80:
             raise BitstreamError("short_header", f"packet {number} has a short video header (H.263 in MPEG-4)")
         self._headers.time_base = None
+        if not data:
+            self._note(None, data)
+            return
         try:
             at = self._read_headers(data, 0)
         except ValueError as error:
@@ -95,6 +100,7 @@ class Mpeg4Scanner:
     def _take_turn(self, own: _Vop | None, data: bytes, following: int) -> None:
         """Decode a packet of a packed bitstream as FFmpeg's decoder does: first what the packet before left over."""
         pending, self._pending = self._pending, None
+        self._watch_start(own, pending, self._read_vop(data, following))
         first = data.find(START_CODE)
         if pending is not None and first >= 0 and data[first + 3 : first + 4] == b"\xb0":
             pending = None  # a new sequence discards it
@@ -103,6 +109,26 @@ class Mpeg4Scanner:
                 self._pending = self._kept(self._read_vop(data, following))
         elif self._note(pending, b"") and len(data) > _TOO_SHORT:
             self._pending = self._kept(own)
+
+    def _watch_start(self, own: _Vop | None, pending: _Vop | None, second: _Vop | None) -> None:
+        """Find starts after which a decoder would not come into step with one that came from before.
+
+        It skips leading B-VOPs, keeps nothing for the next packet then, and reads placeholders that the other never
+        sees. That does no harm while placeholders repeat the time of the start, as XviD's do.
+        """
+        if pending is None and own is not None and own.coded and own.kind != B_VOP:
+            self._watched = (len(self._rows), own.increment) if own.kind == I_VOP else None
+            fits = second is None or second.kind == B_VOP
+        elif own is None:
+            fits = False
+        elif own.coded:
+            fits = own.kind == B_VOP and second is None
+        else:
+            fits = self._watched is None or (
+                own.kind != B_VOP and (own.seconds, own.increment) == (0, self._watched[1])
+            )
+        if self._watched is not None and not fits:
+            self._unsteady.add(self._watched[0])
 
     @staticmethod
     def _kept(vop: _Vop | None) -> _Vop | None:
@@ -244,12 +270,9 @@ class Mpeg4Scanner:
         if self._interlaced and np.any(kind == B_VOP):  # the first B-VOP's distance stays in FFmpeg's decoder
             started &= np.arange(n) == 0
             droppable[:] = False
+        started[sorted(self._unsteady - {0})] = False
         segment = last_where(started)
         leading = (kind == B_VOP) & (last_where(anchor) == segment) & (segment >= 0)
-        if self._packed:  # a decoder that cannot decode a leading B-VOP loses count of what is packed where
-            started[segment[leading & (segment > 0)]] = False
-            segment = last_where(started)
-            leading &= segment == 0
         start = np.where(started, CLOSED_START, NO_START).astype(np.uint8)
         start[segment[leading]] = OPEN_START
         return pictures_of(
