@@ -18,7 +18,9 @@ from framedex.indexer.bitstream.registry import SCANNERS, scanner_for
 from tests.mpeg2_fields import B_FIELD, BOTTOM, I_FIELD, P_FIELD, TOP, field, group, sequence
 from tests.planned import Stream, demux, encode, presented, scan, wrong_frames
 
-HERE = sorted({"mpeg1video", "mpeg2video", "mpeg4", "h263", "flv1", "ffv1", "theora", "mjpeg", "msmpeg4v3", "wmv2"})
+HERE = sorted(
+    {"mpeg1video", "mpeg2video", "mpeg4", "h263", "flv1", "ffv1", "theora", "mjpeg", "msmpeg4v3", "wmv2", "cfhd"}
+)
 VOP = b"\0\0\1\xb6"
 
 
@@ -187,6 +189,23 @@ def test_unknown_codecs_are_decoded_from_the_beginning() -> None:
     pictures = scanner.finish()
     assert pictures.start.tolist() == [1, 0, 0]
     assert not pictures.non_reference.any()
+
+
+def test_packets_that_cannot_be_read_are_marked_as_damaged() -> None:
+    scanner = scanner_for("theora", False)(b"")
+    for packet in (b"\0", b"\x80theora", b"\x40"):
+        scanner.feed(packet)
+    assert scanner.finish().damaged.tolist() == [False, True, False]
+    with pytest.raises(BitstreamError, match="packet 3 has no data"):
+        scanner.feed(b"")
+
+
+def test_cineform_with_inter_frames_is_decoded_from_the_beginning() -> None:
+    for kind, starts in ((9, [1, 1]), (2, [1, 0])):
+        scanner = scanner_for("cfhd", False)(b"")
+        scanner.feed(b"\0\1\0\x09")
+        scanner.feed(bytes([0, 1, 0, kind]))
+        assert scanner.finish().start.tolist() == starts
 
 
 def test_intra_codecs_are_known_by_name() -> None:

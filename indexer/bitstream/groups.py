@@ -15,6 +15,7 @@ class KeyFrameScanner:
 
     def __init__(self, configuration: bytes) -> None:
         self._start: list[bool] = []
+        self._damaged: list[bool] = []
 
     @staticmethod
     def is_key(data: bytes) -> bool:
@@ -22,17 +23,19 @@ class KeyFrameScanner:
         raise NotImplementedError
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order. Raises BitstreamError."""
+        """Look at the next packet in decode order. Raises BitstreamError for one without data."""
         if not data:
             raise BitstreamError("zero_size", f"packet {len(self._start)} has no data")
         try:
-            self._start.append(self.is_key(data))
-        except (ValueError, IndexError) as error:
-            raise BitstreamError("damaged", f"packet {len(self._start)}: {error}", damaged=True) from error
+            key, damaged = self.is_key(data), False
+        except ValueError:
+            key, damaged = False, True
+        self._start.append(key)
+        self._damaged.append(damaged)
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""
         key = np.array(self._start, np.bool_)
         orphan = ~np.logical_or.accumulate(key) if len(key) else key
         start = np.where(key, CLOSED_START, NO_START).astype(np.uint8)
-        return pictures_of(start, skipped=orphan, damaged=orphan)
+        return pictures_of(start, skipped=orphan, damaged=orphan | np.array(self._damaged, np.bool_))

@@ -8,7 +8,7 @@ from framedex.indexer.bitstream.ffv1 import Ffv1Scanner
 from framedex.indexer.bitstream.h263 import Flv1Scanner, H263Scanner
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
-from framedex.indexer.bitstream.intra import INTRA, IntraScanner
+from framedex.indexer.bitstream.intra import INTRA, CfhdScanner, IntraScanner
 from framedex.indexer.bitstream.mjpeg import MjpegScanner
 from framedex.indexer.bitstream.mpeg4 import Mpeg4Scanner
 from framedex.indexer.bitstream.mpeg12 import Mpeg12Scanner
@@ -29,6 +29,7 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
     "ffv1": Ffv1Scanner,
     "theora": TheoraScanner,
     "mjpeg": MjpegScanner,
+    "cfhd": CfhdScanner,
     "msmpeg4v2": Msmpeg4Scanner,
     "msmpeg4v3": Msmpeg4Scanner,
     "wmv1": Msmpeg4Scanner,

@@ -6,7 +6,7 @@ from framedex.indexer.bitstream.groups import KeyFrameScanner
 
 
 class TheoraScanner(KeyFrameScanner):
-    """Reads the frame header (7.1). Header packets in the stream are refused as damaged."""
+    """Reads the frame header (7.1). Header packets between frames count as damage."""
 
     @staticmethod
     def is_key(data: bytes) -> bool:
