@@ -68,7 +68,7 @@ wheel: $(VENV)/.dev
 		&& ../empty/bin/python -c 'from framedex import ClipDataset; print(ClipDataset("DATASET")[0]["frames"].shape)'
 
 docs: $(VENV)/.dev
-	$(BIN)/python docs/generate.py
+	$(BIN)/python -m docs.generate
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'

@@ -33,7 +33,12 @@ Oracle = dict[tuple[str, int], list[tuple[int | None, str]]]  # (uri, stream) â†
 
 @dataclass(kw_only=True)
 class Tried:
-    """What became of one medium. frames: those that an in-order decode presents. held: those outside of damaged GOPs."""
+    """What became of one medium.
+
+    frames: those that an in-order decode presents. held: those outside of damaged GOPs. exact: those of them that clips
+    gave bit for bit. undecodable: places of clips that the loader refused to decode. wrong: other pictures than those
+    wanted, which must never be.
+    """
 
     uri: str
     stream: int
@@ -44,6 +49,7 @@ class Tried:
     frames: int = 0
     held: int = 0
     exact: int = 0
+    undecodable: int = 0
     wrong: list[str] = field(default_factory=list)
 
 
@@ -106,6 +112,8 @@ def try_folder(folder: Path, *, depth: str = "auto", workers: int = 2, seed: int
             for frame, pts, md5 in zip(checked.frames, checked.pts, checked.md5, strict=True):
                 if md5 is not None and expected.get(pts if by_pts else frame) == md5:
                     done[key].add(frame)
+                elif checked.verdict == "undecodable":
+                    tried[key].undecodable += 1
                 else:
                     tried[key].wrong.append(f"frame {frame} ({checked.verdict}: {checked.reason})")
         for key, frames in done.items():
@@ -157,7 +165,8 @@ def markdown(tried: list[Tried]) -> str:
     for medium in tried:
         name = medium.uri.replace("|", "\\|") + (f" (stream {medium.stream})" if streams[medium.uri] > 1 else "")
         exact = f"{medium.frames}, {medium.exact}" if medium.status == "ok" else medium.status
-        remark = "; ".join(part for part in (medium.reason, *medium.wrong[:1]) if part).replace("|", "\\|")
+        refused = "clips over damage are refused when they are decoded" if medium.undecodable else ""
+        remark = "; ".join(part for part in (medium.reason, refused, *medium.wrong[:1]) if part).replace("|", "\\|")
         lines.append(f"| {name} | {medium.codec} | {exact} | {remark} |")
     return "\n".join(lines) + "\n"
 

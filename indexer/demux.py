@@ -72,6 +72,10 @@ def demux(
                 configuration = changed
         if packet.has_sidedata("encryption_info"):
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
+        if stream.codec_context.name == "png" and not packet.is_keyframe:
+            raise BitstreamError(
+                "no_key_flag", f"packet {number} is not marked as a key frame, which PNG decoders need"
+            )
         if packet.has_sidedata("palette"):
             raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
         scanner.feed(data)

@@ -21,6 +21,7 @@ from av.video.codeccontext import VideoCodecContext
 from framedex.errors import MediaError
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
+from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.containers import TruncatedError, check_whole
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
@@ -224,7 +225,8 @@ def _describe_audio(container: av.container.InputContainer, video: Row) -> None:
 def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row:
     """Demux and scan every packet; fill the summary columns of `video` and return the `frames` columns."""
     codec = stream.codec_context.codec
-    scanner = scanner_for(codec.canonical_name, codec.intra_only)(stream.codec_context.extradata or b"")
+    make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
+    scanner = make_scanner(stream.codec_context.extradata or b"")
     # A container of its own for each stream: demuxing one consumes the others.
     with _open_container(task.path) as container:
         found = container.streams[stream.index]
@@ -251,8 +253,9 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     _check(video, flags, pictures)
     md5 = None
-    # Decoding shows what parsing cannot: damage inside of pictures, and an order that no timestamp confirms.
-    unconfirmed = source in (DEALT, COUNTED) and video["codec"] in REORDERING
+    # Decoding shows what parsing cannot: damage inside of pictures, an order that no timestamp confirms, and that a
+    # codec of which nothing is known here gives a picture a packet.
+    unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and video["codec"] in REORDERING)
     if task.verify or pictures.damaged.any() or unconfirmed:
         decoded = decode_all(task.path, stream.index, len(flags))
         pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True

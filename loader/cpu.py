@@ -24,6 +24,7 @@ Size = tuple[int, int]
 
 # Codecs whose canonical name would open a decoder that needs hardware.
 DECODERS = {"av1": "libdav1d"}
+INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 
 
@@ -80,6 +81,7 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
             packet = av.Packet(first[number + 1] - first[number])
             packet.update(payload[first[number] : first[number + 1]])  # type: ignore[arg-type]
             packet.pts = ranks[number]
+            packet.is_keyframe = clip.medium.codec in INTRA_BY_FLAG
             yield from _decode(context, packet, clip)
         yield from _decode(context, None, clip)
 

@@ -1,26 +1,55 @@
-"""Which scanner reads which codec."""
+"""Which scanner reads which codec, by FFmpeg's codec names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from framedex.indexer.bitstream.av1 import Av1Scanner
+from framedex.indexer.bitstream.ffv1 import Ffv1Scanner
+from framedex.indexer.bitstream.h263 import Flv1Scanner, H263Scanner
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
-from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+from framedex.indexer.bitstream.intra import INTRA, CfhdScanner, IntraScanner
+from framedex.indexer.bitstream.mjpeg import MjpegScanner
+from framedex.indexer.bitstream.mpeg4 import Mpeg4Scanner
+from framedex.indexer.bitstream.mpeg12 import Mpeg12Scanner
+from framedex.indexer.bitstream.msmpeg4 import Msmpeg4Scanner, Wmv2Scanner
+from framedex.indexer.bitstream.pictures import Scanner
+from framedex.indexer.bitstream.sequential import SequentialScanner
+from framedex.indexer.bitstream.theora import TheoraScanner
 from framedex.indexer.bitstream.vp8 import Vp8Scanner
 from framedex.indexer.bitstream.vp9 import Vp9Scanner
 
+SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
+    "h264": H264Scanner,
+    "hevc": HevcScanner,
+    "av1": Av1Scanner,
+    "vp9": Vp9Scanner,
+    "vp8": Vp8Scanner,
+    "mpeg1video": Mpeg12Scanner,
+    "mpeg2video": Mpeg12Scanner,
+    "mpeg4": Mpeg4Scanner,
+    "h263": H263Scanner,
+    "h263p": H263Scanner,
+    "flv1": Flv1Scanner,
+    "ffv1": Ffv1Scanner,
+    "theora": TheoraScanner,
+    "mjpeg": MjpegScanner,
+    "cfhd": CfhdScanner,
+    "msmpeg4v2": Msmpeg4Scanner,
+    "msmpeg4v3": Msmpeg4Scanner,
+    "wmv1": Msmpeg4Scanner,
+    "wmv2": Wmv2Scanner,
+}
+
 
 def scanner_for(codec: str, intra_only: bool) -> Callable[[bytes], Scanner]:
-    """Return the scanner of a codec, by FFmpeg's canonical name. Raises BitstreamError for one that has none."""
-    scanners: dict[str, Callable[[bytes], Scanner]] = {
-        "h264": H264Scanner,
-        "hevc": HevcScanner,
-        "av1": Av1Scanner,
-        "vp9": Vp9Scanner,
-        "vp8": Vp8Scanner,
-    }
-    if codec not in scanners:
-        raise BitstreamError("codec", f"codec {codec!r} is not covered yet")
-    return scanners[codec]
+    """Return what makes a scanner from a stream's extradata.
+
+    codec: the name in FFmpeg's codec descriptor (`av.codec.Codec.canonical_name`), not a decoder's.
+    intra_only: whether the descriptor says so (AV_CODEC_PROP_INTRA_ONLY).
+    """
+    known = SCANNERS.get(codec)
+    if known is not None:
+        return known
+    return IntraScanner if codec in INTRA and (intra_only or codec == "png") else SequentialScanner
