@@ -8,47 +8,25 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO
 
-MAX_BOXES = 100_000  # a top level or a moov with more is not a video but an attack
+from framedex.indexer import boxes
+from framedex.indexer.boxes import Box, TruncatedError
+
+__all__ = ["Box", "TruncatedError", "check_whole", "iter_boxes", "media_edits"]
+
 MAX_EDIT_BOX_BYTES = 1 << 20
 SEGMENT_ID = 0x18538067
 
 
-class TruncatedError(ValueError):
-    """A box or element claims bytes past the end of the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """One ISO BMFF box (ISO/IEC 14496-12 4.2): its four-character type and where its payload lies, half-open."""
-
-    kind: bytes
-    start: int
-    end: int
-
-
 def iter_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
     """Yield the boxes between two offsets. Raises TruncatedError where one does not fit."""
-    for _ in range(MAX_BOXES):
-        if start + 8 > end:
-            return
-        file.seek(start)
-        size, kind = struct.unpack(">I4s", file.read(8))
-        payload = start + 8
-        if size == 1:
-            size, payload = int.from_bytes(file.read(8), "big"), start + 16
-        elif size == 0:
-            size = end - start
-        if size < payload - start:
-            return  # padding or garbage after the last box: players ignore it, so do we
-        if start + size > end:
-            raise TruncatedError(
-                f"box {kind.decode('latin-1')!r} at byte {start} ends at {start + size}, past the end at {end}"
-            )
-        yield Box(kind=kind, start=payload, end=start + size)
-        start += size
+
+    def read(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        return file.read(length)
+
+    return boxes.iter_boxes(read, start, end)
 
 
 def check_whole(path: str, container: str) -> None:

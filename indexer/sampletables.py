@@ -1,0 +1,421 @@
+"""A track's packets from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
+
+Columns are what libavformat's demuxer gives packet by packet, or UntrustedTables says why they might not be.
+Only box headers, `moov` and `moof` are read, so the cost follows their size and never that of the media.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.boxes import MAX_BOXES, Read, Span, TruncatedError, UntrustedTables, iter_boxes
+from framedex.indexer.editlist import rewrite, time_offset
+from framedex.indexer.fragments import MAX_SAMPLE_BYTES, read_fragments
+from framedex.indexer.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
+
+__all__ = ["SampleTable", "TruncatedError", "UntrustedTables", "read_sample_table", "read_tracks"]
+
+MAX_HEADER_BYTES = 1 << 30
+MAX_SAMPLES = 100_000_000
+FREE_SAMPLES = 1 << 20  # as many may be claimed without bytes of their own in the tables
+MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat takes longer durations for negative ones
+MAX_COMPOSITION = 1 << 28
+MAX_OFFSET = 1 << 60
+VIDEO = b"vide"
+# Samples without data: libavformat's parsers swallow them for some codecs; without a parser they are empty packets.
+SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
+PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTable:
+    """The packets of a video track in decode order, [packets] a column; timestamps in 1 / timescale seconds.
+
+    offset, size: int64, where the packet lies in the file. pts, dts: int64, after the edit list; where libavformat
+    gives no dts, or one of its own, dts is the one that the tables say. duration: int64, from stts or trun.
+    sync: bool, from stss, stps, sbgp `rap ` or fragments' sample flags; all where sync_stated is False.
+    hidden: bool, decoded but cut away by the edit list, or overlapping the fragment before.
+    sample_entry: int32, the number from 0 of the entry of `configurations` that decodes the packet.
+    dependencies: uint8, the entries of sdtp (8.6.4), None without that box or in a fragmented movie.
+    configurations: an extradata for each sample entry. rotation_degrees: counterclockwise.
+    """
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    pts: NDArray[np.int64]
+    dts: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    sync: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+    sample_entry: NDArray[np.int32]
+    dependencies: NDArray[np.uint8] | None
+    sync_stated: bool
+    sample_entries: int
+    configurations: list[bytes]
+    timescale: int
+    track_id: int
+    codec_tag: bytes
+    width: int
+    height: int
+    rotation_degrees: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """The top level of a file: payloads of moov and moof boxes, where the mdat boxes lie, whether there is a sidx."""
+
+    moov: bytes
+    moofs: list[tuple[int, bytes]]
+    media: list[Span]
+    has_sidx: bool
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Columns:
+    """The columns of SampleTable while they are put together; time is that of decoding, from 0 up."""
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    time: NDArray[np.int64]
+    composition: NDArray[np.int64] | None
+    duration: NDArray[np.int64]
+    sync: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+    entry: NDArray[np.int32]
+    dependencies: NDArray[np.uint8] | None
+
+    def keep(self, samples: slice | NDArray[np.bool_]) -> None:
+        """Keep these samples only."""
+        for name in self.__slots__:
+            column = getattr(self, name)
+            if column is not None:
+                setattr(self, name, column[samples])
+
+
+def read_tracks(read: Read, size_bytes: int) -> dict[int, Track]:
+    """Return the headers of all tracks by track id. Raises UntrustedTables, TruncatedError."""
+    return read_movie(_layout(read, size_bytes).moov).tracks
+
+
+def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable:
+    """Return the packets of one video track of a file of `size_bytes`, of which read(offset, length) gives bytes.
+
+    Raises UntrustedTables where the tables are malformed or their meaning is not certain, TruncatedError where the
+    file ends before its boxes do.
+    """
+    layout = _layout(read, size_bytes)
+    movie = read_movie(layout.moov)
+    if track_id not in movie.tracks:
+        raise UntrustedTables(f"there is no track {track_id}, there are {sorted(movie.tracks)}")
+    track = movie.tracks[track_id]
+    if track.handler != VIDEO:
+        raise UntrustedTables(f"track {track_id} is not video but {track.handler.decode('latin-1')!r}")
+    entries = read_sample_entries(movie, track)
+    columns = _moov_samples(movie.data, track, size_bytes)
+    shift = _shift(movie.data, track)
+    if len(columns.time) and track.edits:
+        if track.rewrites:
+            edited = rewrite(track, columns.time, columns.composition, columns.sync, shift)
+            if edited.first and columns.entry.any():
+                raise UntrustedTables("the edit list cuts a track of several sample entries")
+            columns.keep(slice(edited.first, edited.end))
+            columns.time, columns.hidden = edited.time, edited.hidden
+        else:
+            columns.time = columns.time - time_offset(track)
+    columns.time = columns.time - shift
+    stated = b"stss" in track.tables or b"stps" in track.tables
+    if layout.moofs:
+        stated = True
+        columns, shift = _with_fragments(columns, layout, movie, track, shift)
+    _check_media(columns, layout)
+    _drop_empty(columns, entries.codec_tag)
+    return _sample_table(columns, track, entries, shift, stated)
+
+
+def _layout(read: Read, size_bytes: int) -> _Layout:
+    """Walk the top level of the file."""
+
+    def exactly(offset: int, length: int) -> bytes:
+        data = read(offset, length)
+        if len(data) != length:
+            raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
+        return data
+
+    moov: bytes | None = None
+    moofs: list[tuple[int, bytes]] = []
+    media: list[Span] = []
+    has_sidx, budget, boxes = False, MAX_HEADER_BYTES, 0
+    for box in iter_boxes(exactly, 0, size_bytes):
+        boxes += 1
+        if box.kind in (b"moov", b"moof"):
+            budget -= box.end - box.start
+            if budget < 0:
+                raise UntrustedTables(f"moov and moof boxes have more than {MAX_HEADER_BYTES} bytes")
+        if box.kind == b"moov":
+            if moov is not None or moofs:
+                raise UntrustedTables("the file has two moov boxes, or one after its fragments")
+            moov = exactly(box.start, box.end - box.start)
+        elif box.kind == b"moof":
+            moofs.append((box.start - 8, exactly(box.start, box.end - box.start)))
+        elif box.kind == b"mdat":
+            media.append((box.start, box.end))
+        has_sidx |= box.kind == b"sidx"
+    if boxes >= MAX_BOXES:
+        raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")
+    if moov is None:
+        raise UntrustedTables("the file has no moov box")
+    return _Layout(moov=moov, moofs=moofs, media=media, has_sidx=has_sidx, size_bytes=size_bytes)
+
+
+def _moov_samples(data: bytes, track: Track, size_bytes: int) -> _Columns:
+    """Return the samples that the moov lists, before any edit."""
+    size = _sizes(data, track, size_bytes)
+    count = len(size)
+    offset, entry = _offsets(data, track, size)
+    duration = _durations(data, track, count)
+    time = np.cumsum(duration) - duration
+    return _Columns(
+        offset=offset,
+        size=size,
+        time=time,
+        composition=_composition(data, track, count),
+        duration=duration,
+        sync=_sync(data, track, count),
+        hidden=np.zeros(count, np.bool_),
+        entry=entry,
+        dependencies=_dependencies(data, track, count),
+    )
+
+
+def _sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64]:
+    """Return int64 [samples] from stsz or stz2 (8.7.3)."""
+    names = [name for name in (b"stsz", b"stz2") if name in track.tables]
+    if len(names) != 1:
+        raise UntrustedTables(f"the track has {len(names)} boxes of sample sizes")
+    start, end = track.tables[names[0]]
+    if end - start < 12:
+        raise UntrustedTables(f"{names[0].decode()} has {end - start} bytes, too few")
+    constant, count = (int.from_bytes(data[at : at + 4], "big") for at in (start + 4, start + 8))
+    bits = 32
+    if names[0] == b"stz2":
+        bits, constant = constant & 0xFF, 0
+        if bits not in (4, 8, 16):
+            raise UntrustedTables(f"stz2 has sizes of {bits} bits")
+    if constant:
+        if count * constant > size_bytes or count > max(FREE_SAMPLES, len(data)):
+            raise UntrustedTables(f"stsz claims {count} samples of {constant} bytes in a file of {size_bytes}")
+        return np.full(count, constant, np.int64)
+    if (count * bits + 7) // 8 > end - start - 12:
+        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, its {end - start} bytes hold less")
+    if count > MAX_SAMPLES:
+        raise UntrustedTables(f"the track has {count} samples, more than {MAX_SAMPLES}")
+    if bits == 4:
+        pairs = np.frombuffer(data, np.uint8, (count + 1) // 2, start + 12)
+        return np.stack([pairs >> 4, pairs & 15], axis=1).reshape(-1)[:count].astype(np.int64)
+    sizes = np.frombuffer(data, f">u{bits // 8}", count, start + 12).astype(np.int64)
+    if count and sizes.max() > MAX_SAMPLE_BYTES:
+        raise UntrustedTables(f"a sample has {sizes.max()} bytes")
+    return sizes
+
+
+def _offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the samples' offsets and sample entries, from the chunks (8.7.4, 8.7.5)."""
+    names = [name for name in (b"stco", b"co64") if name in track.tables]
+    count = len(size)
+    if len(names) != 1 or b"stsc" not in track.tables:
+        if not names and not count:
+            return size, np.zeros(0, np.int32)
+        raise UntrustedTables(f"the track has {len(names)} boxes of chunk offsets and {count} samples")
+    wide = names[0] == b"co64"
+    chunk_offset = entry_table(data, track.tables[names[0]], 1, names[0].decode(), ">u8" if wide else ">u4")[:, 0]
+    chunks = len(chunk_offset)
+    if chunks and int(chunk_offset.max()) >= MAX_OFFSET:
+        raise UntrustedTables(f"a chunk begins at byte {chunk_offset.max()}")
+    runs = entry_table(data, track.tables[b"stsc"], 3, "stsc").astype(np.int64)
+    first, samples, entry = runs[:, 0], runs[:, 1], runs[:, 2]
+    if not count and not chunks:
+        return size, np.zeros(0, np.int32)
+    if not len(runs) or first[0] != 1 or first[-1] > chunks or not (np.diff(first) > 0).all():
+        raise UntrustedTables(f"stsc does not list the {chunks} chunks in order")
+    if samples.min() < 1 or entry.min() < 1 or entry.max() > 1 << 16:
+        raise UntrustedTables("stsc has a chunk without samples or without a sample entry")
+    run_chunks = np.diff(first, append=chunks + 1)
+    if int((run_chunks * samples).sum()) != count:
+        raise UntrustedTables(f"the chunks hold {int((run_chunks * samples).sum())} samples, the sizes are of {count}")
+    chunk_samples = np.repeat(samples, run_chunks)
+    before = np.cumsum(size) - size
+    chunk_first = np.cumsum(chunk_samples) - chunk_samples
+    base = chunk_offset.astype(np.int64) - before[chunk_first]
+    return before + np.repeat(base, chunk_samples), np.repeat(entry - 1, run_chunks * samples).astype(np.int32)
+
+
+def _expand(counts: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    """Return `count` values at most, each repeated as often as counted."""
+    ends = np.minimum(np.cumsum(counts), count)
+    return np.repeat(values, np.diff(ends, prepend=0))
+
+
+def _durations(data: bytes, track: Track, count: int) -> NDArray[np.int64]:
+    """Return int64 [samples] from stts (8.6.1.2)."""
+    if b"stts" not in track.tables:
+        if count:
+            raise UntrustedTables("the track has no stts box")
+        return np.zeros(0, np.int64)
+    runs = entry_table(data, track.tables[b"stts"], 2, "stts").astype(np.int64)
+    if len(runs) and runs[:, 1].max() > MAX_DELTA:
+        raise UntrustedTables(f"stts has a duration of {runs[:, 1].max()}, which may stand for a negative one")
+    durations = _expand(runs[:, 0], runs[:, 1], count)
+    if len(durations) < count:
+        raise UntrustedTables(f"stts has durations of {len(durations)} samples, there are {count}")
+    return durations
+
+
+def _composition_runs(data: bytes, track: Track) -> NDArray[np.int64]:
+    """Return int64 [runs, 2]: counts and signed offsets of ctts (8.6.1.3), signed in either version as in QuickTime."""
+    if b"ctts" not in track.tables:
+        return np.zeros((0, 2), np.int64)
+    runs = entry_table(data, track.tables[b"ctts"], 2, "ctts", ">i4").astype(np.int64)
+    if len(runs) and (np.abs(runs[:, 1]).max() >= MAX_COMPOSITION or runs[:, 0].min() < 1):
+        raise UntrustedTables("ctts has an absurd offset, or one of no samples")
+    return runs
+
+
+def _composition(data: bytes, track: Track, count: int) -> NDArray[np.int64] | None:
+    runs = _composition_runs(data, track)
+    if not len(runs):
+        return None
+    offsets = _expand(runs[:, 0], runs[:, 1], count)
+    if len(offsets) < count:
+        raise UntrustedTables(f"ctts has offsets of {len(offsets)} samples, there are {count}")
+    return offsets
+
+
+def _shift(data: bytes, track: Track) -> int:
+    """Return by how much decode times move down for negative offsets; libavformat does not look at the last two."""
+    offsets = _composition_runs(data, track)[:-2, 1]
+    return max(0, -int(offsets.min())) if len(offsets) else 0
+
+
+def _sync(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
+    """Return bool [samples] from stss (8.6.2), QuickTime's stps, and sample groups `rap ` (10.4)."""
+    sync = np.zeros(count, np.bool_)
+    if b"stss" not in track.tables:
+        sync[:] = True
+        return sync
+    for name in (b"stss", b"stps"):
+        if name not in track.tables:
+            continue
+        numbers = entry_table(data, track.tables[name], 1, name.decode())[:, 0].astype(np.int64)
+        if name == b"stss" and not len(numbers) and count:
+            raise UntrustedTables("stss names no sample, so that only the pictures can tell")
+        if len(numbers) and (numbers[0] < 1 or not (np.diff(numbers) > 0).all()):
+            raise UntrustedTables(f"{name.decode()} does not name samples in order")
+        sync[numbers[numbers <= count] - 1] = True
+    for start, end in track.groups:
+        if data[start + 4 : start + 8] == b"rap ":
+            span = (start + 4 + 4 * (data[start] == 1), end)
+            runs = entry_table(data, span, 2, "sbgp").astype(np.int64)
+            if len(runs) and runs[:, 0].min() < 1:
+                raise UntrustedTables("sbgp has a run of no samples")
+            grouped = _expand(runs[:, 0], runs[:, 1], count)
+            sync[: len(grouped)] |= grouped > 0
+    return sync
+
+
+def _dependencies(data: bytes, track: Track, count: int) -> NDArray[np.uint8] | None:
+    start, end = track.tables.get(b"sdtp", (0, 0))
+    if end - start < 4 + count or not start:
+        return None
+    return np.frombuffer(data, np.uint8, count, start + 4)
+
+
+def _with_fragments(columns: _Columns, layout: _Layout, movie: Movie, track: Track, shift: int) -> tuple[_Columns, int]:
+    """Return the columns with the samples of all fragments after those of the moov, and the shift of timestamps."""
+    listed = len(columns.time)
+    stts = entry_table(movie.data, track.tables[b"stts"], 2, "stts") if b"stts" in track.tables else np.zeros((0, 2))
+    total = int((stts[:, 0].astype(np.int64) * stts[:, 1].astype(np.int64)).sum()) if len(stts) else 0
+    offset = time_offset(track)
+    more = read_fragments(
+        movie,
+        track,
+        layout.moofs,
+        has_sidx=layout.has_sidx,
+        size_bytes=layout.size_bytes,
+        start_time=total,
+        last_time=int(columns.time[-1]) + offset if listed else None,
+    )
+    needed = max(0, -int(more.composition.min())) if len(more.composition) else 0
+    if needed > shift:
+        if listed:
+            raise UntrustedTables("fragments move the timestamps of samples before them")
+        if layout.has_sidx and more.first_shift < needed:
+            raise UntrustedTables("a later fragment moves the timestamps of those before it")
+        shift = needed
+    composition = columns.composition if columns.composition is not None else np.zeros(listed, np.int64)
+    join = np.concatenate
+    return _Columns(
+        offset=join([columns.offset, more.offset]),
+        size=join([columns.size, more.size]),
+        time=join([columns.time, more.time - offset]),
+        composition=join([composition, more.composition]),
+        duration=join([columns.duration, more.duration]),
+        sync=join([columns.sync, more.sync]),
+        hidden=join([columns.hidden, more.overlapping]),
+        entry=join([columns.entry, more.entry]),
+        dependencies=None,
+    ), shift
+
+
+def _check_media(columns: _Columns, layout: _Layout) -> None:
+    """Raise unless the samples lie in the file, and those of a fragmented one inside its mdat boxes."""
+    if not len(columns.offset):
+        return
+    end = columns.offset + columns.size
+    if int(end.max()) > layout.size_bytes:
+        number = int(np.argmax(end > layout.size_bytes))
+        raise TruncatedError(f"sample {number} ends at byte {end[number]}, past the end at {layout.size_bytes}")
+    if layout.moofs:
+        media = np.array(layout.media or [(0, 0)], np.int64)
+        box = np.searchsorted(media[:, 0], columns.offset, side="right") - 1
+        if not ((box >= 0) & (end <= media[box, 1])).all():
+            raise UntrustedTables("a sample of a fragmented movie lies outside of its mdat boxes")
+
+
+def _drop_empty(columns: _Columns, codec_tag: bytes) -> None:
+    """Drop samples without data where a demuxer does."""
+    empty = columns.size == 0
+    if not empty.any() or codec_tag in PASSED_ON:
+        return
+    if codec_tag not in SWALLOWED:
+        raise UntrustedTables(f"{codec_tag.decode('latin-1')!r} has {int(empty.sum())} samples without data")
+    columns.keep(~empty)
+
+
+def _sample_table(columns: _Columns, track: Track, entries: SampleEntries, shift: int, stated: bool) -> SampleTable:
+    if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
+        raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
+    pts = columns.time + shift
+    return SampleTable(
+        offset=columns.offset,
+        size=columns.size,
+        pts=pts if columns.composition is None else pts + columns.composition,
+        dts=columns.time,
+        duration=columns.duration,
+        sync=columns.sync,
+        hidden=columns.hidden,
+        sample_entry=columns.entry,
+        dependencies=columns.dependencies,
+        sync_stated=stated,
+        sample_entries=len(entries.configurations),
+        configurations=entries.configurations,
+        timescale=track.timescale,
+        track_id=track.track_id,
+        codec_tag=entries.codec_tag,
+        width=entries.width,
+        height=entries.height,
+        rotation_degrees=track.rotation_degrees,
+    )
