@@ -22,6 +22,7 @@ import click
 from framedex.indexer.build import IndexOptions, build_index
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
+from framedex.indexer.probe import Depth
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.loader.verify import verify
 from framedex.sharder.build import ShardOptions, build_from_requests
@@ -82,11 +83,16 @@ def read_oracle(folder: Path) -> Oracle:
     }
 
 
-def try_folder(folder: Path, *, depth: str = "auto", workers: int = 2, seed: int = 0) -> list[Tried]:
+def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: int = 0) -> list[Tried]:
     """Return what became of every medium of a folder."""
     with tempfile.TemporaryDirectory() as scratch:
         options = IndexOptions(
-            sources=[str(folder)], root=str(folder), out=Path(scratch) / "INDEX", streams="all", workers=workers
+            sources=[str(folder)],
+            root=str(folder),
+            out=Path(scratch) / "INDEX",
+            depth=depth,
+            streams="all",
+            workers=workers,
         )
         build_index(options)
         index = Index(options.out)
@@ -173,11 +179,12 @@ def markdown(tried: list[Tried]) -> str:
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--depth", type=click.Choice(["auto", "packets", "tables"]), default="auto", show_default=True)
 @click.option("--workers", type=int, default=2, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
-def main(folder: Path, workers: int, seed: int) -> None:
+def main(folder: Path, depth: Depth, workers: int, seed: int) -> None:
     """Print a table of every medium in FOLDER; exit with 1 if any frame was wrong."""
-    tried = try_folder(folder.resolve(), workers=workers, seed=seed)
+    tried = try_folder(folder.resolve(), depth=depth, workers=workers, seed=seed)
     click.echo(markdown(tried))
     ok = [medium for medium in tried if medium.status == "ok"]
     exact, wrong = sum(medium.exact for medium in ok), sum(len(medium.wrong) for medium in ok)

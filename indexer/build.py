@@ -32,7 +32,7 @@ from framedex.indexer.parts import (
     write_json_aside,
     write_part,
 )
-from framedex.indexer.probe import ProbeTask, Row, Streams, no_frames, probe_medium, problem_columns
+from framedex.indexer.probe import Depth, ProbeTask, Row, Streams, no_frames, probe_medium, problem_columns
 from framedex.indexer.schema import (
     DELTA_COLUMNS,
     FAILED,
@@ -57,6 +57,7 @@ KNOWN_COLUMNS = (
     "fingerprint",
     "video_streams",
     "hashed",
+    "depth",
 )
 FLUSH_PACKETS, FLUSH_MEDIA, FLUSH_SECONDS = 2_000_000, 2_000, 30.0
 
@@ -74,6 +75,7 @@ class IndexOptions:
     out: Path
     root: str | None = None
     label_from_parent: bool = False
+    depth: Depth = "auto"
     streams: Streams = "best"
     verify: bool = False
     follow_symlinks: bool = False
@@ -190,6 +192,8 @@ def _is_done(path: str, known: list[Row], options: IndexOptions) -> bool:
         return False
     if options.verify and any(row["status"] == OK and not row["hashed"] for row in known):
         return False
+    if options.depth == "packets" and any(row["depth"] == "tables" for row in known):
+        return False
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -237,7 +241,10 @@ def build_index(options: IndexOptions) -> IndexReport:
         uris = list(work.probe)
         outcomes = run_local(
             probe_medium,
-            [ProbeTask(path=work.probe[uri], streams=options.streams, verify=options.verify) for uri in uris],
+            [
+                ProbeTask(path=work.probe[uri], depth=options.depth, streams=options.streams, verify=options.verify)
+                for uri in uris
+            ],
             workers=max(1, min(options.workers, len(uris))),
             timeout_seconds=options.timeout_seconds,
             memory_bytes=options.memory_bytes,

@@ -14,7 +14,7 @@ import click
 from framedex.indexer.build import IndexOptions, IndexReport, build_index, plan_work
 from framedex.indexer.engines import GIBIBYTE
 from framedex.indexer.index import Index
-from framedex.indexer.probe import Streams
+from framedex.indexer.probe import Depth, Streams
 from framedex.progress import progress
 
 TABLE_ROWS = 20
@@ -41,6 +41,13 @@ Example:
 )
 @click.option(
     "--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder."
+)
+@click.option(
+    "--depth",
+    type=click.Choice(["auto", "packets", "tables"]),
+    default="auto",
+    show_default=True,
+    help="Read every packet, or sample tables and start points alone (MP4, MOV, 3GP); auto: tables where they can be trusted.",
 )
 @click.option(
     "--streams",
@@ -96,6 +103,7 @@ def index(
     out: Path,
     root: str | None,
     label_from: str | None,
+    depth: Depth,
     streams: Streams,
     verify: bool,
     follow_symlinks: bool,
@@ -120,6 +128,7 @@ def index(
             out=out,
             root=root,
             label_from_parent=label_from == "parent",
+            depth=depth,
             streams=streams,
             verify=verify,
             follow_symlinks=follow_symlinks,

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -99,12 +100,35 @@ def write_part(path: Path, table: pa.Table, *, version: str) -> None:
 
 
 def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return rows as a table of the schema; absent keys are null. Raises where a required column is."""
-    columns = [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+    """Return rows as a table of the schema; absent keys are null. Raises where a required column is.
+
+    Lists may be numpy arrays, of which masked elements are null.
+    """
+    columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
     for field, column in zip(schema, columns, strict=True):
         if not field.nullable and column.null_count:
             raise ValueError(f"column {field.name!r} must not be null")
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_list(kind) or not any(isinstance(value, np.ndarray) for value in values):
+        return pa.array(values, kind)
+    lists = [_elements(value, kind.value_type) for value in values]
+    ends = np.cumsum([0, *(len(elements) for elements in lists)])
+    return pa.ListArray.from_arrays(
+        pa.array(ends, pa.int32()),
+        pa.concat_arrays(lists),
+        type=kind,
+        mask=pa.array([value is None for value in values]),
+    )
+
+
+def _elements(value: Any, kind: pa.DataType) -> pa.Array:
+    if value is None:
+        return pa.array([], kind)
+    masked = isinstance(value, np.ma.MaskedArray)
+    return pa.array(np.ma.getdata(value) if masked else value, kind, mask=np.ma.getmaskarray(value) if masked else None)
 
 
 def check_format(path: Path, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:

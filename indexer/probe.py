@@ -22,6 +22,7 @@ from framedex.errors import MediaError
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.sequential import SequentialScanner
+from framedex.indexer.boxes import UntrustedTables
 from framedex.indexer.containers import TruncatedError, check_whole
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
@@ -29,10 +30,13 @@ from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import open_container
 from framedex.indexer.schema import FAILED, OK, REFUSED
+from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import (
     CLOSED,
+    CONTAINER,
     COUNTED,
     DEALT,
+    FIELD_CODED,
     NO_PTS,
     START,
     UNSHOWN,
@@ -60,9 +64,14 @@ FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVField
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTask:
-    """A file and how to probe it. streams: `best` or `all`; cover art never counts. verify: decode every frame, too."""
+    """A file and how to probe it.
+
+    depth: `packets`; `tables` where only sample tables may be read; `auto`, tables where they can be trusted. streams: `best`
+    or `all`; cover art never counts. verify: decode every frame, too, which takes depth `packets`.
+    """
 
     path: str
+    depth: Depth = "auto"
     streams: Streams = "best"
     verify: bool = False
 
@@ -163,8 +172,10 @@ def _video_streams(container: av.container.InputContainer, file: Row) -> list[av
 def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> tuple[Row, Row]:
     try:
         _describe_stream(stream, video)
-        frames = _probe_packets(task, stream, descriptor, video)
-        video["rotation_degrees"] = _rotation(task.path, stream.index)
+        frames = _probe_tables(task, stream, descriptor, video)
+        if frames is None:
+            frames = _probe_packets(task, stream, descriptor, video)
+            video["rotation_degrees"] = _rotation(task.path, stream.index)
         return video | {"status": OK}, frames
     except BitstreamError as error:
         problem = MediaError(error.kind, str(error), refused=not error.damaged)
@@ -219,6 +230,45 @@ def _describe_audio(container: av.container.InputContainer, video: Row) -> None:
         if time_base and audio.start_time is not None
         else None,
         "audio_duration_seconds": float(audio.duration * time_base) if time_base and audio.duration else None,
+    }
+
+
+def _probe_tables(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row | None:
+    """Read the sample tables; fill the summary columns of `video` and return the `frames` columns.
+
+    Returns None where packets have to be read. Raises MediaError where that must not be done.
+    """
+    if task.depth == "packets" or task.verify:
+        return None
+    try:
+        if video["container"] != "mp4":
+            raise UntrustedTables(f"{video['container']} has no sample tables")
+        found = tabulate(
+            lambda offset, length: os.pread(descriptor, length, offset),
+            video["size_bytes"],
+            stream.id,
+            codec=video["codec"],
+            configuration=video["extradata"] or b"",
+            reorder_depth=video["reorder_depth"],
+        )
+    except UntrustedTables as error:
+        if task.depth == "auto":
+            return None
+        raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
+    pts, flags, pictures = found.demuxed.pts, found.flags, found.pictures
+    fields = bool(pictures.field_coded.any() or (flags & FIELD_CODED).any())
+    video |= {"depth": "tables", "pts_source": CONTAINER, "rotation_degrees": found.rotation_degrees, "hashed": False}
+    _summarise(video, found.demuxed, pictures, pts, flags, None)
+    if not found.read.all():  # what only reading every packet tells
+        video |= {"non_reference_share": None}
+        video |= {"field_coded": fields or None} if pictures.may_hold_fields else {}
+    state = pictures.state
+    return {
+        "pts": pts,
+        "offset": found.demuxed.offset,
+        "size": found.demuxed.size,
+        "flags": np.ma.masked_array(flags, ~found.read),
+        "start_state": state if state.any() else None,
     }
 
 

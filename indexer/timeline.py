@@ -153,6 +153,11 @@ def check_reorder_depth(flags: Flags, pictures: Pictures, reorder_depth: int) ->
     output = np.flatnonzero((flags & (SKIPPED | CONTINUES | DAMAGED)) == 0)
     rank = np.empty(len(output), np.int64)
     rank[np.lexsort((pictures.order[output], pictures.period[output]))] = np.arange(len(output))
+    check_ranks(rank, reorder_depth)
+
+
+def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
+    """Raise BitstreamError where pictures are reordered further than stated. rank: as for `reorder_depth_needed`."""
     needed = reorder_depth_needed(rank)
     if needed > reorder_depth:
         raise BitstreamError(

@@ -35,6 +35,7 @@ from framedex.indexer.parts import (
 )
 from framedex.indexer.schema import LISTING, OK
 from framedex.sharder.cut import cut_packets, describe_cut
+from framedex.sharder.headers import Headers
 from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Policy, Track
 from framedex.sharder.recipe import Recipe
@@ -211,12 +212,29 @@ class Medium:
         self.video = video
         self._root, self._keep_damaged = index.root, keep_damaged
         self._packets = index.packets(video["media_id"])
+        self._headers: Headers | None = None
         self.planner = self._planner()
         self.track = Track(
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
             time_base=Fraction(video["time_base_num"], video["time_base_den"]),
         )
+
+    def read_headers(self, frames: NDArray[np.int64]) -> None:
+        """Look into the packets between the starts and the last targets of some frames, where the index did not.
+
+        Raises PolicyError for frames that are not there, and where the pictures contradict the sample tables.
+        """
+        if self._packets.read.all():
+            return
+        if self._headers is None:
+            self._headers = Headers(self.video, self._path(), self._packets)
+        if self._headers.read(self.planner.packet_of(frames[frames != PAD])):
+            self._packets = self._headers.packets
+            self.planner = self._planner()
+
+    def _path(self) -> str:
+        return os.path.normpath(os.path.join(self._root, self.video["uri"]))
 
     def _planner(self) -> Planner:
         return Planner(self._packets, drop_leading=self.video["codec"] == "hevc", keep_damaged=self._keep_damaged)
@@ -230,8 +248,7 @@ class Medium:
             with contextlib.suppress(PolicyError):
                 needed[self.planner.needed(frames)] = True
         name = f"{CUTS_FOLDER}/{self.video['media_id']}.bin"
-        path = os.path.normpath(os.path.join(self._root, self.video["uri"]))
-        offset = cut_packets(self.video, path, needed, self._packets.size, dataset / name)
+        offset = cut_packets(self.video, self._path(), needed, self._packets.size, dataset / name)
         size, digest = describe_cut(dataset / name)
         self.video = self.video | {"cut": name, "cut_size_bytes": size, "cut_fingerprint": digest}
         self._packets = replace(self._packets, offset=offset)
@@ -277,6 +294,7 @@ class DatasetWriter:
 
     def add(self, medium: Medium, wanted: WantedClip) -> None:
         """Plan a clip and write it. Raises PolicyError for frames that the medium does not have."""
+        medium.read_headers(wanted.frames)
         recipe = medium.planner.plan(wanted.frames)
         if medium.video["media_id"] not in self._media_rows:
             self._media_rows[medium.video["media_id"]] = len(self._media)

@@ -23,7 +23,7 @@ def cut_packets(
     video: its row of `videos`. needed: bool [packets]. size: int64 [packets], as indexed. Raises StaleError where the
     source is not what was indexed.
     """
-    _check_same(video, path)
+    os.close(open_same(video, path))
     offset = np.full(len(needed), -1, np.int64)
     out.parent.mkdir(parents=True, exist_ok=True)
     number = 0
@@ -49,22 +49,21 @@ def describe_cut(out: Path) -> tuple[int, str]:
         return size, fingerprint(file.fileno(), size)
 
 
-def _check_same(video: Row, path: str) -> None:
+def open_same(video: Row, path: str) -> int:
+    """Open a medium's source and return its descriptor. Raises StaleError where it is not what was indexed."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise _stale(path, error.strerror or str(error)) from error
-    try:
-        same = is_same_file(
-            descriptor,
-            size_bytes=int(str(video["size_bytes"])),
-            mtime_ns=int(str(video["mtime_ns"])),
-            expected=str(video["fingerprint"]),
-        )
-    finally:
+    if not is_same_file(
+        descriptor,
+        size_bytes=int(str(video["size_bytes"])),
+        mtime_ns=int(str(video["mtime_ns"])),
+        expected=str(video["fingerprint"]),
+    ):
         os.close(descriptor)
-    if not same:
         raise _stale(path, "other content")
+    return descriptor
 
 
 def _stale(path: str, found: str) -> StaleError:

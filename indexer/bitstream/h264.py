@@ -277,6 +277,7 @@ class H264Scanner(NalScanner):
             inband_sets=self._sets.differs,
             inner_start_codes=self._inner_start_codes,
             varying_shape=len(shapes) > 1,
+            may_hold_fields=not all(sequence.frames_only for sequence in used),
             chroma_format=chroma.pop() if len(chroma) == 1 else None,
             max_ref_frames=min(sequence.max_ref_frames for sequence in used),
         )

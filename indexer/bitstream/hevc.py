@@ -67,11 +67,12 @@ NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headers:
-    """Slice header fields of n pictures: int64 [n], hidden bool [n]. position: where the references follow, in bits."""
+    """Slice header fields of n pictures: int64 [n], hidden bool [n]. may_hide: some PPS lets headers hide pictures. position: where the references follow, in bits."""
 
     sequence: NDArray[np.int64]
     order_lsb: NDArray[np.int64]
     hidden: NDArray[np.bool_]
+    may_hide: bool
     position: NDArray[np.int64]
 
 
@@ -266,6 +267,8 @@ class HevcScanner(NalScanner):
             inner_start_codes=self._inner_start_codes,
             varying_shape=len({sequence.shape for sequence in used}) > 1,
             chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            may_hide=headers.may_hide,
+            drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
         )
 
     def _parse_slices(self, kind: NDArray[np.int64]) -> Headers:
@@ -291,7 +294,9 @@ class HevcScanner(NalScanner):
         if dropping.any():
             number = self._packet[int(np.argmax(dropping))]
             raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
-        return Headers(sequence=sequence, order_lsb=order_lsb, hidden=hidden, position=bits.position)
+        return Headers(
+            sequence=sequence, order_lsb=order_lsb, hidden=hidden, may_hide=bool(may_hide.any()), position=bits.position
+        )
 
     def _sets_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[Pps]]:
         """Return for each picture the number in `_sequences` of its SPS, int64 [pictures], and its PPS.

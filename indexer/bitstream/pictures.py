@@ -33,7 +33,8 @@ class Pictures:
     which of them belongs to each packet; read at start points alone.
     inband_sets: some packets carry parameter sets that differ from the configuration record's.
     inner_start_codes: some length-prefixed units hold several NAL units between start codes.
-    varying_shape: pictures differ in size or format.
+    varying_shape: pictures differ in size or format. may_hide: headers may say of a picture that it is not output (HEVC
+    pic_output_flag). drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
     chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
     max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
     """
@@ -52,6 +53,9 @@ class Pictures:
     inband_sets: bool = False
     inner_start_codes: bool = False
     varying_shape: bool = False
+    may_hide: bool = False
+    drops_leading: bool = False
+    may_hold_fields: bool = False
     chroma_format: int | None = None
     max_ref_frames: int | None = None
 

@@ -58,6 +58,11 @@ class NalScanner:
         except ValueError as error:
             raise BitstreamError("parameter_sets", str(error)) from error
 
+    @property
+    def length_size(self) -> int:
+        """Bytes of each NAL unit's length, 0 in Annex B."""
+        return self._length_size
+
     @staticmethod
     def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
         """Return (NAL length size, parameter sets) of a decoder configuration record. Raises ValueError."""

@@ -1,0 +1,113 @@
+"""CONTRACT: looking into some packets of a medium whose index was made from sample tables, by reading their headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.h264 import H264Scanner
+from framedex.indexer.bitstream.hevc import HevcScanner
+from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
+from framedex.indexer.timeline import HIDDEN, SKIPPED, START, Flags, packet_flags
+
+Read = Callable[[int, int], bytes]  # (offset, length) → bytes
+NalScanners = type[H264Scanner] | type[HevcScanner]
+
+SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}  # whose packets can be read in part
+FIRST_BYTES = 192  # of a packet, read at once: what stands before the first slice, and its header
+SLICE_BYTES = 80  # of a coded slice: two bytes of NAL header, and more than any slice header field read here needs
+MOST_UNIT_BYTES = 1 << 16  # of a unit that is no slice; larger ones hold several behind one length
+
+
+def condense(read: Read, offset: int, size: int, length_size: int, is_slice: Callable[[int], bool]) -> bytes:
+    """Return a length-prefixed packet with its slices cut down to their headers, reading little more than those.
+
+    is_slice: whether the first byte of a NAL unit says that it is a coded slice. Raises BitstreamError where units are
+    so large that they must be read whole.
+    """
+    window, begin = read(offset, min(FIRST_BYTES, size)), offset
+    parts: list[bytes] = []
+    at, end = offset, offset + size
+    while at < end:
+        wanted = min(at + length_size + SLICE_BYTES, end)
+        if wanted > begin + len(window):
+            window, begin = read(at, min(FIRST_BYTES, end - at)), at
+        head = window[at - begin : at - begin + length_size + SLICE_BYTES]
+        length = int.from_bytes(head[:length_size], "big")
+        if at + length_size + length > end or len(head) <= length_size:
+            return window  # its lengths do not tile it: the scanner says that it is damaged
+        unit = head[length_size : length_size + length]
+        if len(unit) < length and not is_slice(unit[0]):
+            if length > MOST_UNIT_BYTES:
+                raise BitstreamError("large_unit", f"a unit of {length} bytes is no slice")
+            unit = read(at + length_size, length)
+        parts.append(len(unit).to_bytes(length_size, "big") + unit)
+        at += length_size + length
+    return b"".join(parts)
+
+
+def _is_h264_slice(header: int) -> bool:
+    return 1 <= header & 31 <= 5
+
+
+def _is_hevc_slice(header: int) -> bool:
+    return header >> 1 & 63 <= 31
+
+
+IS_SLICE = {"h264": _is_h264_slice, "hevc": _is_hevc_slice}
+
+
+def scan(
+    read: Read,
+    codec: str,
+    configuration: bytes,
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+) -> Pictures:
+    """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
+
+    Raises BitstreamError, also for a codec whose packets cannot be read in part.
+    """
+    if codec not in SCANNERS:
+        raise BitstreamError("codec", f"packets of {codec} are not read in part")
+    scanner = SCANNERS[codec](configuration)
+    if not scanner.length_size:
+        raise BitstreamError("codec", "the stream is not length-prefixed")
+    for at, length in zip(offset.tolist(), size.tolist(), strict=True):
+        scanner.feed(condense(read, at, length, scanner.length_size, IS_SLICE[codec]))
+    return scanner.finish()
+
+
+def look(
+    read: Read,
+    codec: str,
+    configuration: bytes,
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+    known: Flags,
+    pts: NDArray[np.int64],
+    *,
+    at_first_start: bool,
+) -> Flags:
+    """Return the flags, int32 [packets], of consecutive packets of which the first is a start point.
+
+    known: their flags so far, of which `HIDDEN` stays. pts: int64 [packets]. at_first_start: the first packet is the
+    stream's first start point, whose leading pictures are never output. Raises BitstreamError where the pictures
+    contradict the tables: in their order, or by not being output.
+    """
+    pictures = scan(read, codec, configuration, offset, size)
+    flags = packet_flags(pictures, (known & HIDDEN) != 0)
+    if not at_first_start:  # a decoder that started here would drop them; one that runs on does not
+        first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
+        flags[first_leading] &= ~SKIPPED
+        if ((flags & SKIPPED) != 0).any():
+            raise BitstreamError("output_order", "a picture in the middle of the stream is not output")
+    if not flags[0] & START:
+        raise BitstreamError("no_start", "a sample that the tables call a sync sample is no start point")
+    shown = np.flatnonzero((flags & SKIPPED) == 0)
+    by_bitstream = shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
+    if not np.array_equal(by_bitstream, shown[np.argsort(pts[shown], kind="stable")]) and not pictures.damaged.any():
+        raise BitstreamError("output_order", "timestamps contradict the order in which pictures are output")
+    return flags

@@ -1,0 +1,76 @@
+"""Reading what an index made from sample tables left unread, where a plan needs it: from start points to last targets."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import PolicyError
+from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.index import Packets
+from framedex.indexer.look import look
+from framedex.indexer.timeline import LEADING, START
+from framedex.sharder.cut import open_same
+
+
+class Headers:
+    """The packets of one medium, with more and more of their flags read. Raises StaleError for another source."""
+
+    def __init__(self, video: dict[str, Any], path: str, packets: Packets) -> None:
+        self._video, self._path = video, path
+        self.packets = packets
+        self._descriptor = open_same(video, path)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read(self, targets: NDArray[np.int64]) -> bool:
+        """Read all that planning needs to know for some packets; return whether anything was new.
+
+        A leading picture needs the start point before its own, which is seen once it has been read itself.
+        """
+        new = self._fill(targets, starts_back=1)
+        leading = targets[(self.packets.flags[targets] & LEADING) != 0]
+        return self._fill(leading, starts_back=2) or new
+
+    def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
+        """Read from the start point so many back to each target."""
+        starts = np.flatnonzero(self.packets.flags & START)
+        number = np.maximum(np.searchsorted(starts, targets, side="right") - starts_back, 0)
+        new = False
+        for first in np.unique(starts[number]).tolist():
+            last = int(targets[starts[number] == first].max())
+            if not self.packets.read[first : last + 1].all():
+                self._look(first, last + 1, at_first_start=first == starts[0])
+                new = True
+        return new
+
+    def _look(self, first: int, end: int, *, at_first_start: bool) -> None:
+        packets, part = self.packets, slice(first, end)
+        assert packets.offset is not None  # sample tables always say where samples lie
+        try:
+            found = look(
+                lambda offset, length: os.pread(self._descriptor, length, offset),
+                self._video["codec"],
+                self._video["extradata"] or b"",
+                packets.offset[part],
+                packets.size[part],
+                packets.flags[part],
+                packets.pts[part],
+                at_first_start=at_first_start,
+            )
+        except BitstreamError as error:
+            raise PolicyError(
+                f"the pictures contradict the sample tables: {error}",
+                where=self._path,
+                found=f"packets {first} to {end - 1}",
+                remedy="index it again with --depth packets",
+            ) from error
+        flags, read = packets.flags.copy(), packets.read.copy()
+        flags[part], read[part] = found, True
+        self.packets = replace(packets, flags=flags, read=read)
