@@ -132,6 +132,8 @@ def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable
         stated = True
         columns, shift = _with_fragments(columns, layout, movie, track, shift)
     _check_media(columns, layout)
+    if not columns.duration[:-1].all():
+        raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
     _drop_empty(columns, entries.codec_tag)
     return _sample_table(columns, track, entries, shift, stated)
 
