@@ -33,9 +33,9 @@ class Box:
     end: int
 
 
-def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
-    """Yield the boxes between two offsets of a file, MAX_BOXES at most. Raises TruncatedError where one does not fit."""
-    for _ in range(MAX_BOXES):
+def iter_boxes(read: Read, start: int, end: int, *, limit: int = MAX_BOXES) -> Iterator[Box]:
+    """Yield the boxes between two offsets of a file, `limit` at most. Raises TruncatedError where one does not fit."""
+    for _ in range(limit):
         if start + 8 > end:
             return
         size, kind = struct.unpack(">I4s", read(start, 8))

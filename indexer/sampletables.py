@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.boxes import MAX_BOXES, Read, Span, TruncatedError, UntrustedTables, iter_boxes
+from framedex.indexer.boxes import Read, Span, TruncatedError, UntrustedTables, iter_boxes
 from framedex.indexer.editlist import rewrite, time_offset
 from framedex.indexer.fragments import MAX_SAMPLE_BYTES, read_fragments
 from framedex.indexer.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
@@ -19,6 +19,7 @@ from framedex.indexer.tracks import Movie, SampleEntries, Track, entry_table, re
 __all__ = ["SampleTable", "TruncatedError", "UntrustedTables", "read_sample_table", "read_tracks"]
 
 MAX_HEADER_BYTES = 1 << 30
+MAX_BOXES = 1_000_000  # at the top level; two for each fragment; each is a read
 MAX_SAMPLES = 100_000_000
 FREE_SAMPLES = 1 << 20  # as many may be claimed without bytes of their own in the tables
 MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat takes longer durations for negative ones
@@ -116,6 +117,7 @@ def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable
         raise UntrustedTables(f"track {track_id} is not video but {track.handler.decode('latin-1')!r}")
     entries = read_sample_entries(movie, track)
     columns = _moov_samples(movie.data, track, size_bytes)
+    _check_durations(columns)
     shift = _shift(movie.data, track)
     if len(columns.time) and track.edits:
         if track.rewrites:
@@ -132,8 +134,7 @@ def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable
         stated = True
         columns, shift = _with_fragments(columns, layout, movie, track, shift)
     _check_media(columns, layout)
-    if not columns.duration[:-1].all():
-        raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
+    _check_durations(columns)
     _drop_empty(columns, entries.codec_tag)
     return _sample_table(columns, track, entries, shift, stated)
 
@@ -151,7 +152,7 @@ def _layout(read: Read, size_bytes: int) -> _Layout:
     moofs: list[tuple[int, bytes]] = []
     media: list[Span] = []
     has_sidx, budget, boxes = False, MAX_HEADER_BYTES, 0
-    for box in iter_boxes(exactly, 0, size_bytes):
+    for box in iter_boxes(exactly, 0, size_bytes, limit=MAX_BOXES):
         boxes += 1
         if box.kind in (b"moov", b"moof"):
             budget -= box.end - box.start
@@ -385,6 +386,11 @@ def _check_media(columns: _Columns, layout: _Layout) -> None:
         box = np.searchsorted(media[:, 0], columns.offset, side="right") - 1
         if not ((box >= 0) & (end <= media[box, 1])).all():
             raise UntrustedTables("a sample of a fragmented movie lies outside of its mdat boxes")
+
+
+def _check_durations(columns: _Columns) -> None:
+    if not columns.duration[:-1].all():
+        raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
 
 
 def _drop_empty(columns: _Columns, codec_tag: bytes) -> None:

@@ -44,7 +44,8 @@ def table(kind: bytes, form: str, rows: list[tuple[int, ...]], version: int = 0)
 
 
 def movie(
-    tracks: list[TrackTables], *, tag: bytes = b"rle ", configuration: bytes = b"", timescale: int = 600, movie_timescale: int = 1000, gap: int = 3
+    tracks: list[TrackTables], *, tag: bytes = b"rle ", configuration: bytes = b"", more: bytes = b"",
+    timescale: int = 600, movie_timescale: int = 1000, gap: int = 3,
 ) -> bytes:
     """Return a file: ftyp, moov, mdat, the chunks of all tracks one after another with a gap between."""
     head = box(b"ftyp", FILE_TYPE)
@@ -58,7 +59,7 @@ def movie(
                 at += sum(tables.sizes[sample : sample + samples]) + gap
                 sample += samples
             traks.append(trak(number, tables, offsets, box(tag, VISUAL_ENTRY, configuration), timescale))
-        return box(b"moov", movie_header(movie_timescale), *traks)
+        return box(b"moov", movie_header(movie_timescale), *traks, more)
 
     start = len(head) + len(moov(0)) + 8
     payload = sum(sum(tables.sizes) + gap * len(tables.chunks) for tables in tracks)
@@ -150,3 +151,76 @@ def random_tables(seed: int) -> TrackTables:
         wide=draw.random() < 0.2, compact=draw.random() < 0.2,
         extra=full_box(b"sdtp", 0, 0, bytes(count)) if draw.random() < 0.1 else b"",
     )  # fmt: skip
+
+
+def random_fragments(seed: int, *, tag: bytes = b"rle ", configuration: bytes = b"") -> bytes:
+    """Return a fragmented file of one or two tracks, drawn from a seed; the moov may list samples, too."""
+    draw = random.Random(seed)
+    tracks = draw.choice([1, 1, 2])
+    empty = TrackTables(sizes=[], stts=[])
+    listed = [random_tables(seed * 5 + number) if draw.random() < 0.2 else empty for number in range(tracks)]
+    if draw.random() < 0.3:
+        edits = [(draw.choice([0, 500]), -1)] * draw.choice([0, 1]) + [(0, draw.choice([0, 40, 100]))]
+        listed = [TrackTables(sizes=[], stts=[], edits=edits)] + listed[1:]
+    defaults = [
+        full_box(b"trex", 0, 0, struct.pack(">5I", number, 1, 20, 7, draw.choice([0, 0x10000])))
+        for number in range(1, tracks + 1)
+    ]
+    content = movie(listed, tag=tag, configuration=configuration, more=box(b"mvex", *defaults))
+    times = [draw.choice([0, 1000])] * tracks
+    with_time, style = draw.random() < 0.8, draw.choice(["moof", "implicit", "absolute"])
+    offsets = draw.choice([[0], [0, 20, 40], [-40, 0, 20], [0, -20]])
+    for number in range(draw.randrange(1, 6)):
+        payload = b""
+        trafs = []
+        for track in range(1, tracks + 1):
+            if draw.random() < 0.1:
+                continue
+            truns, at = [], len(payload)
+            for _ in range(draw.choice([1, 1, 2])):
+                trun = _random_run(draw, offsets)
+                truns.append((len(payload), *trun))
+                payload += bytes(draw.randrange(256) for _ in range(sum(trun[2])))
+                times[track - 1] += sum(trun[1])
+            start = times[track - 1] - sum(sum(run[2]) for run in truns) + draw.choice([0, 0, 0, 5, -15, 100])
+            trafs.append((track, truns, at, max(start, 0)))
+        head = len(_moof(number, trafs, style, with_time, 0, 0))
+        content += _moof(number, trafs, style, with_time, head + 8, len(content)) + box(b"mdat", payload)
+    return content
+
+
+def _random_run(draw: random.Random, offsets: list[int]) -> tuple[int, list[int], list[int], list[int], list[int]]:
+    """Return flags, durations, sizes, sample flags and composition offsets of a trun."""
+    count = draw.randrange(1, 6)
+    flags = sum(bit for bit in (0x100, 0x200, 0x400, 0x800) if draw.random() < 0.5)
+    if not flags & 0x400 and draw.random() < 0.5:
+        flags |= 4
+    durations = [draw.choice([20, 40, 1]) if flags & 0x100 else 20 for _ in range(count)]
+    sizes = [draw.randrange(1, 90) if flags & 0x200 else 7 for _ in range(count)]
+    sample_flags = [draw.choice([0, 0x10000, 0x1000000, 0x2000000]) for _ in range(count)]
+    return flags, durations, sizes, sample_flags, [draw.choice(offsets) for _ in range(count)]
+
+
+def _moof(number: int, trafs: list[tuple], style: str, with_time: bool, data: int, start: int) -> bytes:  # type: ignore[type-arg]
+    """Return a moof; data: bytes from its start to its data, start: where it begins in the file."""
+    boxes = [full_box(b"mfhd", 0, 0, struct.pack(">I", number + 1))]
+    for order, (track, truns, at, time) in enumerate(trafs):
+        flags = {"moof": 0x20000, "absolute": 1, "implicit": 0}[style]
+        base = {"moof": 0, "absolute": 0, "implicit": at + data if order else 0}[style]
+        header = struct.pack(">I", track) + (struct.pack(">Q", start) if flags & 1 else b"")
+        inner = [full_box(b"tfhd", 0, flags, header)]
+        if with_time:
+            inner.append(full_box(b"tfdt", 1, 0, struct.pack(">Q", time)))
+        for offset, run_flags, durations, sizes, sample_flags, composition in truns:
+            rows = b""
+            for row in zip(durations, sizes, sample_flags, composition, strict=True):
+                rows += b"".join(
+                    struct.pack(">i", value)
+                    for value, bit in zip(row, (0x100, 0x200, 0x400, 0x800), strict=True)
+                    if run_flags & bit
+                )
+            first = struct.pack(">I", 0x2000000) if run_flags & 4 else b""
+            head = struct.pack(">Ii", len(durations), offset + data - base)
+            inner.append(full_box(b"trun", 1, run_flags | 1, head, first, rows))
+        boxes.append(box(b"traf", *inner))
+    return box(b"moof", *boxes)
