@@ -26,6 +26,7 @@ MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat takes longer durations for ne
 MAX_COMPOSITION = 1 << 28
 MAX_OFFSET = 1 << 60
 VIDEO = b"vide"
+INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
 # Samples without data: libavformat's parsers swallow them for some codecs; without a parser they are empty packets.
 SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
 PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
@@ -166,6 +167,8 @@ def _layout(read: Read, size_bytes: int) -> _Layout:
             moofs.append((box.start - 8, exactly(box.start, box.end - box.start)))
         elif box.kind == b"mdat":
             media.append((box.start, box.end))
+        elif box.kind in INNER_BOXES:
+            raise UntrustedTables(f"box {box.kind.decode()} stands at the top level, at byte {box.start}")
         has_sidx |= box.kind == b"sidx"
     if boxes >= MAX_BOXES:
         raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")

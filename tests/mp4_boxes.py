@@ -44,8 +44,14 @@ def table(kind: bytes, form: str, rows: list[tuple[int, ...]], version: int = 0)
 
 
 def movie(
-    tracks: list[TrackTables], *, tag: bytes = b"rle ", configuration: bytes = b"", more: bytes = b"",
-    timescale: int = 600, movie_timescale: int = 1000, gap: int = 3,
+    tracks: list[TrackTables],
+    *,
+    tag: bytes = b"rle ",
+    configuration: bytes = b"",
+    more: bytes = b"",
+    timescale: int = 600,
+    movie_timescale: int = 1000,
+    gap: int = 3,
 ) -> bytes:
     """Return a file: ftyp, moov, mdat, the chunks of all tracks one after another with a gap between."""
     head = box(b"ftyp", FILE_TYPE)
@@ -69,13 +75,23 @@ def movie(
 def movie_header(timescale: int) -> bytes:
     """Return mvhd."""
     return full_box(
-        b"mvhd", 0, 0, struct.pack(">IIIIIH10x", 0, 0, timescale, 0, 0x10000, 0x100), UNITY_MATRIX, bytes(24), b"\0\0\0\2"
+        b"mvhd",
+        0,
+        0,
+        struct.pack(">IIIIIH10x", 0, 0, timescale, 0, 0x10000, 0x100),
+        UNITY_MATRIX,
+        bytes(24),
+        b"\0\0\0\2",
     )
 
 
 def trak(number: int, tables: TrackTables, offsets: list[int], entry: bytes, timescale: int) -> bytes:
     """Return a video trak."""
-    header = struct.pack(">IIIII8xHHHH", 0, 0, number, 0, 0, 0, 0, 0, 0) + UNITY_MATRIX + struct.pack(">II", 64 << 16, 48 << 16)
+    header = (
+        struct.pack(">IIIII8xHHHH", 0, 0, number, 0, 0, 0, 0, 0, 0)
+        + UNITY_MATRIX
+        + struct.pack(">II", 64 << 16, 48 << 16)
+    )
     descriptions = tables.descriptions or [1] * len(tables.chunks)
     stsc = [
         (chunk + 1, samples, entry)
@@ -145,7 +161,9 @@ def random_tables(seed: int) -> TrackTables:
     edits = []
     if draw.random() < 0.7:
         edits = [(draw.choice([0, 30, 333, 1000]), -1) for _ in range(draw.choice([0, 0, 1, 2]))]
-        edits.append((draw.choice([1, 33, 100, 333, 1000, 100_000]), draw.choice([0, 1, 20, 40, 41, 100, 199, 400, 900])))
+        edits.append(
+            (draw.choice([1, 33, 100, 333, 1000, 100_000]), draw.choice([0, 1, 20, 40, 41, 100, 199, 400, 900]))
+        )
     return TrackTables(
         sizes=sizes, stts=stts, ctts=ctts, stss=stss, chunks=chunks, edits=edits,
         wide=draw.random() < 0.2, compact=draw.random() < 0.2,
@@ -161,7 +179,7 @@ def random_fragments(seed: int, *, tag: bytes = b"rle ", configuration: bytes = 
     listed = [random_tables(seed * 5 + number) if draw.random() < 0.2 else empty for number in range(tracks)]
     if draw.random() < 0.3:
         edits = [(draw.choice([0, 500]), -1)] * draw.choice([0, 1]) + [(0, draw.choice([0, 40, 100]))]
-        listed = [TrackTables(sizes=[], stts=[], edits=edits)] + listed[1:]
+        listed = [TrackTables(sizes=[], stts=[], edits=edits), *listed[1:]]
     defaults = [
         full_box(b"trex", 0, 0, struct.pack(">5I", number, 1, 20, 7, draw.choice([0, 0x10000])))
         for number in range(1, tracks + 1)
