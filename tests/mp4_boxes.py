@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from framedex.sharder.mp4 import FILE_TYPE, UNITY_MATRIX, box, full_box
@@ -38,7 +39,7 @@ def runs(values: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def table(kind: bytes, form: str, rows: list[tuple[int, ...]], version: int = 0) -> bytes:
+def table(kind: bytes, form: str, rows: Sequence[tuple[int, ...]], version: int = 0) -> bytes:
     """Return a full box of a count and rows."""
     return full_box(kind, version, 0, struct.pack(">I", len(rows)), *(struct.pack(form, *row) for row in rows))
 
@@ -155,7 +156,7 @@ def random_tables(seed: int) -> TrackTables:
         stss = sorted(draw.sample(range(1, count + 1), draw.randrange(1, count + 1)))
         if draw.random() < 0.7:
             stss = sorted({1, *stss[:: draw.choice([1, 3])]})
-    chunks = []
+    chunks: list[int] = []
     while sum(chunks) < count:
         chunks.append(min(draw.choice([1, 2, 2, 5]), count - sum(chunks)))
     edits = []

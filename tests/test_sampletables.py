@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -68,7 +69,7 @@ def check_against_demuxer(path: Path) -> int:
     read = 0
     with av.open(str(path), metadata_errors="replace") as container:
         streams = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
-        packets: dict[int, list[av.Packet]] = {one.index: [] for one in streams}
+        packets: dict[int, list[av.Packet[Any]]] = {one.index: [] for one in streams}
         for packet in container.demux(streams) if streams else ():
             if packet.size or packet.dts is not None:
                 packets[packet.stream.index].append(packet)
@@ -82,7 +83,7 @@ def check_against_demuxer(path: Path) -> int:
     return read
 
 
-def check_columns(table: SampleTable, packets: list[av.Packet], stream: av.video.stream.VideoStream) -> None:
+def check_columns(table: SampleTable, packets: list[av.Packet[Any]], stream: av.video.stream.VideoStream) -> None:
     codec = stream.codec_context.name
     assert table.offset.tolist() == [packet.pos for packet in packets]
     assert table.size.tolist() == [packet.size for packet in packets]
