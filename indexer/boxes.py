@@ -33,9 +33,9 @@ class Box:
     end: int
 
 
-def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
-    """Yield the boxes between two offsets of a file, MAX_BOXES at most. Raises TruncatedError where one does not fit."""
-    for _ in range(MAX_BOXES):
+def iter_boxes(read: Read, start: int, end: int, *, limit: int = MAX_BOXES) -> Iterator[Box]:
+    """Yield the boxes between two offsets of a file, `limit` at most. Raises TruncatedError where one does not fit."""
+    for _ in range(limit):
         if start + 8 > end:
             return
         size, kind = struct.unpack(">I4s", read(start, 8))
@@ -57,7 +57,7 @@ def iter_boxes(read: Read, start: int, end: int) -> Iterator[Box]:
 def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int]]:
     """Return (type, payload start, payload end) of the boxes inside data[start:end].
 
-    Raises UntrustedTables for a box that does not fit its parent.
+    Raises UntrustedTables for a box that does not fit its parent, and for more than MAX_BOXES of them.
     """
     found: list[tuple[bytes, int, int]] = []
     while start + 8 <= end:
@@ -74,5 +74,7 @@ def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int
             kind = data[start + 4 : start + 8].decode("latin-1")
             raise UntrustedTables(f"box {kind!r} of {size} bytes does not fit the {end - start} left in its parent")
         found.append((data[start + 4 : start + 8], payload, start + size))
+        if len(found) > MAX_BOXES:
+            raise UntrustedTables(f"a box holds more than {MAX_BOXES} others")
         start += size
     return found

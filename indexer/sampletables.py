@@ -11,20 +11,26 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.boxes import MAX_BOXES, Read, Span, TruncatedError, UntrustedTables, iter_boxes
+from framedex.indexer.boxes import Read, Span, TruncatedError, UntrustedTables, iter_boxes
 from framedex.indexer.editlist import rewrite, time_offset
-from framedex.indexer.fragments import MAX_SAMPLE_BYTES, read_fragments
+from framedex.indexer.fragments import read_fragments
+from framedex.indexer.stbl import (
+    composition_offsets,
+    decode_shift,
+    sample_dependencies,
+    sample_durations,
+    sample_offsets,
+    sample_sizes,
+    sync_samples,
+)
 from framedex.indexer.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
 
 __all__ = ["SampleTable", "TruncatedError", "UntrustedTables", "read_sample_table", "read_tracks"]
 
 MAX_HEADER_BYTES = 1 << 30
-MAX_SAMPLES = 100_000_000
-FREE_SAMPLES = 1 << 20  # as many may be claimed without bytes of their own in the tables
-MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat takes longer durations for negative ones
-MAX_COMPOSITION = 1 << 28
-MAX_OFFSET = 1 << 60
+MAX_BOXES = 1_000_000  # at the top level; two for each fragment; each is a read
 VIDEO = b"vide"
+INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
 # Samples without data: libavformat's parsers swallow them for some codecs; without a parser they are empty packets.
 SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
 PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
@@ -116,7 +122,8 @@ def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable
         raise UntrustedTables(f"track {track_id} is not video but {track.handler.decode('latin-1')!r}")
     entries = read_sample_entries(movie, track)
     columns = _moov_samples(movie.data, track, size_bytes)
-    shift = _shift(movie.data, track)
+    _check_durations(columns)
+    shift = decode_shift(movie.data, track)
     if len(columns.time) and track.edits:
         if track.rewrites:
             edited = rewrite(track, columns.time, columns.composition, columns.sync, shift)
@@ -132,6 +139,7 @@ def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable
         stated = True
         columns, shift = _with_fragments(columns, layout, movie, track, shift)
     _check_media(columns, layout)
+    _check_durations(columns)
     _drop_empty(columns, entries.codec_tag)
     return _sample_table(columns, track, entries, shift, stated)
 
@@ -149,7 +157,7 @@ def _layout(read: Read, size_bytes: int) -> _Layout:
     moofs: list[tuple[int, bytes]] = []
     media: list[Span] = []
     has_sidx, budget, boxes = False, MAX_HEADER_BYTES, 0
-    for box in iter_boxes(exactly, 0, size_bytes):
+    for box in iter_boxes(exactly, 0, size_bytes, limit=MAX_BOXES):
         boxes += 1
         if box.kind in (b"moov", b"moof"):
             budget -= box.end - box.start
@@ -163,6 +171,8 @@ def _layout(read: Read, size_bytes: int) -> _Layout:
             moofs.append((box.start - 8, exactly(box.start, box.end - box.start)))
         elif box.kind == b"mdat":
             media.append((box.start, box.end))
+        elif box.kind in INNER_BOXES:
+            raise UntrustedTables(f"box {box.kind.decode()} stands at the top level, at byte {box.start}")
         has_sidx |= box.kind == b"sidx"
     if boxes >= MAX_BOXES:
         raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")
@@ -173,164 +183,22 @@ def _layout(read: Read, size_bytes: int) -> _Layout:
 
 def _moov_samples(data: bytes, track: Track, size_bytes: int) -> _Columns:
     """Return the samples that the moov lists, before any edit."""
-    size = _sizes(data, track, size_bytes)
+    size = sample_sizes(data, track, size_bytes)
     count = len(size)
-    offset, entry = _offsets(data, track, size)
-    duration = _durations(data, track, count)
+    offset, entry = sample_offsets(data, track, size)
+    duration = sample_durations(data, track, count)
     time = np.cumsum(duration) - duration
     return _Columns(
         offset=offset,
         size=size,
         time=time,
-        composition=_composition(data, track, count),
+        composition=composition_offsets(data, track, count),
         duration=duration,
-        sync=_sync(data, track, count),
+        sync=sync_samples(data, track, count),
         hidden=np.zeros(count, np.bool_),
         entry=entry,
-        dependencies=_dependencies(data, track, count),
+        dependencies=sample_dependencies(data, track, count),
     )
-
-
-def _sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64]:
-    """Return int64 [samples] from stsz or stz2 (8.7.3)."""
-    names = [name for name in (b"stsz", b"stz2") if name in track.tables]
-    if len(names) != 1:
-        raise UntrustedTables(f"the track has {len(names)} boxes of sample sizes")
-    start, end = track.tables[names[0]]
-    if end - start < 12:
-        raise UntrustedTables(f"{names[0].decode()} has {end - start} bytes, too few")
-    constant, count = (int.from_bytes(data[at : at + 4], "big") for at in (start + 4, start + 8))
-    bits = 32
-    if names[0] == b"stz2":
-        bits, constant = constant & 0xFF, 0
-        if bits not in (4, 8, 16):
-            raise UntrustedTables(f"stz2 has sizes of {bits} bits")
-    if constant:
-        if count * constant > size_bytes or count > max(FREE_SAMPLES, len(data)):
-            raise UntrustedTables(f"stsz claims {count} samples of {constant} bytes in a file of {size_bytes}")
-        return np.full(count, constant, np.int64)
-    if (count * bits + 7) // 8 > end - start - 12:
-        raise UntrustedTables(f"{names[0].decode()} claims {count} samples, its {end - start} bytes hold less")
-    if count > MAX_SAMPLES:
-        raise UntrustedTables(f"the track has {count} samples, more than {MAX_SAMPLES}")
-    if bits == 4:
-        pairs = np.frombuffer(data, np.uint8, (count + 1) // 2, start + 12)
-        return np.stack([pairs >> 4, pairs & 15], axis=1).reshape(-1)[:count].astype(np.int64)
-    sizes = np.frombuffer(data, f">u{bits // 8}", count, start + 12).astype(np.int64)
-    if count and sizes.max() > MAX_SAMPLE_BYTES:
-        raise UntrustedTables(f"a sample has {sizes.max()} bytes")
-    return sizes
-
-
-def _offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the samples' offsets and sample entries, from the chunks (8.7.4, 8.7.5)."""
-    names = [name for name in (b"stco", b"co64") if name in track.tables]
-    count = len(size)
-    if len(names) != 1 or b"stsc" not in track.tables:
-        if not names and not count:
-            return size, np.zeros(0, np.int32)
-        raise UntrustedTables(f"the track has {len(names)} boxes of chunk offsets and {count} samples")
-    wide = names[0] == b"co64"
-    chunk_offset = entry_table(data, track.tables[names[0]], 1, names[0].decode(), ">u8" if wide else ">u4")[:, 0]
-    chunks = len(chunk_offset)
-    if chunks and int(chunk_offset.max()) >= MAX_OFFSET:
-        raise UntrustedTables(f"a chunk begins at byte {chunk_offset.max()}")
-    runs = entry_table(data, track.tables[b"stsc"], 3, "stsc").astype(np.int64)
-    first, samples, entry = runs[:, 0], runs[:, 1], runs[:, 2]
-    if not count and not chunks:
-        return size, np.zeros(0, np.int32)
-    if not len(runs) or first[0] != 1 or first[-1] > chunks or not (np.diff(first) > 0).all():
-        raise UntrustedTables(f"stsc does not list the {chunks} chunks in order")
-    if samples.min() < 1 or entry.min() < 1 or entry.max() > 1 << 16:
-        raise UntrustedTables("stsc has a chunk without samples or without a sample entry")
-    run_chunks = np.diff(first, append=chunks + 1)
-    if int((run_chunks * samples).sum()) != count:
-        raise UntrustedTables(f"the chunks hold {int((run_chunks * samples).sum())} samples, the sizes are of {count}")
-    chunk_samples = np.repeat(samples, run_chunks)
-    before = np.cumsum(size) - size
-    chunk_first = np.cumsum(chunk_samples) - chunk_samples
-    base = chunk_offset.astype(np.int64) - before[chunk_first]
-    return before + np.repeat(base, chunk_samples), np.repeat(entry - 1, run_chunks * samples).astype(np.int32)
-
-
-def _expand(counts: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return `count` values at most, each repeated as often as counted."""
-    ends = np.minimum(np.cumsum(counts), count)
-    return np.repeat(values, np.diff(ends, prepend=0))
-
-
-def _durations(data: bytes, track: Track, count: int) -> NDArray[np.int64]:
-    """Return int64 [samples] from stts (8.6.1.2)."""
-    if b"stts" not in track.tables:
-        if count:
-            raise UntrustedTables("the track has no stts box")
-        return np.zeros(0, np.int64)
-    runs = entry_table(data, track.tables[b"stts"], 2, "stts").astype(np.int64)
-    if len(runs) and runs[:, 1].max() > MAX_DELTA:
-        raise UntrustedTables(f"stts has a duration of {runs[:, 1].max()}, which may stand for a negative one")
-    durations = _expand(runs[:, 0], runs[:, 1], count)
-    if len(durations) < count:
-        raise UntrustedTables(f"stts has durations of {len(durations)} samples, there are {count}")
-    return durations
-
-
-def _composition_runs(data: bytes, track: Track) -> NDArray[np.int64]:
-    """Return int64 [runs, 2]: counts and signed offsets of ctts (8.6.1.3), signed in either version as in QuickTime."""
-    if b"ctts" not in track.tables:
-        return np.zeros((0, 2), np.int64)
-    runs = entry_table(data, track.tables[b"ctts"], 2, "ctts", ">i4").astype(np.int64)
-    if len(runs) and (np.abs(runs[:, 1]).max() >= MAX_COMPOSITION or runs[:, 0].min() < 1):
-        raise UntrustedTables("ctts has an absurd offset, or one of no samples")
-    return runs
-
-
-def _composition(data: bytes, track: Track, count: int) -> NDArray[np.int64] | None:
-    runs = _composition_runs(data, track)
-    if not len(runs):
-        return None
-    offsets = _expand(runs[:, 0], runs[:, 1], count)
-    if len(offsets) < count:
-        raise UntrustedTables(f"ctts has offsets of {len(offsets)} samples, there are {count}")
-    return offsets
-
-
-def _shift(data: bytes, track: Track) -> int:
-    """Return by how much decode times move down for negative offsets; libavformat does not look at the last two."""
-    offsets = _composition_runs(data, track)[:-2, 1]
-    return max(0, -int(offsets.min())) if len(offsets) else 0
-
-
-def _sync(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
-    """Return bool [samples] from stss (8.6.2), QuickTime's stps, and sample groups `rap ` (10.4)."""
-    sync = np.zeros(count, np.bool_)
-    if b"stss" not in track.tables:
-        sync[:] = True
-        return sync
-    for name in (b"stss", b"stps"):
-        if name not in track.tables:
-            continue
-        numbers = entry_table(data, track.tables[name], 1, name.decode())[:, 0].astype(np.int64)
-        if name == b"stss" and not len(numbers) and count:
-            raise UntrustedTables("stss names no sample, so that only the pictures can tell")
-        if len(numbers) and (numbers[0] < 1 or not (np.diff(numbers) > 0).all()):
-            raise UntrustedTables(f"{name.decode()} does not name samples in order")
-        sync[numbers[numbers <= count] - 1] = True
-    for start, end in track.groups:
-        if data[start + 4 : start + 8] == b"rap ":
-            span = (start + 4 + 4 * (data[start] == 1), end)
-            runs = entry_table(data, span, 2, "sbgp").astype(np.int64)
-            if len(runs) and runs[:, 0].min() < 1:
-                raise UntrustedTables("sbgp has a run of no samples")
-            grouped = _expand(runs[:, 0], runs[:, 1], count)
-            sync[: len(grouped)] |= grouped > 0
-    return sync
-
-
-def _dependencies(data: bytes, track: Track, count: int) -> NDArray[np.uint8] | None:
-    start, end = track.tables.get(b"sdtp", (0, 0))
-    if end - start < 4 + count or not start:
-        return None
-    return np.frombuffer(data, np.uint8, count, start + 4)
 
 
 def _with_fragments(columns: _Columns, layout: _Layout, movie: Movie, track: Track, shift: int) -> tuple[_Columns, int]:
@@ -383,6 +251,11 @@ def _check_media(columns: _Columns, layout: _Layout) -> None:
         box = np.searchsorted(media[:, 0], columns.offset, side="right") - 1
         if not ((box >= 0) & (end <= media[box, 1])).all():
             raise UntrustedTables("a sample of a fragmented movie lies outside of its mdat boxes")
+
+
+def _check_durations(columns: _Columns) -> None:
+    if not columns.duration[:-1].all():
+        raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
 
 
 def _drop_empty(columns: _Columns, codec_tag: bytes) -> None:
