@@ -25,7 +25,7 @@ from framedex.indexer.stbl import (
 )
 from framedex.indexer.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
 
-__all__ = ["SampleTable", "TruncatedError", "UntrustedTables", "read_sample_table", "read_tracks"]
+__all__ = ["SampleTable", "TruncatedError", "UntrustedTables", "read_headers", "read_sample_table", "read_tracks"]
 
 MAX_HEADER_BYTES = 1 << 30
 MAX_BOXES = 1_000_000  # at the top level; two for each fragment; each is a read
@@ -100,6 +100,11 @@ class _Columns:
             column = getattr(self, name)
             if column is not None:
                 setattr(self, name, column[samples])
+
+
+def read_headers(read: Read, size_bytes: int) -> Movie:
+    """Return the headers of all tracks, and the bytes of the moov. Raises UntrustedTables, TruncatedError."""
+    return read_movie(_layout(read, size_bytes).moov)
 
 
 def read_tracks(read: Read, size_bytes: int) -> dict[int, Track]:
