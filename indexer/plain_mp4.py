@@ -11,8 +11,7 @@ from typing import Any
 
 from framedex.indexer.bitstream.h264 import SPS, parse_configuration
 from framedex.indexer.bitstream.h264_sequence import Sequence, parse_sequence
-from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables, child_boxes
-from framedex.indexer.sampletables import read_headers
+from framedex.indexer.boxes import UntrustedTables, child_boxes
 from framedex.indexer.tracks import Movie, Track, read_sample_entries
 
 Row = dict[str, Any]
@@ -24,19 +23,14 @@ PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
 CONSTRAINED = 0b010000  # constraint_set1_flag
 
 
-def describe_plain(read: Read, size_bytes: int) -> tuple[int, Row] | None:
-    """Return (track id, columns of `videos`) of a plain file, or None of any other."""
-    if read(4, 4) != b"ftyp":
+def describe_plain(movie: Movie) -> tuple[int, Row] | None:
+    """Return (track id, columns of `videos`) of a plain movie, or None of any other."""
+    if len(movie.tracks) != 1:
         return None
+    (track,) = movie.tracks.values()
     try:
-        movie = read_headers(read, size_bytes)
-        if len(movie.tracks) != 1:
-            return None
-        (track,) = movie.tracks.values()
-        if track.handler != b"vide":
-            return None
-        return _describe(movie, track)
-    except (UntrustedTables, TruncatedError, ValueError, struct.error):
+        return _describe(movie, track) if track.handler == b"vide" else None
+    except (UntrustedTables, ValueError, struct.error):
         return None
 
 

@@ -22,14 +22,15 @@ from framedex.errors import MediaError
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.sequential import SequentialScanner
-from framedex.indexer.boxes import Read, UntrustedTables
-from framedex.indexer.containers import TruncatedError, check_whole
+from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
+from framedex.indexer.containers import check_whole
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import open_container
 from framedex.indexer.plain_mp4 import describe_plain
+from framedex.indexer.sampletables import Layout, read_layout
 from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import (
@@ -95,14 +96,18 @@ def _probe_plain(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row,
     """Return the row of a plain MP4 whose sample tables tell all, or None of any other file."""
     if task.depth == "packets" or task.verify:
         return None
-    plain = describe_plain(_reader(descriptor), file["size_bytes"])
-    if plain is None:
-        return None
-    track_id, columns = plain
-    video = file | columns
+    read = _reader(descriptor)
     try:
-        frames = _probe_tables(track_id, descriptor, video)
-    except UntrustedTables:
+        if read(4, 4) != b"ftyp":
+            return None
+        layout = read_layout(read, file["size_bytes"])
+        plain = describe_plain(layout.movie)
+        if plain is None:
+            return None
+        track_id, columns = plain
+        video = file | columns
+        frames = _probe_tables(layout, track_id, read, video)
+    except (UntrustedTables, TruncatedError):
         return None
     return [(video | {"status": OK}, frames)]
 
@@ -267,21 +272,22 @@ def _try_tables(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor
     try:
         if video["container"] != "mp4":
             raise UntrustedTables(f"{video['container']} has no sample tables")
-        return _probe_tables(stream.id, descriptor, video)
-    except UntrustedTables as error:
+        read = _reader(descriptor)
+        return _probe_tables(read_layout(read, video["size_bytes"]), stream.id, read, video)
+    except (UntrustedTables, TruncatedError) as error:
         if task.depth == "auto":
             return None
         raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
 
 
-def _probe_tables(track_id: int, descriptor: int, video: Row) -> Row:
+def _probe_tables(layout: Layout, track_id: int, read: Read, video: Row) -> Row:
     """Read the sample tables; fill the summary columns of `video` and return the `frames` columns.
 
     Raises UntrustedTables where packets have to be read.
     """
     found = tabulate(
-        _reader(descriptor),
-        video["size_bytes"],
+        read,
+        layout,
         track_id,
         codec=video["codec"],
         configuration=video["extradata"] or b"",
