@@ -139,7 +139,7 @@ def problem_columns(error: MediaError) -> Row:
 
 def no_frames() -> Row:
     """Return the `frames` columns of a medium that is not usable."""
-    return {"pts": [], "offset": [], "size": [], "flags": []}
+    return {"pts": [], "offset": None, "size": [], "flags": []}
 
 
 @contextmanager
