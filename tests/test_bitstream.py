@@ -41,7 +41,7 @@ def test_segments_name_the_start_at_or_before_each_packet() -> None:
     assert segments(np.array([0, 1, 0, 2, 0], np.uint8)).tolist() == [-1, 1, 1, 3, 3]
 
 
-def _flags(packets_index: Index, name: str) -> np.ndarray:
+def _flags(index: Index, name: str) -> np.ndarray:
     (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
     return index.packets(row["media_id"]).flags
 
