@@ -39,6 +39,10 @@ def condense(read: Read, offset: int, size: int, length_size: int, is_slice: Cal
         if at + length_size + length > end or len(head) <= length_size:
             return window  # its lengths do not tile it: the scanner says that it is damaged
         unit = head[length_size : length_size + length]
+        if not unit:
+            parts.append(head[:length_size])
+            at += length_size
+            continue
         if len(unit) < length and not is_slice(unit[0]):
             if length > MOST_UNIT_BYTES:
                 raise BitstreamError("large_unit", f"a unit of {length} bytes is no slice")
