@@ -12,6 +12,7 @@ from framedex.indexer.bitstream.pictures import CLOSED_START, BitstreamError, Pi
 from framedex.indexer.boxes import TruncatedError
 from framedex.indexer.demux import Demuxed
 from framedex.indexer.look import SCANNERS, Read, look, scan
+from framedex.indexer.samples import demuxed_of
 from framedex.indexer.sampletables import SampleTable, UntrustedTables, read_sample_table
 from framedex.indexer.timeline import (
     CLOSED,
@@ -51,7 +52,7 @@ def tabulate(
     """
     try:
         table = read_sample_table(read, size_bytes, track_id)
-        demuxed = _demuxed(table)
+        demuxed = demuxed_of(table)
         if codec in INTRA:
             return _intra(table, demuxed)
         if table.configurations[int(table.sample_entry[0])] != configuration:
@@ -61,24 +62,6 @@ def tabulate(
         return _predicted(read, table, demuxed, codec, configuration, reorder_depth)
     except (BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
-
-
-def _demuxed(table: SampleTable) -> Demuxed:
-    data = np.flatnonzero(table.size > 0)
-    if not len(data):
-        raise UntrustedTables("the track has no samples")
-    if len(np.unique(table.sample_entry[data])) > 1:
-        raise UntrustedTables("samples have several sample entries")
-    return Demuxed(
-        pts=table.pts[data],
-        dts=table.dts[data],
-        duration=table.duration[data],
-        offset=table.offset[data],
-        size=table.size[data],
-        hidden=table.hidden[data],
-        resets=np.zeros(len(data), np.bool_),
-        broken=np.zeros(len(data), np.bool_),
-    )
 
 
 def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
@@ -179,5 +162,5 @@ def _check_suspects(read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec
 def _check_order(pts: NDArray[np.int64], flags: Flags) -> None:
     if not ((flags & UNSHOWN) == 0).any():
         raise UntrustedTables("no sample is presented")
-    if len(np.unique(pts[(flags & UNSHOWN) == 0])) < np.count_nonzero((flags & UNSHOWN) == 0):
+    if not np.diff(np.sort(pts[(flags & UNSHOWN) == 0], kind="stable")).all():
         raise UntrustedTables("samples share a timestamp")
