@@ -121,7 +121,7 @@ def test_changed_packets(name: str, medium: Callable[[str], Path], data: st.Data
     units = st.one_of(units, st.just(b""), st.sampled_from(sets), st.sampled_from(sets).map(lambda nal: nal + b"\0\1"))
     for _ in range(data.draw(st.integers(1, 8))):
         number = data.draw(st.integers(0, len(packets) - 1))
-        packet = packets[number]
+        packet = packets[number] or b"\0"
         match data.draw(st.sampled_from(["before", "after", "cut", "byte", "inside", "whole", "many"])):
             case "before":
                 packet = prefixed(data.draw(st.lists(units, max_size=3)), 4) + packet
@@ -133,7 +133,7 @@ def test_changed_packets(name: str, medium: Callable[[str], Path], data: st.Data
                 at = data.draw(st.integers(0, min(80, len(packet) - 1)))
                 packet = packet[:at] + bytes([data.draw(st.integers(0, 255))]) + packet[at + 1 :]
             case "inside":
-                at = data.draw(st.integers(0, min(80, len(packet) - 4)))
+                at = data.draw(st.integers(0, max(0, min(80, len(packet) - 4))))
                 packet = packet[:at] + data.draw(st.sampled_from([b"\0\0\1", b"\0\0\3"])) + packet[at + 3 :]
             case "whole":
                 packet = prefixed(data.draw(st.lists(units, min_size=1, max_size=4)), 4)

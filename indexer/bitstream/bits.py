@@ -113,4 +113,7 @@ class BitColumns:
 
 def _joined(word: NDArray[np.uint64], following: NDArray[np.uint64], shift: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return 64 bits from `shift` (0 to 63) bits into the first of two words on."""
-    return np.bitwise_or(np.left_shift(word, shift), np.right_shift(following >> np.uint64(1), np.uint64(63) - shift))
+    joined: NDArray[np.uint64] = np.bitwise_or(
+        np.left_shift(word, shift), np.right_shift(following >> np.uint64(1), np.uint64(63) - shift)
+    )
+    return joined

@@ -54,10 +54,7 @@ def take_apart(data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray
         if len(packet) < LEAST_IN_STEP:
             break
         start = at + length_size
-        length = np.zeros(len(at), np.int64)
-        for byte in range(length_size):
-            length = length << 8 | data[np.minimum(at + byte, len(data) - 1)]
-        stop = start + length
+        stop = start + _lengths(data, at, length_size)
         fits = (start <= end) & (stop <= end)
         if not fits.all():
             damaged[packet[~fits]] = True
@@ -65,10 +62,7 @@ def take_apart(data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray
         found.append((packet, start, stop))
         at = stop
     unread[packet[at < end]] = True
-    columns = [np.concatenate(parts) for parts in zip(*found, strict=True)] if found else [np.zeros(0, np.int64)] * 3
-    order = np.argsort(columns[1], kind="stable")
-    keep = order[(columns[2] > columns[1])[order] & ~damaged[columns[0]][order]]
-    packet, start, stop = (column[keep] for column in columns)
+    packet, start, stop = _in_order(found, damaged)
     codes = find_codes(data[offset[0] : offset[-1] + size[-1]]) + offset[0] if n else np.zeros(0, np.int64)
     is_escape = data[codes + 2] == 3
     inside = _inside(codes[~is_escape], start, stop)
@@ -76,6 +70,27 @@ def take_apart(data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray
     return Units(
         packet=packet, start=start, end=stop, damaged=damaged, unread=unread & ~damaged, escapes=codes[is_escape]
     )
+
+
+def _in_order(rounds: list[tuple[NDArray[np.int64], ...]], damaged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
+    """Return the (packet, start, end) of units in the order of the bytes, without empty units and damaged packets."""
+    if not rounds:
+        return (np.zeros(0, np.int64),) * 3
+    packet, start, end = columns = [np.concatenate(parts) for parts in zip(*rounds, strict=True)]
+    keep = (end > start) & ~damaged[packet]
+    order = np.argsort(start, kind="stable")
+    order = order[keep[order]]
+    return tuple(column[order] for column in columns)
+
+
+def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -> NDArray[np.int64]:
+    """Return int64 [n]: the big-endian numbers of `length_size` bytes that stand there, anything past the end."""
+    if len(data) < length_size:
+        return np.zeros(len(at), np.int64)
+    padded = np.zeros((len(at), 8), np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(data, length_size)
+    padded[:, 8 - length_size :] = windows[np.minimum(at, len(windows) - 1)]
+    return padded.view(">i8")[:, 0].astype(np.int64)
 
 
 def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -243,7 +243,8 @@ class H264Scanner(NalScanner):
         damaged |= self._damage()
 
         same_field = slices["parity"] == facts["parity"][packet]
-        inter = np.bincount(packet[~np.isin(slices["slice_type"], INTRA_SLICE_TYPES) & same_field], minlength=n) > 0
+        intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for what is not defined
+        inter = np.bincount(packet[~intra & same_field], minlength=n) > 0
         idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
         recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
         start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
@@ -261,9 +262,9 @@ class H264Scanner(NalScanner):
         damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
 
         states, state = self._states(np.flatnonzero(start).tolist(), *self._lossless_sei())
-        shapes = {self._sequences[number].shape for number in np.unique(slices["sequence"]).tolist()}
+        used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
+        shapes = {sequence.shape for sequence in used}
         chroma = {shape[0] for shape in shapes}
-        used = [self._sequences[number] for number in np.unique(slices["sequence"]).tolist()]
         return Pictures(
             start=start,
             non_reference=~referenced & (count > 0),
@@ -322,6 +323,8 @@ class H264Scanner(NalScanner):
             "offset_for_ref": bits.se(where=of_sequence(lambda sps: sps.deltas_follow) != 0),
         }
         readable = sequence >= 0
+        if readable.all():
+            return columns
         self._damaged |= set(columns["packet"][~readable].tolist())
         return {name: column[readable] for name, column in columns.items()}
 
@@ -404,7 +407,7 @@ class H264Scanner(NalScanner):
         referenced: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
         """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
-        sequences = [self._sequences[number] for number in np.unique(facts["sequence"][picture]).tolist()]
+        sequences = [self._sequences[number] for number in distinct(facts["sequence"][picture])[0].tolist()]
         kinds = {(sequence.order_count_type, sequence.order_count_bits) for sequence in sequences}
         if len({kind for kind, _ in kinds}) > 1:
             raise BitstreamError("output_order", "picture order count types change")
@@ -415,7 +418,7 @@ class H264Scanner(NalScanner):
             return _order_counts_of_type_1(self._sequences, zip(*rows, idr.tolist(), referenced.tolist(), strict=True))
         order = np.zeros(len(idr), np.int64)
         bits = np.array([sequence.order_count_bits for sequence in self._sequences])[facts["sequence"][picture]]
-        for number in np.unique(bits).tolist():  # sequences change at IDR pictures, where counting begins anew
+        for number in distinct(bits)[0].tolist():  # sequences change at IDR pictures, where counting begins anew
             part = bits == number
             order[part] = unwrap_order_counts(facts["order_lsb"][picture][part], number, idr[part], referenced[part])
         return order

@@ -30,7 +30,7 @@ from framedex.indexer.bitstream.pictures import (
     segments,
     unwrap_order_counts,
 )
-from framedex.indexer.bitstream.scanner import NalScanner, Sorted
+from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
 VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
@@ -217,7 +217,7 @@ class HevcScanner(NalScanner):
         coded = base & (kind <= LAST_VCL)
         first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
         pictures = np.bincount(units.packet[first], minlength=n)
-        apart = np.isin(kind, (*self.set_parsers, END_OF_SEQUENCE, END_OF_BITSTREAM)) & base
+        apart = marked((*self.set_parsers, END_OF_SEQUENCE, END_OF_BITSTREAM), 64)[kind] & base
         apart |= pictures[units.packet] > 1
         packet = units.packet[coded]
         last_of_kind = np.full(n, -1)
@@ -263,7 +263,7 @@ class HevcScanner(NalScanner):
         hidden = np.zeros(n, np.bool_)
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
-        used = [self._sequences[number] for number in np.unique(headers.sequence[headers.sequence >= 0]).tolist()]
+        used = [self._sequences[number] for number in distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
         chroma = {sequence.shape[0] for sequence in used}
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         return Pictures(
@@ -351,7 +351,7 @@ class HevcScanner(NalScanner):
         anchors = (layer == 0) & ~leads & ~sublayer_non_reference
         order = np.zeros(len(kind), np.int64)
         bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
-        for number in np.unique(bits).tolist():  # sequences change at pictures where counting begins anew
+        for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting begins anew
             part = bits == number
             order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
         return order
