@@ -136,23 +136,21 @@ class NalScanner:
 
         Returns int64 [n], each packet's epoch of parameter sets. `one_by_one` grows where a packet affects all after it.
         """
-        epoch = np.zeros(len(offset), np.int64)
-        at = 0
-        chosen = iter([*np.flatnonzero(one_by_one).tolist(), len(offset)])
-        if self._must_feed_each():
-            one_by_one[:] = True
-            chosen = iter(range(len(offset)))
-        for number in chosen:
+        n, at = len(offset), 0
+        epoch = np.zeros(n, np.int64)
+        for number in [*np.flatnonzero(one_by_one).tolist(), n]:
+            if self._must_feed_each():
+                break
             epoch[at:number] = len(self._sets.epochs) - 1
             self._in_force.extend([self._sets.in_force] * (number - at))
             self._packets += number - at
-            if number == len(offset):
-                break
+            at = number
+            if number < n:
+                self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
+                at = number + 1
+        one_by_one[at:] = True
+        for number in range(at, n):
             self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
-            at = number + 1
-            if self._must_feed_each() and not one_by_one[at:].all():
-                one_by_one[at:] = True
-                chosen = iter(range(at, len(offset)))
         return epoch
 
     def _next_packet(self, data: bytes) -> tuple[int, list[Span]]:
