@@ -11,7 +11,7 @@ import collections
 import json
 import random
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,8 @@ class Tried:
     """What became of one medium.
 
     frames: those that an in-order decode presents. held: those outside of damaged GOPs. exact: those of them that clips
-    gave bit for bit. undecodable: places of clips that the loader refused to decode. wrong: other pictures than those
+    gave bit for bit. refused: those that cannot be planned. undecodable: places of clips that the loader refused to
+    decode. wrong: other pictures than those
     wanted, which must never be.
     """
 
@@ -50,6 +51,7 @@ class Tried:
     frames: int = 0
     held: int = 0
     exact: int = 0
+    refused: int = 0
     undecodable: int = 0
     wrong: list[str] = field(default_factory=list)
 
@@ -105,26 +107,52 @@ def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: i
         }
         tried = {key: _tried(index, row, truth.get(key, [])) for key, row in sorted(rows.items())}
         requests = _requests(index, rows, random.Random(seed))
-        build_from_requests(
-            index, Path(scratch) / "DATASET", requests, choose="nearest", options=ShardOptions(cut=True)
-        )
         streams = {request.clip_id: request.stream or 0 for request in requests}
         done: dict[tuple[str, int], set[int]] = collections.defaultdict(set)
-        for checked in verify(Path(scratch) / "DATASET", workers=workers):
-            key = (checked.uri, streams[checked.clip_id])
-            lossy = rows[key]["damaged_gop_count"] or len(truth[key]) != rows[key]["frame_count"]
-            by_pts = bool(lossy) and rows[key]["pts_source"] == "container"
-            expected: dict[Any, str] = dict(truth[key]) if by_pts else dict(enumerate(md5 for _, md5 in truth[key]))
-            for frame, pts, md5 in zip(checked.frames, checked.pts, checked.md5, strict=True):
-                if md5 is not None and expected.get(pts if by_pts else frame) == md5:
-                    done[key].add(frame)
-                elif checked.verdict == "undecodable":
-                    tried[key].undecodable += 1
-                else:
-                    tried[key].wrong.append(f"frame {frame} ({checked.verdict}: {checked.reason})")
+        failed = _run(index, Path(scratch) / "TOGETHER", requests, workers, rows, truth, tried, done, streams)
+        # A clip is refused for the sake of one frame; the others of it are tried alone.
+        alone = [
+            replace(request, clip_id=f"{request.clip_id}-{frame}", frames=[frame])
+            for request in requests
+            if request.clip_id in failed
+            for frame in sorted(set(request.frames or []))
+        ]
+        streams |= {request.clip_id: request.stream or 0 for request in alone}
+        refused = _run(index, Path(scratch) / "ALONE", alone, workers, rows, truth, tried, done, streams)
+        for request in alone:
+            if request.clip_id in refused:
+                tried[request.uri, request.stream or 0].refused += 1
         for key, frames in done.items():
             tried[key].exact = len(frames)
         return list(tried.values())
+
+
+def _run(
+    index: Index,
+    out: Path,
+    requests: list[Request],
+    workers: int,
+    rows: dict[tuple[str, int], dict[str, Any]],
+    truth: Oracle,
+    tried: dict[tuple[str, int], Tried],
+    done: dict[tuple[str, int], set[int]],
+    streams: dict[str, int],
+) -> set[str]:
+    """Write a dataset of some clips, decode and compare them all; return the names of those that cannot be had."""
+    report = build_from_requests(index, out, requests, choose="nearest", options=ShardOptions(cut=True))
+    for checked in verify(out, workers=workers):
+        key = (checked.uri, streams[checked.clip_id])
+        lossy = rows[key]["damaged_gop_count"] or len(truth[key]) != rows[key]["frame_count"]
+        by_pts = bool(lossy) and rows[key]["pts_source"] == "container"
+        expected: dict[Any, str] = dict(truth[key]) if by_pts else dict(enumerate(md5 for _, md5 in truth[key]))
+        for frame, pts, md5 in zip(checked.frames, checked.pts, checked.md5, strict=True):
+            if md5 is not None and expected.get(pts if by_pts else frame) == md5:
+                done[key].add(frame)
+            elif checked.verdict == "undecodable":
+                tried[key].undecodable += 1
+            else:
+                tried[key].wrong.append(f"frame {frame} ({checked.verdict}: {checked.reason})")
+    return {failure["clip_id"] for failure in report.failures}
 
 
 def _tried(index: Index, row: dict[str, Any], truth: list[tuple[int | None, str]]) -> Tried:
@@ -171,7 +199,8 @@ def markdown(tried: list[Tried]) -> str:
     for medium in tried:
         name = medium.uri.replace("|", "\\|") + (f" (stream {medium.stream})" if streams[medium.uri] > 1 else "")
         exact = f"{medium.frames}, {medium.exact}" if medium.status == "ok" else medium.status
-        refused = "clips over damage are refused when they are decoded" if medium.undecodable else ""
+        refused = f"{medium.refused} frames are refused when they are planned" if medium.refused else ""
+        refused = "clips over damage are refused when they are decoded" if medium.undecodable else refused
         remark = "; ".join(part for part in (medium.reason, refused, *medium.wrong[:1]) if part).replace("|", "\\|")
         lines.append(f"| {name} | {medium.codec} | {exact} | {remark} |")
     return "\n".join(lines) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -19,8 +19,9 @@ import numpy as np
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
+from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanner
 from framedex.indexer.bitstream.registry import scanner_for
+from framedex.indexer.bitstream.scanner import NalScanner
 from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
 from framedex.indexer.decoding import compare, decode_all
@@ -29,6 +30,7 @@ from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import open_container
 from framedex.indexer.plain_mp4 import describe_plain
+from framedex.indexer.samples import scan_samples
 from framedex.indexer.sampletables import Layout, read_layout
 from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.tabulate import tabulate
@@ -313,13 +315,7 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
     """Demux and scan every packet; fill the summary columns of `video` and return the `frames` columns."""
     codec = stream.codec_context.codec
     make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
-    scanner = make_scanner(stream.codec_context.extradata or b"")
-    # A container of its own for each stream: demuxing one consumes the others.
-    with _open_container(task.path) as container:
-        found = container.streams[stream.index]
-        assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
-        demuxed = demux(container, found, descriptor, scanner)
-    pictures = scanner.finish()
+    demuxed, pictures = _scan(task, stream, descriptor, video, make_scanner)
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
     if len(wrong):
@@ -354,6 +350,30 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
     video |= {"depth": "packets", "pts_source": source, "hashed": task.verify}
     _summarise(video, demuxed, pictures, pts, flags, truncation)
     return _frames_row(demuxed, pictures, pts, flags) | {"md5": md5 if task.verify else None}
+
+
+def _scan(
+    task: ProbeTask,
+    stream: av.video.stream.VideoStream,
+    descriptor: int,
+    video: Row,
+    make_scanner: Callable[[bytes], Scanner],
+) -> tuple[Demuxed, Pictures]:
+    """Look into every packet: where sample tables say where they lie, in large pieces of the file, else one by one."""
+    configuration = stream.codec_context.extradata or b""
+    scanner = make_scanner(configuration)
+    if video["container"] == "mp4" and isinstance(scanner, NalScanner):
+        try:
+            demuxed = scan_samples(descriptor, video["size_bytes"], stream.id, scanner, configuration)
+            return demuxed, scanner.finish()
+        except UntrustedTables:
+            scanner = make_scanner(configuration)
+    # A container of its own for each stream: demuxing one consumes the others.
+    with _open_container(task.path) as container:
+        found = container.streams[stream.index]
+        assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
+        demuxed = demux(container, found, descriptor, scanner)
+    return demuxed, scanner.finish()
 
 
 def _truncation(path: str, container: str) -> str | None:

@@ -19,6 +19,7 @@ from framedex.indexer.bitstream.pictures import (
 from framedex.indexer.boxes import TruncatedError
 from framedex.indexer.demux import Demuxed
 from framedex.indexer.look import SCANNERS, Read, look, scan
+from framedex.indexer.samples import demuxed_of
 from framedex.indexer.sampletables import Layout, SampleTable, UntrustedTables, read_sample_table
 from framedex.indexer.timeline import (
     CLOSED,
@@ -30,13 +31,14 @@ from framedex.indexer.timeline import (
     Flags,
     check_ranks,
     presentation_order,
+    ranks,
 )
 
-MOST_LOOKED_AT = 48  # packets of the first GOP: all reorderings that one shows
+MOST_LOOKED_AT = 32  # packets of the first GOP: all reorderings that one shows
 # Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
 LEAST_MEAN_BYTES = 20_000
-READ_WHOLE, READ_WHOLE_OF = 2, 32  # so many of the first packets are read whole, the smallest ones
-SUSPECTS = 16  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
+READ_WHOLE, READ_WHOLE_OF = 1, 32  # so many of the first packets are read whole, the smallest ones
+SUSPECTS = 12  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def tabulate(
     """
     try:
         table = read_sample_table(layout, track_id)
-        demuxed = _demuxed(table)
+        demuxed = demuxed_of(table)
         if codec in INTRA:
             return _intra(table, demuxed)
         if table.configurations[int(table.sample_entry[0])] != configuration:
@@ -71,29 +73,11 @@ def tabulate(
         raise UntrustedTables(str(error)) from error
 
 
-def _demuxed(table: SampleTable) -> Demuxed:
-    data = np.flatnonzero(table.size > 0)
-    if not len(data):
-        raise UntrustedTables("the track has no samples")
-    if len(np.unique(table.sample_entry[data])) > 1:
-        raise UntrustedTables("samples have several sample entries")
-    return Demuxed(
-        pts=table.pts[data],
-        dts=table.dts[data],
-        duration=table.duration[data],
-        offset=table.offset[data],
-        size=table.size[data],
-        hidden=table.hidden[data],
-        resets=np.zeros(len(data), np.bool_),
-        broken=np.zeros(len(data), np.bool_),
-    )
-
-
 def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
     """Every packet of an intra codec is a start, and none is needed by another: there is nothing to look for."""
     n = len(demuxed.size)
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32) | CLOSED | NON_REFERENCE
-    _check_order(demuxed.pts, flags)
+    _check_order(np.sort(demuxed.pts), flags)
     return Tabulated(
         demuxed=demuxed,
         flags=flags,
@@ -135,9 +119,9 @@ def _predicted(
     listed = np.flatnonzero(flags & START)  # looking may have found others
     if not np.array_equal(listed, sync):
         raise UntrustedTables("a sample that is no sync sample is a start point")
-    _check_order(demuxed.pts, flags)
-    if codec == "h264" or codec == "hevc":
-        check_ranks(np.argsort(presentation_order(demuxed.pts, flags & ~HIDDEN)), reorder_depth)
+    order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
+    _check_order(demuxed.pts[order], flags)
+    check_ranks(ranks(order, len(flags)), reorder_depth)
     is_read[sync] = True
     return Tabulated(
         demuxed=demuxed, flags=flags, read=is_read, pictures=pictures, rotation_degrees=table.rotation_degrees
@@ -167,7 +151,8 @@ def _scan_some(read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str
     others = np.ones(len(demuxed.size), np.bool_)
     others[sync] = False
     candidates = np.flatnonzero(others)
-    suspects = candidates[np.argsort(demuxed.size[candidates], kind="stable")[-SUSPECTS:]]
+    sizes = demuxed.size[candidates]
+    suspects = candidates[np.argpartition(sizes, -SUSPECTS)[-SUSPECTS:]] if len(sizes) > SUSPECTS else candidates
     whole = np.argsort(demuxed.size[:READ_WHOLE_OF], kind="stable")[:READ_WHOLE]
     chosen = np.sort(np.concatenate([sync, suspects, np.setdiff1d(whole, np.union1d(sync, suspects))]))
     pictures = scan(read, codec, configuration, demuxed.offset[chosen], demuxed.size[chosen], np.isin(chosen, whole))
@@ -179,8 +164,9 @@ def _scan_some(read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str
     return only(pictures, pictures.start != NO_START)
 
 
-def _check_order(pts: NDArray[np.int64], flags: Flags) -> None:
+def _check_order(times: NDArray[np.int64], flags: Flags) -> None:
+    """Raise where nothing is presented, or where sorted times repeat: only the pictures tell which comes first."""
     if not ((flags & UNSHOWN) == 0).any():
         raise UntrustedTables("no sample is presented")
-    if len(np.unique(pts[(flags & UNSHOWN) == 0])) < np.count_nonzero((flags & UNSHOWN) == 0):
+    if not np.diff(times).all():
         raise UntrustedTables("samples share a timestamp")

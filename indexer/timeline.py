@@ -42,9 +42,18 @@ def presentation_order(pts: Pts, flags: Flags) -> NDArray[np.int64]:
     return shown[np.argsort(pts[shown], kind="stable")]
 
 
+def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
+    """Return int64 [frames]: the place of each frame in `order`, in decode order; the inverse of a sort."""
+    place = np.full(packets, -1, np.int64)
+    place[order] = np.arange(len(order))
+    return place if len(order) == packets else place[place >= 0]
+
+
 def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[np.bool_] | None = None) -> Flags:
     """Return int32 [packets]: the `frames.flags` column. resets: bool [packets], where no session may run on."""
-    flags = np.where(pictures.start == OPEN_START, OPEN, np.where(pictures.start != NO_START, CLOSED, 0))
+    flags = np.where(pictures.start == OPEN_START, OPEN, np.where(pictures.start != NO_START, CLOSED, 0)).astype(
+        np.int32
+    )
     for column, bit in (
         (pictures.non_reference, NON_REFERENCE),
         (pictures.leading, LEADING),
@@ -56,18 +65,24 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[
         (resets, RESET),
     ):
         if column is not None:
-            flags = flags | np.where(column, bit, 0)
-    return flags.astype(np.int32)
+            flags |= np.multiply(column, bit, dtype=np.int32)
+    return flags
 
 
 def spread_damage(pictures: Pictures) -> NDArray[np.bool_]:
     """Return bool [packets]: every packet of a GOP that holds a damaged one, and what leads the open GOP after it."""
+    n = len(pictures.start)
+    if not pictures.damaged.any():
+        return np.zeros(n, np.bool_)
     segment = segments(pictures.start)
-    broken = np.unique(segment[pictures.damaged])
+    broken = segment[pictures.damaged]  # ascending, -1 before the first start
+    broken = broken[np.diff(broken, prepend=-2) > 0]
     begins = np.flatnonzero(pictures.start != NO_START)
     after = np.searchsorted(begins, broken, side="right")
-    following = begins[after[after < len(begins)]]
-    return np.isin(segment, broken) | (np.isin(segment, following) & pictures.leading)
+    is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last row is that of segment -1
+    is_broken[broken] = True
+    follows[begins[after[after < len(begins)]]] = True
+    return is_broken[segment] | (follows[segment] & pictures.leading)
 
 
 def output_order(flags: Flags, pictures: Pictures) -> NDArray[np.int64]:

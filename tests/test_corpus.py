@@ -50,6 +50,7 @@ def test_every_frame_of_every_undamaged_stream_that_is_indexed_is_exact(
             continue
         assert medium.exact == DOUBTED.get(medium.uri, medium.frames), medium.uri
         assert not medium.undecodable, medium.uri
+        assert not medium.refused, medium.uri
         checked += 1
     assert checked >= 130
 
@@ -73,7 +74,9 @@ def test_every_other_file_is_named_with_its_reason(tried: list[Tried]) -> None:
 def test_damaged_files_are_flagged_or_refuse_to_decode(tried: list[Tried], files: dict[str, Any]) -> None:
     for medium in tried:
         if "damaged" in files.get(medium.uri, {"tags": ()})["tags"] and medium.uri != "corrupt_mid_vp9.webm":
-            assert medium.status != "ok" or medium.held < medium.frames or medium.undecodable, medium.uri
+            assert medium.status != "ok" or medium.held < medium.frames or medium.refused or medium.undecodable, (
+                medium.uri
+            )
 
 
 def test_the_table_in_the_docs_is_this_one(tried: list[Tried]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 HEADER_BYTES = 64  # enough for every slice header field read here, up to the reference picture sets
-_WINDOW = 8
+_WORDS = HEADER_BYTES // 8
 
 
 class BitReader:
@@ -15,6 +15,11 @@ class BitReader:
     def __init__(self, rbsp: bytes) -> None:
         self._value = int.from_bytes(rbsp, "big")
         self._left = 8 * len(rbsp)
+
+    @property
+    def left(self) -> int:
+        """How many bits follow."""
+        return self._left
 
     def u(self, bits: int) -> int:
         """Read an unsigned integer of `bits` bits."""
@@ -46,13 +51,19 @@ class BitColumns:
     """Read the same fields from n bit strings in step: every method returns int64 [n].
 
     Strings are the leading bytes of slice NAL units, without their NAL header and without emulation prevention,
-    zero-padded to `HEADER_BYTES`. Rows may stand at different bit positions, as Exp-Golomb codes make them.
+    zero-padded to `HEADER_BYTES`, or already so padded, uint8 [n, HEADER_BYTES]. Rows may stand at different bit
+    positions, as Exp-Golomb codes make them.
     """
 
-    def __init__(self, heads: list[bytes]) -> None:
-        padded = b"".join(head[:HEADER_BYTES].ljust(HEADER_BYTES + _WINDOW, b"\0") for head in heads)
-        self._bytes = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES + _WINDOW)
+    def __init__(self, heads: list[bytes] | NDArray[np.uint8]) -> None:
+        if isinstance(heads, list):
+            padded = b"".join(head[:HEADER_BYTES].ljust(HEADER_BYTES, b"\0") for head in heads)
+            heads = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES)
+        self._rows = np.arange(len(heads))
         self._position = np.zeros(len(heads), np.int64)
+        # A row a word, so that strings read at about the same position are neighbours. The last row is padding.
+        self._words = np.zeros((_WORDS + 1, len(heads)), np.uint64)
+        self._words[:-1] = np.ascontiguousarray(heads).view(">u8").T
 
     @property
     def position(self) -> NDArray[np.int64]:
@@ -60,11 +71,17 @@ class BitColumns:
         return self._position
 
     def _peek(self) -> NDArray[np.uint64]:
-        """Return the next 57 or more bits of each row, left-aligned in uint64 [n]."""
-        byte = np.minimum(self._position >> 3, HEADER_BYTES)
-        window = np.take_along_axis(self._bytes, byte[:, None] + np.arange(_WINDOW), axis=1)
-        words = window.copy().view(">u8")[:, 0].astype(np.uint64)
-        return words << (self._position & 7).astype(np.uint64)
+        """Return the next 64 bits of each row, left-aligned in uint64 [n]; zeros behind the end."""
+        word = self._position >> 6
+        shift = (self._position & 63).astype(np.uint64)
+        first = int(word.min(initial=_WORDS))
+        if first < _WORDS and first == int(word.max(initial=0)):
+            near, far = self._words[first], self._words[first + 1]
+            return _joined(near, far, shift)
+        at = np.minimum(word, _WORDS) * len(self._rows) + self._rows
+        following = np.minimum(word + 1, _WORDS) * len(self._rows) + self._rows
+        words = self._words.reshape(-1)
+        return _joined(words[at], words[following], shift)
 
     def u(self, bits: int | NDArray[np.int64], where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
         """Read `bits` bits (0 to 32, may differ by row) from the rows in `where`; others read nothing and give 0."""
@@ -92,3 +109,11 @@ class BitColumns:
         """Read a signed Exp-Golomb code from the rows in `where`; others give 0."""
         code = self.ue(where)
         return np.where(code % 2, (code + 1) // 2, -(code // 2))
+
+
+def _joined(word: NDArray[np.uint64], following: NDArray[np.uint64], shift: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 64 bits from `shift` (0 to 63) bits into the first of two words on."""
+    joined: NDArray[np.uint64] = np.bitwise_or(
+        np.left_shift(word, shift), np.right_shift(following >> np.uint64(1), np.uint64(63) - shift)
+    )
+    return joined

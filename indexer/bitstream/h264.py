@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.bulk import Units, distinct
 from framedex.indexer.bitstream.colour import NO_COLOUR, parse_colour
 from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
@@ -22,7 +23,7 @@ from framedex.indexer.bitstream.pictures import (
     segments,
     unwrap_order_counts,
 )
-from framedex.indexer.bitstream.scanner import NalScanner
+from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
 SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
@@ -172,14 +173,11 @@ class H264Scanner(NalScanner):
     """Collect slice headers, parameter sets and SEI of H.264 packets. See `pictures.Scanner`."""
 
     set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    header_bytes: ClassVar = 1
     parse_configuration = staticmethod(parse_configuration)
 
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
-        self._slice_packet: list[int] = []
-        self._slice_header: list[int] = []
-        self._slice_head: list[bytes] = []
-        self._slice_epoch: list[int] = []
         self._recovery: set[int] = set()
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
@@ -196,16 +194,20 @@ class H264Scanner(NalScanner):
             kind = header & 31
             if kind in (SLICE, IDR):
                 head = data[start + 1 : min(end, start + 1 + HEADER_BYTES)]
-                self._slice_packet.append(number)
-                self._slice_header.append(header)
-                self._slice_head.append(unescape(head) if b"\0\0\3" in head else head)
-                self._slice_epoch.append(len(self._sets.epochs) - 1)
+                self._slices.append(number, header, len(self._sets.epochs) - 1, unescape(head))
             elif kind == SEI:
                 self._meet_sei(data[start:end], number)
             elif kind == PARTITION_A:
                 raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
             elif kind in (SPS, PPS):
                 self._meet_set(data[start:end], number)
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        kind = data[units.start] & 31
+        apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
+        sei = np.flatnonzero(kind == SEI)
+        apart[sei] = ~_says_nothing(data, units.start[sei], units.end[sei])
+        return (kind == SLICE) | (kind == IDR), apart, np.zeros(len(units.damaged), np.bool_)
 
     def _meet_sei(self, nal: bytes, packet: int) -> None:
         for kind, payload in sei_payloads(nal):
@@ -242,9 +244,10 @@ class H264Scanner(NalScanner):
         damaged |= self._damage()
 
         same_field = slices["parity"] == facts["parity"][packet]
-        inter = np.bincount(packet[~np.isin(slices["slice_type"], INTRA_SLICE_TYPES) & same_field], minlength=n) > 0
+        intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for what is not defined
+        inter = np.bincount(packet[~intra & same_field], minlength=n) > 0
         idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
-        recovery = np.isin(np.arange(n), list(self._recovery)) & ~inter & (count > 0) & ~continues
+        recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
         start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
         referenced = np.bincount(packet[slices["referenced"] != 0], minlength=n) > 0
 
@@ -257,12 +260,12 @@ class H264Scanner(NalScanner):
         leading |= continues & np.roll(leading, 1)
         skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
         damaged |= self._gaps(slices, facts, picture, start, referenced)
-        damaged |= (segment < 0) | (leading & ~skipped & np.isin(segment, list(self._broken_links)))
+        damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
 
         states, state = self._states(np.flatnonzero(start).tolist(), *self._lossless_sei())
-        shapes = {self._sequences[number].shape for number in np.unique(slices["sequence"]).tolist()}
+        used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
+        shapes = {sequence.shape for sequence in used}
         chroma = {shape[0] for shape in shapes}
-        used = [self._sequences[number] for number in np.unique(slices["sequence"]).tolist()]
         return Pictures(
             start=start,
             non_reference=~referenced & (count > 0),
@@ -292,10 +295,11 @@ class H264Scanner(NalScanner):
         Slices whose parameter sets are missing are left out: no decoder can read them, their packets count as damaged.
         parity: 0 a frame, 1 a top field, 2 a bottom field. sequence: which of `_sequences`.
         """
-        header = np.array(self._slice_header, np.int64)
-        bits = BitColumns(self._slice_head)
+        slices = self._slices.columns()
+        header = slices.header
+        bits = BitColumns(slices.heads)
         first_mb, slice_type, pps_id = bits.ue(), bits.ue(), bits.ue()
-        sequence = self._sequences_of(np.array(self._slice_epoch, np.int64), pps_id)
+        sequence = self._sequences_of(slices.epoch, pps_id)
 
         def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
             return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
@@ -308,7 +312,7 @@ class H264Scanner(NalScanner):
         bits.ue(where=idr)
         order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits))
         columns = {
-            "packet": np.array(self._slice_packet, np.int64),
+            "packet": slices.packet,
             "first_mb": first_mb,
             "slice_type": slice_type,
             "frame_num": frame_num,
@@ -320,23 +324,24 @@ class H264Scanner(NalScanner):
             "offset_for_ref": bits.se(where=of_sequence(lambda sps: sps.deltas_follow) != 0),
         }
         readable = sequence >= 0
+        if readable.all():
+            return columns
         self._damaged |= set(columns["packet"][~readable].tolist())
         return {name: column[readable] for name, column in columns.items()}
 
     def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 where it or the PPS is missing."""
         self._sequences: list[Sps] = []
-        pairs = np.stack([epoch, np.minimum(pps_id, MOST_PPS)])
-        unique, inverse = np.unique(pairs, axis=1, return_inverse=True)
+        keys, which = distinct(epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS))
         numbers = []
-        for age, pps in unique.T.tolist():
+        for age, pps in (divmod(key, MOST_PPS + 1) for key in keys.tolist()):
             facts = self._sets.epochs[age]
             sps_id = facts.get((PPS, pps))
             sps = facts.get((SPS, sps_id)) if isinstance(sps_id, int) else None
             if isinstance(sps, Sps) and sps not in self._sequences:
                 self._sequences.append(sps)
             numbers.append(self._sequences.index(sps) if isinstance(sps, Sps) else -1)
-        return np.array(numbers, np.int64)[inverse.reshape(-1)] if len(epoch) else np.zeros(0, np.int64)
+        return np.array(numbers, np.int64)[which]
 
     @staticmethod
     def _pair_fields(
@@ -403,7 +408,7 @@ class H264Scanner(NalScanner):
         referenced: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
         """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
-        sequences = [self._sequences[number] for number in np.unique(facts["sequence"][picture]).tolist()]
+        sequences = [self._sequences[number] for number in distinct(facts["sequence"][picture])[0].tolist()]
         kinds = {(sequence.order_count_type, sequence.order_count_bits) for sequence in sequences}
         if len({kind for kind, _ in kinds}) > 1:
             raise BitstreamError("output_order", "picture order count types change")
@@ -414,10 +419,19 @@ class H264Scanner(NalScanner):
             return _order_counts_of_type_1(self._sequences, zip(*rows, idr.tolist(), referenced.tolist(), strict=True))
         order = np.zeros(len(idr), np.int64)
         bits = np.array([sequence.order_count_bits for sequence in self._sequences])[facts["sequence"][picture]]
-        for number in np.unique(bits).tolist():  # sequences change at IDR pictures, where counting begins anew
+        for number in distinct(bits)[0].tolist():  # sequences change at IDR pictures, where counting begins anew
             part = bits == number
             order[part] = unwrap_order_counts(facts["order_lsb"][picture][part], number, idr[part], referenced[part])
         return order
+
+
+def _says_nothing(data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [units]: SEI units that are one payload of a kind that is not read here, to their end."""
+    kind, size = (data[np.minimum(start + byte, len(data) - 1)].astype(np.int64) for byte in (1, 2))
+    read = (kind == RECOVERY_POINT) | (kind == USER_DATA_UNREGISTERED)
+    # Emulation prevention only shortens what is left for a second payload, which takes two bytes and more.
+    nothing: NDArray[np.bool_] = ~read & (kind < 255) & (size < 255) & (end - start - 1 < 2 + size + 2)
+    return nothing
 
 
 def _first(start: NDArray[np.uint8]) -> int:

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.bulk import SliceColumns, Units, distinct
 from framedex.indexer.bitstream.colour import NO_COLOUR, parse_colour
 from framedex.indexer.bitstream.hevc_references import (
-    UNREADABLE,
     References,
     ReferenceSets,
+    ReferencesReader,
     ReferringPicture,
     missing_references,
     parse_reference_sets,
-    parse_slice_references,
 )
 from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
@@ -30,12 +30,13 @@ from framedex.indexer.bitstream.pictures import (
     segments,
     unwrap_order_counts,
 )
-from framedex.indexer.bitstream.scanner import NalScanner
+from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
 VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
+PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
 NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
 NO_REFERENCES = References(short_term=(), long_term=())
 
@@ -177,16 +178,11 @@ class HevcScanner(NalScanner):
     """Collect slice headers and parameter sets of HEVC packets. See `pictures.Scanner`."""
 
     set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    header_bytes: ClassVar = 2
     parse_configuration = staticmethod(parse_configuration)
 
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
-        # A row a picture:
-        self._packet: list[int] = []
-        self._kind: list[int] = []
-        self._layer: list[int] = []
-        self._head: list[bytes] = []
-        self._epoch: list[int] = []
         self._ended = -1  # the packet that ended a coded video sequence
 
     @staticmethod
@@ -195,7 +191,7 @@ class HevcScanner(NalScanner):
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
-        pictures, kinds = len(self._packet), 0
+        pictures = kinds = 0
         for start, end in spans:
             if end - start < 3 or (data[start] & 1) << 5 | data[start + 1] >> 3:
                 continue  # nuh_layer_id above 0: other views and alpha, which base-layer decoders skip
@@ -203,16 +199,34 @@ class HevcScanner(NalScanner):
             if kind <= LAST_VCL:
                 kinds |= 1 << kind
                 if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
-                    self._packet.append(number)
-                    self._kind.append(kind)
-                    self._layer.append((data[start + 1] & 7) - 1)
-                    self._head.append(unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)]))
-                    self._epoch.append(len(self._sets.epochs) - 1)
+                    pictures += 1
+                    header = data[start] << 8 | data[start + 1]
+                    head = unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
+                    self._slices.append(number, header, len(self._sets.epochs) - 1, head)
             elif kind in (END_OF_SEQUENCE, END_OF_BITSTREAM):
                 self._ended = number
             elif kind in self.set_parsers:
                 self._meet_set(data[start:end], number)
-        self._check_packet(number, len(self._packet) - pictures, kinds)
+        self._check_packet(number, pictures, kinds)
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        n, last = len(units.damaged), len(data) - 1
+        header = data[units.start].astype(np.int64) << 8 | data[np.minimum(units.start + 1, last)]
+        base = (units.end - units.start >= 3) & (header >> 3 & 63 == 0)
+        kind = header >> 9 & 63
+        coded = base & (kind <= LAST_VCL)
+        first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
+        pictures = np.bincount(units.packet[first], minlength=n)
+        apart = marked((*self.set_parsers, END_OF_SEQUENCE, END_OF_BITSTREAM), 64)[kind] & base
+        apart |= pictures[units.packet] > 1
+        packet = units.packet[coded]
+        last_of_kind = np.full(n, -1)
+        last_of_kind[packet] = kind[coded]
+        mixed = np.bincount(packet[kind[coded] != last_of_kind[packet]], minlength=n) > 0
+        return first, apart, mixed | ((last_of_kind >= 0) & (pictures == 0))
+
+    def _must_feed_each(self) -> bool:
+        return self._ended >= 0  # the next slice is an error
 
     def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
         """Judge a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
@@ -225,11 +239,12 @@ class HevcScanner(NalScanner):
 
     def finish(self) -> Pictures:
         n = self._packets
-        if not self._packet:
+        if not len(self._slices):
             raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
-        packet = np.array(self._packet, np.int64)
+        slices = self._slices.columns()
+        packet = slices.packet  # a picture each: only first slices are collected
         kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
-        kind[packet], layer[packet] = self._kind, self._layer
+        kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         start = np.where(kind == CRA, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
         rasl = (kind == RASL_N) | (kind == RASL_R)
@@ -239,16 +254,16 @@ class HevcScanner(NalScanner):
         # 8.1.3: a CRA picture that is first in the bitstream, and every BLA picture, drops its RASL pictures.
         dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < IDR_W_RADL)))
 
-        headers = self._parse_slices(kind[packet])
+        headers = self._parse_slices(slices, kind[packet])
         resets = irap & (kind != CRA)
         order[packet] = self._order_counts(headers, kind[packet], layer[packet], resets[packet])
-        missing = self._missing_references(headers, kind[packet], order[packet], dropped[packet])
+        missing = self._missing_references(slices, headers, kind[packet], order[packet], dropped[packet])
         damaged = self._damage() | (segment < 0)
         damaged[packet[missing]] = True
         hidden = np.zeros(n, np.bool_)
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
-        used = [self._sequences[number] for number in np.unique(headers.sequence[headers.sequence >= 0]).tolist()]
+        used = [self._sequences[number] for number in distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
         chroma = {sequence.shape[0] for sequence in used}
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         return Pictures(
@@ -271,46 +286,48 @@ class HevcScanner(NalScanner):
             drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
         )
 
-    def _parse_slices(self, kind: NDArray[np.int64]) -> Headers:
+    def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> Headers:
         """Return slice header fields (7.3.6.1) up to the picture order count; IDR pictures have 0."""
-        bits = BitColumns(self._head)
+        bits = BitColumns(slices.heads)
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         bits.u(1)
         no_output_of_prior = bits.u(1, where=irap)
         pps_id = bits.ue()
-        sequence, pictures = self._sets_of(np.array(self._epoch, np.int64), pps_id)
+        sequence, may_hide, extra_bits = self._sets_of(slices, pps_id)
 
         def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
             return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
 
-        bits.u(np.array([pps.extra_bits for pps in pictures], np.int64))
+        bits.u(extra_bits)
         bits.ue()
-        may_hide = np.array([pps.output_flag_present for pps in pictures], np.bool_)
         hidden = may_hide & (bits.u(1, where=may_hide) == 0)
         bits.u(2 * of_sequence(lambda sps: sps.separate_colour_planes))
         idr = (kind == IDR_W_RADL) | (kind == IDR_N_LP)
         order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits), where=~idr)
         dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
         if dropping.any():
-            number = self._packet[int(np.argmax(dropping))]
+            number = slices.packet[int(np.argmax(dropping))]
             raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
         return Headers(
             sequence=sequence, order_lsb=order_lsb, hidden=hidden, may_hide=bool(may_hide.any()), position=bits.position
         )
 
-    def _sets_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[Pps]]:
-        """Return for each picture the number in `_sequences` of its SPS, int64 [pictures], and its PPS.
+    def _sets_of(
+        self, slices: SliceColumns, pps_id: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Return for each picture the number in `_sequences` of its SPS, and of its PPS whether headers have an output
+        flag, and how many extra bits; [pictures] each.
 
-        Where one of them is missing, -1 and a PPS of no account: no decoder can read the picture, it counts as damaged.
+        Where a set is missing, -1 and a PPS of no account: no decoder can read the picture, it counts as damaged.
         """
         self._sequences: list[Sps] = []
         numbers, found = [], []
-        for row, (age, pps_number) in enumerate(zip(epoch.tolist(), pps_id.tolist(), strict=True)):
-            facts = self._sets.epochs[age]
-            pps = facts.get((PPS, pps_number))
+        keys, which = distinct(slices.epoch << PPS_ID_BITS | pps_id)
+        for key in keys.tolist():
+            facts = self._sets.epochs[key >> PPS_ID_BITS]
+            pps = facts.get((PPS, key & (1 << PPS_ID_BITS) - 1))
             sps = facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
             if not isinstance(pps, Pps) or not isinstance(sps, Sps):
-                self._damaged.add(self._packet[row])
                 numbers.append(-1)
                 found.append(NO_PPS)
                 continue
@@ -320,7 +337,10 @@ class HevcScanner(NalScanner):
             found.append(pps)
         if not self._sequences:
             raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
-        return np.array(numbers, np.int64), found
+        sequence = np.array(numbers, np.int64)[which]
+        self._damaged.update(slices.packet[sequence < 0].tolist())
+        output_flag = np.array([pps.output_flag_present for pps in found], np.bool_)[which]
+        return sequence, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
 
     def _order_counts(
         self, headers: Headers, kind: NDArray[np.int64], layer: NDArray[np.int64], resets: NDArray[np.bool_]
@@ -331,32 +351,33 @@ class HevcScanner(NalScanner):
         anchors = (layer == 0) & ~leads & ~sublayer_non_reference
         order = np.zeros(len(kind), np.int64)
         bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
-        for number in np.unique(bits).tolist():  # sequences change at pictures where counting begins anew
+        for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting begins anew
             part = bits == number
             order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
         return order
 
     def _missing_references(
-        self, headers: Headers, kind: NDArray[np.int64], order: NDArray[np.int64], dropped: NDArray[np.bool_]
+        self,
+        slices: SliceColumns,
+        headers: Headers,
+        kind: NDArray[np.int64],
+        order: NDArray[np.int64],
+        dropped: NDArray[np.bool_],
     ) -> list[int]:
         """Return the rows of pictures that refer to one that is not there: decoders make it up."""
-        columns = (kind, order, dropped, headers.position, headers.sequence)
-        rows = zip(*(column.tolist() for column in columns), self._head, strict=True)
+        readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
+        heads, begins = slices.heads.tobytes(), np.arange(len(kind)) * HEADER_BYTES
+        columns = (kind, order, dropped, headers.position, headers.sequence, begins, begins + slices.length)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
 
         def pictures() -> Iterator[ReferringPicture]:
-            for unit, count, drop, position, sequence, head in rows:
+            for unit, count, drop, position, sequence, begin, end in rows:
                 anew = FIRST_IRAP <= unit <= IDR_N_LP
-                sets = self._sequences[sequence].references
                 references: References | None = NO_REFERENCES
                 if drop or sequence < 0:
                     references = None
                 elif not anew:
-                    reader = BitReader(head)
-                    try:
-                        reader.u(position)
-                        references = parse_slice_references(reader, sets, count)
-                    except ValueError:
-                        references = UNREADABLE
-                yield ReferringPicture(count, anew, references, 1 << sets.order_count_bits)
+                    references = readers[sequence].read(heads[begin:end], position, count)
+                yield ReferringPicture(count, anew, references, 1 << self._sequences[sequence].order_count_bits)
 
         return missing_references(pictures())

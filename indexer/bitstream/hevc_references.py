@@ -14,6 +14,7 @@ from framedex.indexer.bitstream.bits import BitReader
 Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
 
 MOST_SETS, MOST_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
+MOST_LENGTHS = 64  # of codes that are remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,34 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
         else:
             found.append((low, False, used))
     return tuple(found)
+
+
+class ReferencesReader:
+    """Reads the references of slice headers of one sequence; those that were read before are known by their bits."""
+
+    def __init__(self, sets: ReferenceSets) -> None:
+        self._sets = sets
+        self._known: dict[int, dict[int, References]] = {}  # by how many bits they take, then by those bits
+
+    def read(self, head: bytes, position: int, order_count: int) -> References:
+        """Return the references that stand `position` bits into a slice header; UNREADABLE where it ends too early."""
+        left = 8 * len(head) - position
+        if left < 0:
+            return UNREADABLE
+        bits = int.from_bytes(head[position >> 3 :], "big") & (1 << left) - 1
+        for length, known in self._known.items():  # no code is the beginning of another one
+            if length <= left and (found := known.get(bits >> (left - length))) is not None:
+                return found
+        reader = BitReader(head)
+        try:
+            reader.u(position)
+            found = parse_slice_references(reader, self._sets, order_count)
+        except ValueError:
+            return UNREADABLE
+        if not self._sets.long_term_present and len(self._known) < MOST_LENGTHS:  # those depend on the order count
+            length = left - reader.left
+            self._known.setdefault(length, {})[bits >> (left - length)] = found
+        return found
 
 
 class ReferringPicture(NamedTuple):

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.indexer.bitstream.bulk import SliceColumns, SliceRows, Units, are_apart, heads_of, take_apart
 from framedex.indexer.bitstream.nal import (
     START_CODE,
     InForce,
@@ -23,6 +24,8 @@ from framedex.indexer.bitstream.pictures import BitstreamError
 
 Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); raises ValueError
 
+Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+
 MOST_STATES = 1000  # decoder states that one stream may need at its start points
 
 
@@ -34,6 +37,7 @@ class NalScanner:
 
     # NAL unit type → name and parser of a parameter set.
     set_parsers: ClassVar[Mapping[int, tuple[str, Parser]]]
+    header_bytes: ClassVar[int]  # of a NAL unit
 
     def __init__(self, configuration: bytes) -> None:
         self._sets = ParameterSets()
@@ -46,6 +50,7 @@ class NalScanner:
         self._packets = 0
         self._inner_start_codes = False
         self._damaged: set[int] = set()
+        self._slices = SliceRows()
         self._in_force: list[InForce] = []  # before each packet
         self._carried: dict[int, set[Key]] = {}  # by packet
 
@@ -83,6 +88,70 @@ class NalScanner:
             raise BitstreamError("parameter_sets", f"the NAL unit lengths change their size at packet {self._packets}")
         for nal in nals:
             self._meet_set(nal, None)
+
+    def feed(self, data: bytes) -> None:
+        """Look at the next packet in decode order. Raises BitstreamError."""
+        raise NotImplementedError
+
+    def feed_many(self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64]) -> None:
+        """Look at the next n packets as `feed` would at one after another. Raises BitstreamError.
+
+        data: uint8 [bytes], in which packets of `size` bytes stand at `offset`, int64 [n] each.
+        """
+        one_by_one = np.ones(len(offset), np.bool_)
+        if not self._length_size or not are_apart(offset, size):
+            self._pass(data, offset, size, one_by_one)
+            return
+        first = self._packets
+        units = take_apart(data, offset, size, self._length_size)
+        is_slice, apart, damaged = self._sort_out(data, units)
+        one_by_one[:] = units.unread
+        one_by_one[units.packet[apart]] = True
+        epoch = self._pass(data, offset, size, one_by_one)
+        self._damaged.update((first + np.flatnonzero((units.damaged | damaged) & ~one_by_one)).tolist())
+        chosen = is_slice & ~one_by_one[units.packet]
+        packet, start, end = units.packet[chosen], units.start[chosen], units.end[chosen]
+        header = np.zeros(len(start), np.int64)
+        for byte in range(self.header_bytes):
+            header = header << 8 | data[start + byte]
+        heads, length = heads_of(data, start + self.header_bytes, end, units.escapes)
+        self._slices.extend(
+            SliceColumns(packet=first + packet, header=header, epoch=epoch[packet], heads=heads, length=length)
+        )
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        """Return bool [units]: slices to collect; bool [units]: those for which their packet must be fed by itself;
+        bool [packets]: those that their units show to be damaged.
+        """
+        raise NotImplementedError
+
+    def _must_feed_each(self) -> bool:
+        """Return whether no packet may be taken in step any more."""
+        return False
+
+    def _pass(
+        self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], one_by_one: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Feed the packets in `one_by_one`, bool [n], and count the others in between.
+
+        Returns int64 [n], each packet's epoch of parameter sets. `one_by_one` grows where a packet affects all after it.
+        """
+        n, at = len(offset), 0
+        epoch = np.zeros(n, np.int64)
+        for number in [*np.flatnonzero(one_by_one).tolist(), n]:
+            if self._must_feed_each():
+                break
+            epoch[at:number] = len(self._sets.epochs) - 1
+            self._in_force.extend([self._sets.in_force] * (number - at))
+            self._packets += number - at
+            at = number
+            if number < n:
+                self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
+                at = number + 1
+        one_by_one[at:] = True
+        for number in range(at, n):
+            self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
+        return epoch
 
     def _next_packet(self, data: bytes) -> tuple[int, list[Span]]:
         """Return the next packet's number and its NAL units; none where it is damaged."""
@@ -140,4 +209,11 @@ class NalScanner:
 
     def _damage(self) -> NDArray[np.bool_]:
         """Return bool [packets]: those that cannot be taken apart."""
-        return np.isin(np.arange(self._packets), list(self._damaged))
+        return marked(self._damaged, self._packets)
+
+
+def marked(numbers: Iterable[int], n: int) -> NDArray[np.bool_]:
+    """Return bool [n]: which of the numbers from 0 on are among these."""
+    found = np.zeros(n, np.bool_)
+    found[np.fromiter(numbers, np.int64)] = True
+    return found
