@@ -18,23 +18,31 @@ NalScanners = type[H264Scanner] | type[HevcScanner]
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}  # whose packets can be read in part
 FIRST_BYTES = 192  # of a packet, read at once: what stands before the first slice, and its header
 SLICE_BYTES = 80  # of a coded slice: two bytes of NAL header, and more than any slice header field read here needs
+MOST_WHOLE_BYTES = 1 << 15  # of a slice that is searched for others behind start codes
 MOST_UNIT_BYTES = 1 << 16  # of a unit that is no slice; larger ones hold several behind one length
 
 
-def condense(read: Read, offset: int, size: int, length_size: int, is_slice: Callable[[int], bool]) -> bytes:
+def condense(
+    read: Read,
+    offset: int,
+    size: int,
+    length_size: int,
+    is_slice: Callable[[int], bool],
+    slice_bytes: int = SLICE_BYTES,
+) -> bytes:
     """Return a length-prefixed packet with its slices cut down to their headers, reading little more than those.
 
-    is_slice: whether the first byte of a NAL unit says that it is a coded slice. Raises BitstreamError where units are
+    is_slice: whether the first byte of a NAL unit says that it is a coded slice. slice_bytes: of each slice. Raises BitstreamError where units are
     so large that they must be read whole.
     """
     window, begin = read(offset, min(FIRST_BYTES, size)), offset
     parts: list[bytes] = []
     at, end = offset, offset + size
     while at < end:
-        wanted = min(at + length_size + SLICE_BYTES, end)
+        wanted = min(at + length_size + slice_bytes, end)
         if wanted > begin + len(window):
-            window, begin = read(at, min(FIRST_BYTES, end - at)), at
-        head = window[at - begin : at - begin + length_size + SLICE_BYTES]
+            window, begin = read(at, min(max(FIRST_BYTES, length_size + slice_bytes), end - at)), at
+        head = window[at - begin : at - begin + length_size + slice_bytes]
         length = int.from_bytes(head[:length_size], "big")
         if at + length_size + length > end or len(head) <= length_size:
             return window  # its lengths do not tile it: the scanner says that it is damaged
@@ -69,11 +77,11 @@ def scan(
     configuration: bytes,
     offset: NDArray[np.int64],
     size: NDArray[np.int64],
-    whole: NDArray[np.bool_] | None = None,
+    more: NDArray[np.bool_] | None = None,
 ) -> Pictures:
     """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
 
-    whole: bool [packets], those to read to their last byte.
+    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read.
 
     Raises BitstreamError, also for a codec whose packets cannot be read in part.
     """
@@ -82,10 +90,11 @@ def scan(
     scanner = SCANNERS[codec](configuration)
     if not scanner.length_size:
         raise BitstreamError("codec", "the stream is not length-prefixed")
-    wholes = [False] * len(size) if whole is None else whole.tolist()
-    for at, length, every in zip(offset.tolist(), size.tolist(), wholes, strict=True):
-        data = read(at, length) if every else condense(read, at, length, scanner.length_size, IS_SLICE[codec])
-        scanner.feed(data)
+    slices = np.where(False if more is None else more, MOST_WHOLE_BYTES, SLICE_BYTES).tolist()
+    for at, length, kept in zip(
+        offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True
+    ):
+        scanner.feed(condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept))
     return scanner.finish()
 
 
@@ -107,6 +116,11 @@ def look(
     contradict the tables: in their order, or by not being output.
     """
     pictures = scan(read, codec, configuration, offset, size)
+    return judge(pictures, known, pts, at_first_start=at_first_start)
+
+
+def judge(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
+    """Return the flags of consecutive packets from what their pictures say. As for `look`."""
     flags = packet_flags(pictures, (known & HIDDEN) != 0)
     if not at_first_start:  # a decoder that started here would drop them; one that runs on does not
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)

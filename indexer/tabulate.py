@@ -18,7 +18,7 @@ from framedex.indexer.bitstream.pictures import (
 )
 from framedex.indexer.boxes import TruncatedError
 from framedex.indexer.demux import Demuxed
-from framedex.indexer.look import SCANNERS, Read, look, scan
+from framedex.indexer.look import SCANNERS, Read, judge, look, scan
 from framedex.indexer.samples import demuxed_of
 from framedex.indexer.sampletables import Layout, SampleTable, UntrustedTables, read_sample_table
 from framedex.indexer.timeline import (
@@ -34,11 +34,10 @@ from framedex.indexer.timeline import (
     ranks,
 )
 
-MOST_LOOKED_AT = 32  # packets of the first GOP: all reorderings that one shows
+MOST_LOOKED_AT = 24  # packets of the first GOP: all reorderings that one shows
 # Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
 LEAST_MEAN_BYTES = 20_000
-READ_WHOLE, READ_WHOLE_OF = 1, 32  # so many of the first packets are read whole, the smallest ones
-SUSPECTS = 12  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
+SUSPECTS = 8  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +96,17 @@ def _predicted(
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is no sync sample")
-    pictures = _scan_some(read, demuxed, sync, codec, configuration)
+    pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration)
     if pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading:
         raise UntrustedTables("the stream does what only reading every packet tells")
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
     flags[sync] |= np.where(pictures.start == CLOSED_START, CLOSED, OPEN)
     is_read = np.zeros(len(size), np.bool_)
-    for first, last in _stretches(sync, demuxed.hidden):
-        part = slice(first, last)
+    first = slice(0, len(beginning.start))
+    flags[first] = judge(beginning, flags[first], demuxed.pts[first], at_first_start=True)
+    is_read[first] = True
+    for begin, end in _stretches(sync, demuxed.hidden):
+        part = slice(begin, end)
         flags[part] = look(
             read,
             codec,
@@ -113,7 +115,7 @@ def _predicted(
             size[part],
             flags[part],
             demuxed.pts[part],
-            at_first_start=first == 0,
+            at_first_start=begin == 0,
         )
         is_read[part] = True
     listed = np.flatnonzero(flags & START)  # looking may have found others
@@ -129,39 +131,41 @@ def _predicted(
 
 
 def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (first, behind the last) of the GOPs that are looked at whole: the first, and those with hidden packets.
-
-    The first one is where leading pictures are dropped, and where timestamps that lie are found out.
-    """
+    """Return (first, behind the last) of the GOPs with hidden packets, which are looked at whole."""
+    if not hidden.any():
+        return []
     edges = np.append(sync, len(hidden))
-    gops = [0, *np.unique(np.searchsorted(sync, np.flatnonzero(hidden), side="right") - 1).tolist()]
-    stretches = [(int(edges[gop]), int(edges[gop + 1])) for gop in dict.fromkeys(gops)]
-    first, end = stretches[0]
-    if end - first > MOST_LOOKED_AT and not hidden[first:end].any():
-        stretches[0] = (first, first + MOST_LOOKED_AT)
-    return stretches
+    gops = np.unique(np.searchsorted(sync, np.flatnonzero(hidden), side="right") - 1).tolist()
+    return [(int(edges[gop]), int(edges[gop + 1])) for gop in gops]
 
 
-def _scan_some(read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes) -> Pictures:
-    """Return the facts of the sync samples, [starts]. Raises UntrustedTables where others are start points, too.
+def _scan_some(
+    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
+) -> tuple[Pictures, Pictures]:
+    """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
 
-    Some packets are read whole, because some cameras wrap several units in one length, which headers alone do not show.
+    That is where leading pictures are dropped, and where timestamps that lie are found out. Some other samples are looked
+    at, too: the largest ones, since intra pictures are, and one in full, because some cameras wrap several units in one
+    length. Raises UntrustedTables where a sample that is no sync sample is a start point, or the other way round.
     """
     assert demuxed.offset is not None  # tables always say where samples lie
-    others = np.ones(len(demuxed.size), np.bool_)
-    others[sync] = False
-    candidates = np.flatnonzero(others)
-    sizes = demuxed.size[candidates]
-    suspects = candidates[np.argpartition(sizes, -SUSPECTS)[-SUSPECTS:]] if len(sizes) > SUSPECTS else candidates
-    whole = np.argsort(demuxed.size[:READ_WHOLE_OF], kind="stable")[:READ_WHOLE]
-    chosen = np.sort(np.concatenate([sync, suspects, np.setdiff1d(whole, np.union1d(sync, suspects))]))
-    pictures = scan(read, codec, configuration, demuxed.offset[chosen], demuxed.size[chosen], np.isin(chosen, whole))
-    started = chosen[pictures.start != NO_START]
+    n = len(demuxed.size)
+    first = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
+    chosen = np.zeros(n, np.bool_)
+    chosen[sync] = True
+    sizes = np.where(chosen, 0, demuxed.size)
+    chosen[np.argpartition(sizes, -SUSPECTS)[-SUSPECTS:] if n > SUSPECTS else slice(None)] = True
+    chosen[:first] = True
+    numbers = np.flatnonzero(chosen)
+    more = np.zeros(len(numbers), np.bool_)
+    more[int(np.argmin(demuxed.size[:first]))] = True
+    pictures = scan(read, codec, configuration, demuxed.offset[numbers], demuxed.size[numbers], more)
+    started = numbers[pictures.start != NO_START]
     if not np.array_equal(started, sync):
         wrong = np.setxor1d(started, sync)[0]
         said = "a" if wrong in sync else "no"
         raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
-    return only(pictures, pictures.start != NO_START)
+    return only(pictures, pictures.start != NO_START), only(pictures, numbers < first)
 
 
 def _check_order(times: NDArray[np.int64], flags: Flags) -> None:
