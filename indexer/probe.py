@@ -57,8 +57,8 @@ Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
 
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
-# Containers that state no presentation timestamps; libavformat makes some up.
-TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "h263", "mjpeg", "obu", "dv"})
+# Containers that state no presentation timestamps, or not reliably; libavformat makes some up.
+TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
 # Decoders that learn from the stream how many pictures to hold back, and drop some where it says too little.
 REORDERING = frozenset({"h264", "hevc"})
 COLOR_RANGES = {1: "limited", 2: "full"}  # AVColorRange
