@@ -65,8 +65,11 @@ def scan(
     configuration: bytes,
     offset: NDArray[np.int64],
     size: NDArray[np.int64],
+    whole: NDArray[np.bool_] | None = None,
 ) -> Pictures:
     """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
+
+    whole: bool [packets], those to read to their last byte.
 
     Raises BitstreamError, also for a codec whose packets cannot be read in part.
     """
@@ -75,8 +78,10 @@ def scan(
     scanner = SCANNERS[codec](configuration)
     if not scanner.length_size:
         raise BitstreamError("codec", "the stream is not length-prefixed")
-    for at, length in zip(offset.tolist(), size.tolist(), strict=True):
-        scanner.feed(condense(read, at, length, scanner.length_size, IS_SLICE[codec]))
+    wholes = [False] * len(size) if whole is None else whole.tolist()
+    for at, length, every in zip(offset.tolist(), size.tolist(), wholes, strict=True):
+        data = read(at, length) if every else condense(read, at, length, scanner.length_size, IS_SLICE[codec])
+        scanner.feed(data)
     return scanner.finish()
 
 
@@ -94,7 +99,7 @@ def look(
     """Return the flags, int32 [packets], of consecutive packets of which the first is a start point.
 
     known: their flags so far, of which `HIDDEN` stays. pts: int64 [packets]. at_first_start: the first packet is the
-    stream's first start point, whose leading pictures are never output. Raises BitstreamError where the pictures
+    stream's first start point, whose leading pictures are never output. Raises BitstreamError, a ValueError, where the pictures
     contradict the tables: in their order, or by not being output.
     """
     pictures = scan(read, codec, configuration, offset, size)

@@ -22,13 +22,15 @@ from framedex.errors import MediaError
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.sequential import SequentialScanner
-from framedex.indexer.boxes import UntrustedTables
-from framedex.indexer.containers import TruncatedError, check_whole
+from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
+from framedex.indexer.containers import check_whole
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import open_container
+from framedex.indexer.plain_mp4 import describe_plain
+from framedex.indexer.sampletables import Layout, read_layout
 from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import (
@@ -84,19 +86,46 @@ def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
     av.logging.set_level(None)
     file: Row = {"stream_index": -1, "best_stream": True}
     try:
-        with _open_file(task.path, file) as descriptor, _open_container(task.path) as container:
-            name = container.format.name
-            file["container"] = CONTAINERS.get(name, name)
-            _describe_audio(container, file)
-            streams = _video_streams(container, file)
-            chosen = streams if task.streams == "all" else streams[:1]
-            rows = [
-                _probe_stream(task, stream, descriptor, file | {"best_stream": not n})
-                for n, stream in enumerate(chosen)
-            ]
-        return rows
+        with _open_file(task.path, file) as descriptor:
+            return _probe_plain(task, descriptor, file) or _probe_file(task, descriptor, file)
     except MediaError as error:
         return [(file | problem_columns(error), no_frames())]
+
+
+def _probe_plain(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, Row]] | None:
+    """Return the row of a plain MP4 whose sample tables tell all, or None of any other file."""
+    if task.depth == "packets" or task.verify:
+        return None
+    read = _reader(descriptor)
+    try:
+        if read(4, 4) != b"ftyp":
+            return None
+        layout = read_layout(read, file["size_bytes"])
+        plain = describe_plain(layout.movie)
+        if plain is None:
+            return None
+        track_id, columns = plain
+        video = file | columns
+        frames = _probe_tables(layout, track_id, read, video)
+    except (UntrustedTables, TruncatedError):
+        return None
+    return [(video | {"status": OK}, frames)]
+
+
+def _probe_file(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, Row]]:
+    with _open_container(task.path) as container:
+        name = container.format.name
+        file["container"] = CONTAINERS.get(name, name)
+        _describe_audio(container, file)
+        streams = _video_streams(container, file)
+        chosen = streams if task.streams == "all" else streams[:1]
+        return [
+            _probe_stream(task, stream, descriptor, file | {"best_stream": not n}) for n, stream in enumerate(chosen)
+        ]
+
+
+def _reader(descriptor: int) -> Read:
+    return lambda offset, length: os.pread(descriptor, length, offset)
 
 
 def problem_columns(error: MediaError) -> Row:
@@ -172,7 +201,7 @@ def _video_streams(container: av.container.InputContainer, file: Row) -> list[av
 def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> tuple[Row, Row]:
     try:
         _describe_stream(stream, video)
-        frames = _probe_tables(task, stream, descriptor, video)
+        frames = _try_tables(task, stream, descriptor, video)
         if frames is None:
             frames = _probe_packets(task, stream, descriptor, video)
             video["rotation_degrees"] = _rotation(task.path, stream.index)
@@ -233,28 +262,37 @@ def _describe_audio(container: av.container.InputContainer, video: Row) -> None:
     }
 
 
-def _probe_tables(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row | None:
-    """Read the sample tables; fill the summary columns of `video` and return the `frames` columns.
+def _try_tables(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row | None:
+    """Fill `video` and return the `frames` columns from sample tables; None where packets have to be read.
 
-    Returns None where packets have to be read. Raises MediaError where that must not be done.
+    Raises MediaError where that must not be done.
     """
     if task.depth == "packets" or task.verify:
         return None
     try:
         if video["container"] != "mp4":
             raise UntrustedTables(f"{video['container']} has no sample tables")
-        found = tabulate(
-            lambda offset, length: os.pread(descriptor, length, offset),
-            video["size_bytes"],
-            stream.id,
-            codec=video["codec"],
-            configuration=video["extradata"] or b"",
-            reorder_depth=video["reorder_depth"],
-        )
-    except UntrustedTables as error:
+        read = _reader(descriptor)
+        return _probe_tables(read_layout(read, video["size_bytes"]), stream.id, read, video)
+    except (UntrustedTables, TruncatedError) as error:
         if task.depth == "auto":
             return None
         raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
+
+
+def _probe_tables(layout: Layout, track_id: int, read: Read, video: Row) -> Row:
+    """Read the sample tables; fill the summary columns of `video` and return the `frames` columns.
+
+    Raises UntrustedTables where packets have to be read.
+    """
+    found = tabulate(
+        read,
+        layout,
+        track_id,
+        codec=video["codec"],
+        configuration=video["extradata"] or b"",
+        reorder_depth=video["reorder_depth"],
+    )
     pts, flags, pictures = found.demuxed.pts, found.flags, found.pictures
     fields = bool(pictures.field_coded.any() or (flags & FIELD_CODED).any())
     video |= {"depth": "tables", "pts_source": CONTAINER, "rotation_degrees": found.rotation_degrees, "hashed": False}

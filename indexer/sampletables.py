@@ -25,7 +25,7 @@ from framedex.indexer.stbl import (
 )
 from framedex.indexer.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
 
-__all__ = ["SampleTable", "TruncatedError", "UntrustedTables", "read_sample_table", "read_tracks"]
+__all__ = ["Layout", "SampleTable", "TruncatedError", "UntrustedTables", "read_layout", "read_sample_table"]
 
 MAX_HEADER_BYTES = 1 << 30
 MAX_BOXES = 1_000_000  # at the top level; two for each fragment; each is a read
@@ -70,10 +70,10 @@ class SampleTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    """The top level of a file: payloads of moov and moof boxes, where the mdat boxes lie, whether there is a sidx."""
+class Layout:
+    """The top level of a file: its movie, payloads of moof boxes, where the mdat boxes lie, whether there is a sidx."""
 
-    moov: bytes
+    movie: Movie
     moofs: list[tuple[int, bytes]]
     media: list[Span]
     has_sidx: bool
@@ -102,26 +102,20 @@ class _Columns:
                 setattr(self, name, column[samples])
 
 
-def read_tracks(read: Read, size_bytes: int) -> dict[int, Track]:
-    """Return the headers of all tracks by track id. Raises UntrustedTables, TruncatedError."""
-    return read_movie(_layout(read, size_bytes).moov).tracks
-
-
-def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable:
-    """Return the packets of one video track of a file of `size_bytes`, of which read(offset, length) gives bytes.
+def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
+    """Return the packets of one video track of a file that `read_layout` has read.
 
     Raises UntrustedTables where the tables are malformed or their meaning is not certain, TruncatedError where the
-    file ends before its boxes do.
+    file ends before its samples do.
     """
-    layout = _layout(read, size_bytes)
-    movie = read_movie(layout.moov)
+    movie = layout.movie
     if track_id not in movie.tracks:
         raise UntrustedTables(f"there is no track {track_id}, there are {sorted(movie.tracks)}")
     track = movie.tracks[track_id]
     if track.handler != VIDEO:
         raise UntrustedTables(f"track {track_id} is not video but {track.handler.decode('latin-1')!r}")
     entries = read_sample_entries(movie, track)
-    columns = _moov_samples(movie.data, track, size_bytes)
+    columns = _moov_samples(movie.data, track, layout.size_bytes)
     _check_durations(columns)
     shift = decode_shift(movie.data, track)
     if len(columns.time) and track.edits:
@@ -144,8 +138,11 @@ def read_sample_table(read: Read, size_bytes: int, track_id: int) -> SampleTable
     return _sample_table(columns, track, entries, shift, stated)
 
 
-def _layout(read: Read, size_bytes: int) -> _Layout:
-    """Walk the top level of the file."""
+def read_layout(read: Read, size_bytes: int) -> Layout:
+    """Walk the top level of a file of `size_bytes`, of which read(offset, length) gives bytes, and its moov box.
+
+    Raises UntrustedTables where they are malformed, TruncatedError where the file ends before its boxes do.
+    """
 
     def exactly(offset: int, length: int) -> bytes:
         data = read(offset, length)
@@ -178,7 +175,7 @@ def _layout(read: Read, size_bytes: int) -> _Layout:
         raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")
     if moov is None:
         raise UntrustedTables("the file has no moov box")
-    return _Layout(moov=moov, moofs=moofs, media=media, has_sidx=has_sidx, size_bytes=size_bytes)
+    return Layout(movie=read_movie(moov), moofs=moofs, media=media, has_sidx=has_sidx, size_bytes=size_bytes)
 
 
 def _moov_samples(data: bytes, track: Track, size_bytes: int) -> _Columns:
@@ -201,7 +198,7 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> _Columns:
     )
 
 
-def _with_fragments(columns: _Columns, layout: _Layout, movie: Movie, track: Track, shift: int) -> tuple[_Columns, int]:
+def _with_fragments(columns: _Columns, layout: Layout, movie: Movie, track: Track, shift: int) -> tuple[_Columns, int]:
     """Return the columns with the samples of all fragments after those of the moov, and the shift of timestamps."""
     listed = len(columns.time)
     stts = entry_table(movie.data, track.tables[b"stts"], 2, "stts") if b"stts" in track.tables else np.zeros((0, 2))
@@ -238,7 +235,7 @@ def _with_fragments(columns: _Columns, layout: _Layout, movie: Movie, track: Tra
     ), shift
 
 
-def _check_media(columns: _Columns, layout: _Layout) -> None:
+def _check_media(columns: _Columns, layout: Layout) -> None:
     """Raise unless the samples lie in the file, and those of a fragmented one inside its mdat boxes."""
     if not len(columns.offset):
         return

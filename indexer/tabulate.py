@@ -8,11 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.intra import INTRA
-from framedex.indexer.bitstream.pictures import CLOSED_START, BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.pictures import (
+    CLOSED_START,
+    NO_START,
+    BitstreamError,
+    Pictures,
+    only,
+    pictures_of,
+)
 from framedex.indexer.boxes import TruncatedError
 from framedex.indexer.demux import Demuxed
 from framedex.indexer.look import SCANNERS, Read, look, scan
-from framedex.indexer.sampletables import SampleTable, UntrustedTables, read_sample_table
+from framedex.indexer.sampletables import Layout, SampleTable, UntrustedTables, read_sample_table
 from framedex.indexer.timeline import (
     CLOSED,
     HIDDEN,
@@ -25,10 +32,11 @@ from framedex.indexer.timeline import (
     presentation_order,
 )
 
-MOST_LOOKED_AT = 300  # packets of the first GOP, which is looked at whole
+MOST_LOOKED_AT = 48  # packets of the first GOP: all reorderings that one shows
 # Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
 LEAST_MEAN_BYTES = 20_000
-SUSPECTS = 16  # the largest samples that are no sync samples: were one a start point, sync samples would be incomplete
+READ_WHOLE, READ_WHOLE_OF = 2, 32  # so many of the first packets are read whole, the smallest ones
+SUSPECTS = 16  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +51,14 @@ class Tabulated:
 
 
 def tabulate(
-    read: Read, size_bytes: int, track_id: int, *, codec: str, configuration: bytes, reorder_depth: int
+    read: Read, layout: Layout, track_id: int, *, codec: str, configuration: bytes, reorder_depth: int
 ) -> Tabulated:
-    """Return a track's packets from the sample tables of an MP4, MOV or 3GP file.
+    """Return a track's packets from the sample tables of an MP4, MOV or 3GP file, whose boxes `layout` holds.
 
     Raises UntrustedTables where the tables may not say what a demuxer and the bitstream say; then packets must be read.
     """
     try:
-        table = read_sample_table(read, size_bytes, track_id)
+        table = read_sample_table(layout, track_id)
         demuxed = _demuxed(table)
         if codec in INTRA:
             return _intra(table, demuxed)
@@ -105,10 +113,7 @@ def _predicted(
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is no sync sample")
-    _check_whole_packets(read, offset[:2], size[:2], codec, configuration)
-    pictures = scan(read, codec, configuration, offset[sync], size[sync])
-    if not pictures.start.all():
-        raise UntrustedTables(f"sync sample {int(sync[np.argmin(pictures.start)])} is no start point")
+    pictures = _scan_some(read, demuxed, sync, codec, configuration)
     if pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading:
         raise UntrustedTables("the stream does what only reading every packet tells")
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
@@ -127,10 +132,9 @@ def _predicted(
             at_first_start=first == 0,
         )
         is_read[part] = True
-    listed = np.flatnonzero(flags & START)
+    listed = np.flatnonzero(flags & START)  # looking may have found others
     if not np.array_equal(listed, sync):
         raise UntrustedTables("a sample that is no sync sample is a start point")
-    _check_suspects(read, demuxed, sync, codec, configuration)
     _check_order(demuxed.pts, flags)
     if codec == "h264" or codec == "hevc":
         check_ranks(np.argsort(presentation_order(demuxed.pts, flags & ~HIDDEN)), reorder_depth)
@@ -154,26 +158,25 @@ def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple
     return stretches
 
 
-def _check_whole_packets(
-    read: Read, offset: NDArray[np.int64], size: NDArray[np.int64], codec: str, configuration: bytes
-) -> None:
-    """Read the first packets whole: some cameras wrap several units in one length, which headers alone do not show."""
-    scanner = SCANNERS[codec](configuration)
-    for at, length in zip(offset.tolist(), size.tolist(), strict=True):
-        scanner.feed(read(at, length))
-    if scanner.finish().inner_start_codes:
-        raise UntrustedTables("units hold start codes")
+def _scan_some(read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes) -> Pictures:
+    """Return the facts of the sync samples, [starts]. Raises UntrustedTables where others are start points, too.
 
-
-def _check_suspects(read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes) -> None:
-    """Raise where one of the largest other samples is a start point. Intra pictures are the largest ones."""
+    Some packets are read whole, because some cameras wrap several units in one length, which headers alone do not show.
+    """
     assert demuxed.offset is not None  # tables always say where samples lie
     others = np.ones(len(demuxed.size), np.bool_)
     others[sync] = False
     candidates = np.flatnonzero(others)
-    largest = np.sort(candidates[np.argsort(demuxed.size[candidates], kind="stable")[-SUSPECTS:]])
-    if len(largest) and scan(read, codec, configuration, demuxed.offset[largest], demuxed.size[largest]).start.any():
-        raise UntrustedTables("a sample that is no sync sample is a start point")
+    suspects = candidates[np.argsort(demuxed.size[candidates], kind="stable")[-SUSPECTS:]]
+    whole = np.argsort(demuxed.size[:READ_WHOLE_OF], kind="stable")[:READ_WHOLE]
+    chosen = np.sort(np.concatenate([sync, suspects, np.setdiff1d(whole, np.union1d(sync, suspects))]))
+    pictures = scan(read, codec, configuration, demuxed.offset[chosen], demuxed.size[chosen], np.isin(chosen, whole))
+    started = chosen[pictures.start != NO_START]
+    if not np.array_equal(started, sync):
+        wrong = np.setxor1d(started, sync)[0]
+        said = "a" if wrong in sync else "no"
+        raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
+    return only(pictures, pictures.start != NO_START)
 
 
 def _check_order(pts: NDArray[np.int64], flags: Flags) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.bitstream.pictures import BitstreamError
 from framedex.indexer.index import Packets
 from framedex.indexer.look import look
 from framedex.indexer.timeline import LEADING, START
@@ -64,7 +63,7 @@ class Headers:
                 packets.pts[part],
                 at_first_start=at_first_start,
             )
-        except BitstreamError as error:
+        except ValueError as error:
             raise PolicyError(
                 f"the pictures contradict the sample tables: {error}",
                 where=self._path,

@@ -14,6 +14,7 @@ from framedex.indexer.boxes import UntrustedTables
 from framedex.indexer.build import IndexOptions, build_index
 from framedex.indexer.index import Index
 from framedex.indexer.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.sampletables import read_layout
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import DAMAGED, START, presentation_order
 from framedex.sharder.build import Medium
@@ -25,7 +26,7 @@ TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]
 UNTRUSTED = {
     "h264_all_intra.mp4": "nothing says which samples are sync samples",
     "h264_single.mp4": "nothing says which samples are sync samples",
-    "h264_intra_refresh.mp4": "is no start point",
+    "h264_intra_refresh.mp4": "is a sync sample, and its picture says otherwise",
 }
 
 
@@ -167,7 +168,8 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
         with av.open(str(tmp_path / name)) as container:
             stream = container.streams.video[0]
             configuration, depth = stream.codec_context.extradata or b"", stream.codec_context.reorder_depth
-        tabulate(counted, sizes[name], 1, codec="h264", configuration=configuration, reorder_depth=depth)
+        layout = read_layout(counted, sizes[name])
+        tabulate(counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth)
         os.close(descriptor)
         read[name] = count
     assert sizes["high.mp4"] > 20 * sizes["low.mp4"]
@@ -177,10 +179,14 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
 
 def test_samples_that_share_a_timestamp_are_not_trusted(medium: Callable[[str], Path], corpus: Path) -> None:
     content = (corpus / "dup_pts.mp4").read_bytes()
+
+    def read(offset: int, length: int) -> bytes:
+        return content[offset : offset + length]
+
     with pytest.raises(UntrustedTables):
         tabulate(
-            lambda offset, length: content[offset : offset + length],
-            len(content),
+            read,
+            read_layout(read, len(content)),
             1,
             codec="h264",
             configuration=b"",

@@ -12,7 +12,18 @@ ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("indexer", "sharder", "loader")
 # What a stage may import of the stages before it: their contracts, and what those name.
 CONTRACTS = {
-    "indexer": {"schema", "index", "parts", "timeline", "discover", "engines", "fingerprint", "opening", "planes"},
+    "indexer": {
+        "schema",
+        "index",
+        "parts",
+        "timeline",
+        "discover",
+        "engines",
+        "fingerprint",
+        "opening",
+        "planes",
+        "look",
+    },
     "sharder": {"schema", "recipe", "mp4"},
 }
 HOMES = {

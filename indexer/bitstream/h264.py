@@ -74,7 +74,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         if bits.flag():
             for index in range(8 if chroma != 3 else 12):
                 if bits.flag():
-                    _skip_scaling_list(bits, 16 if index < 6 else 64)
+                    skip_scaling_list(bits, 16 if index < 6 else 64)
     frame_num_bits = bits.ue() + 4
     count_type, count_bits = bits.ue(), 0
     deltas_follow, non_ref_offset, ref_frame_offsets = False, 0, []
@@ -112,7 +112,8 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     )
 
 
-def _skip_scaling_list(bits: BitReader, size: int) -> None:
+def skip_scaling_list(bits: BitReader, size: int) -> None:
+    """Skip scaling_list() (7.3.2.1.1.1) of `size` coefficients."""
     last = following = 8
     for _ in range(size):
         if following:

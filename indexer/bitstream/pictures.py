@@ -70,6 +70,13 @@ def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
     return Pictures(start=start, **(plain | columns))
 
 
+def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
+    """Return the facts of some of the packets. chosen: bool [n]."""
+    columns: dict[str, Any] = {name: getattr(pictures, name) for name in Pictures.__slots__}
+    columns |= {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
+    return Pictures(**columns)
+
+
 class Scanner(Protocol):
     """Collects what it needs of every packet, then answers for all of them at once."""
 
