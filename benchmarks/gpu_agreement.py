@@ -90,7 +90,10 @@ def compare(clips: ClipDataset, number: int, found: Any, limit: float) -> dict[s
     }
     if isinstance(found, Exception):
         return row | {"right": False, "error": str(found)[-400:]}
-    truth = clips[number]["frames"].astype(np.int16)
+    try:
+        truth = clips[number]["frames"].astype(np.int16)
+    except FramedexError as error:
+        return row | {"right": None, "error": f"the CPU refuses it: {error}"[:400]}
     if truth.shape != found.shape:
         return row | {"right": False, "error": f"shape {found.shape}, not {truth.shape}"}
     found = found.astype(np.int16)
@@ -122,9 +125,10 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     psnr = {uri: [row["psnr"] for row in rows if row["uri"] == uri and "psnr" in row] for uri in media}
     return {
         "on_gpu": len(rows),
-        "right_on_gpu": sum(row["right"] for row in rows),
+        "right_on_gpu": sum(row["right"] is True for row in rows),
         "several_runs_on_gpu": sum(row["runs"] > 1 for row in rows),
-        "wrong": [row for row in rows if not row["right"]],
+        "wrong": [row for row in rows if row["right"] is False],
+        "refused_on_cpu": [row for row in rows if row["right"] is None],
         "median_psnr": float(np.median([row["psnr"] for row in rows if "psnr" in row] or [0])),
         "psnr_by_medium": {uri: round(float(np.median(values)), 2) for uri, values in psnr.items() if values},
     }
@@ -135,7 +139,7 @@ def by_medium(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         uri: {
             "clips": sum(row["uri"] == uri for row in rows),
-            "right": sum(row["right"] for row in rows if row["uri"] == uri),
+            "right": sum(row["right"] is True for row in rows if row["uri"] == uri),
             "obstacle": next((row["obstacle"] for row in rows if row["uri"] == uri and row["obstacle"]), None),
         }
         for uri in sorted({row["uri"] for row in rows})
