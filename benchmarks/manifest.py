@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,8 +49,27 @@ def synthetic_packets(count: int, seed: int = 0) -> Packets:
     size = rng.integers(200, 6000, count)
     gap = rng.integers(0, 2, count) * 400  # audio in between
     return Packets(
-        pts=pts * 512, offset=np.cumsum(size + gap) - size, size=size.astype(np.int64), flags=flags.astype(np.uint8)
+        pts=pts * 512,
+        offset=np.cumsum(size + gap) - size,
+        size=size.astype(np.int64),
+        flags=flags.astype(np.int32),
+        read=np.ones(count, np.bool_),
+        state=np.zeros(count, np.int32),
     )
+
+
+def synthetic_video(media_id: str, packets: Packets) -> dict[str, Any]:
+    """Return the row of `videos` that goes with synthetic packets."""
+    summary = summarise(packets.pts, packets.flags, last_duration=512, time_base_seconds=1 / 30720)
+    return asdict(summary) | {
+        "media_id": media_id, "uri": f"{media_id}.mp4", "stream_index": 0, "status": OK, "probed_by": "synthetic",
+        "size_bytes": 1 << 30, "mtime_ns": 0, "fingerprint": "0" * 32, "container": "mp4", "depth": "packets", "codec": "h264",
+        "profile": "High", "pixel_format": "yuv420p", "width": 1280, "height": 720, "rotation_degrees": 0, "color_matrix": 1,
+        "color_primaries": 1, "color_transfer": 1, "time_base_num": 1, "time_base_den": 30720, "pts_source": "container",
+        "extradata": b"\1" * 45, "states": [b""], "reorder_depth": 2, "inband_parameter_sets": False,
+        "inner_start_codes": False, "varying_shape": False, "chroma_format": 1, "max_ref_frames": 4, "field_coded": False,
+        "packet_count": len(packets.size), "byte_addressable": True,
+    }  # fmt: skip
 
 
 def time_planning(frames: int, clips: int) -> dict[str, float]:
@@ -87,16 +108,7 @@ class SyntheticIndex(Index):
         write_json_aside(folder / HEADER, {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos"})
         super().__init__(folder)
         self._shared = synthetic_packets(frames)
-        summary = summarise(self._shared.pts, self._shared.flags, last_duration=512, time_base_seconds=1 / 30720)
-        facts = {
-            "stream_index": 0, "status": OK, "probed_by": "synthetic", "size_bytes": 1 << 30, "mtime_ns": 0, "fingerprint": "0" * 32,
-            "container": "mp4", "codec": "h264", "profile": "High", "pixel_format": "yuv420p", "width": 1280, "height": 720,
-            "rotation_degrees": 0, "color_matrix": 1, "color_primaries": 1, "color_transfer": 1, "time_base_num": 1,
-            "time_base_den": 30720, "start_pts": summary.start_pts, "duration_pts": summary.duration_pts, "extradata": b"\1" * 45,
-            "preamble": b"", "reorder_depth": 2, "inband_parameter_sets": False, "inner_start_codes": False, "chroma_format": 1,
-            "max_ref_frames": 4, "field_coded": False, "frame_count": summary.frame_count,
-        }  # fmt: skip
-        rows = [facts | {"media_id": f"{number:016x}", "uri": f"{number:06d}.mp4"} for number in range(videos)]
+        rows = [synthetic_video(f"{number:016x}", self._shared) for number in range(videos)]
         self.videos = self.videos.from_pylist(rows, schema=self.videos.schema)
 
     def packets(self, media_id: str) -> Packets:

@@ -12,20 +12,27 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import atheris
 
 with atheris.instrument_imports(include=["framedex"]):
     from framedex.errors import PolicyError, SourceError
-    from framedex.indexer import containers, discover
-    from framedex.indexer.bitstream import h264, hevc, nal
+    from framedex.indexer import discover, endings, look, plain_mp4
+    from framedex.indexer.bitstream import h264, h264_sequence, hevc, nal
+    from framedex.indexer.bitstream.intra import CfhdScanner, IntraScanner
     from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+    from framedex.indexer.bitstream.registry import SCANNERS
+    from framedex.indexer.bitstream.sequential import SequentialScanner
+    from framedex.indexer.boxes import TruncatedError, UntrustedTables
+    from framedex.indexer.sampletables import read_layout, read_sample_table
     from framedex.sharder import policies, requests
 
 Parser = Callable[[bytes], object]
@@ -90,15 +97,37 @@ def bytes_parser(parse: Parser, *declared: type[Exception]) -> Target:
     return Target(parse=parse, declared=declared)
 
 
+def ending_parser(parse: Callable[[BinaryIO, int], str | None]) -> Parser:
+    """Return a parser of bytes from one of a file."""
+    return lambda data: parse(io.BytesIO(data), len(data))
+
+
+def read_tables(data: bytes) -> None:
+    """Read all that sample tables say of every track; refused tracks do not hide others."""
+    layout = read_layout(lambda offset, length: data[offset : offset + length], len(data))
+    plain_mp4.describe_plain(layout.movie)
+    for track_id in layout.movie.tracks:
+        with contextlib.suppress(UntrustedTables, TruncatedError):
+            read_sample_table(layout, track_id)
+
+
+def condense_h264(data: bytes) -> bytes:
+    """Read the headers of one packet."""
+    return look.condense(
+        lambda offset, length: data[offset : offset + length], 0, len(data), 1 + data[0] % 4, look.IS_SLICE["h264"]
+    )
+
+
 # A new parser is a new line at the end: the order gives inputs that are kept their meaning.
 TARGETS: dict[str, Target] = {
-    "mp4_whole": file_parser("a.mp4", lambda path: containers.check_whole(str(path), "mp4"), containers.TruncatedError),
-    "mp4_edits": file_parser("a.mp4", lambda path: containers.media_edits(str(path)), containers.TruncatedError),
-    "matroska_whole": file_parser(
-        "a.mkv", lambda path: containers.check_whole(str(path), "matroska"), containers.TruncatedError
-    ),
-    "h264_scanner": scanner(h264.H264Scanner),
-    "hevc_scanner": scanner(hevc.HevcScanner),
+    "sample_tables": bytes_parser(read_tables, UntrustedTables, TruncatedError),
+    **{f"{name}_ending": bytes_parser(ending_parser(parse)) for name, parse in endings.ENDINGS.items()},
+    **{f"{codec}_scanner": scanner(make) for codec, make in SCANNERS.items()},
+    "cfhd_scanner": scanner(CfhdScanner),
+    "intra_scanner": scanner(IntraScanner),
+    "sequential_scanner": scanner(SequentialScanner),
+    "h264_headers": bytes_parser(lambda data: condense_h264(data), BitstreamError),
+    "h264_sequence": bytes_parser(h264_sequence.parse_sequence, ValueError),
     "h264_configuration": bytes_parser(h264.parse_configuration, ValueError),
     "hevc_configuration": bytes_parser(hevc.parse_configuration, ValueError),
     "h264_sps": bytes_parser(h264.parse_sps, ValueError),

@@ -14,7 +14,7 @@ from pathlib import Path
 import av
 import av.error
 
-from framedex.indexer import containers
+from framedex.indexer import endings
 from framedex.indexer.bitstream import h264, hevc, nal
 from framedex.indexer.demuxers import OPEN_OPTIONS
 from fuzz.fuzz_parsers import TARGETS, join_chunks
@@ -44,14 +44,17 @@ def seeds(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield (target, input) pairs of one medium."""
     content = path.read_bytes()
     if path.suffix in (".mkv", ".webm"):
-        yield "matroska_whole", content[:HEADER_BYTES]
+        yield "matroska_ending", content[:HEADER_BYTES]
     if content[4:8] == b"ftyp":
         header = without_media(path)
-        yield "mp4_whole", header
-        yield "mp4_edits", header
+        yield "mp4_ending", header
+        yield "sample_tables", header
+    for suffix, container in ((".avi", "avi"), (".flv", "flv"), (".ts", "mpegts")):
+        if path.suffix == suffix:
+            yield f"{container}_ending", content[:HEADER_BYTES]
     with av.open(f"file:{path}", options=OPEN_OPTIONS, metadata_errors="replace") as container:
         stream = next(iter(container.streams.video), None)
-        codec = stream.codec_context.name if stream else None
+        codec = stream.codec_context.codec.canonical_name if stream else None
         if stream is None or f"{codec}_scanner" not in TARGETS:
             return
         record = stream.codec_context.extradata or b""
@@ -69,6 +72,9 @@ def seeds(path: Path) -> Iterator[tuple[str, bytes]]:
         yield f"{codec}_configuration", record
         yield "annex_b", b"\0\0\1".join(sets)
         yield "length_prefixed", bytes([length_size - 1]) + nal.join_length_prefixed(sets, length_size)
+        if codec == "h264":
+            yield from (("h264_sequence", unit) for unit in sets)
+            yield from (("h264_headers", packet[:UNIT_BYTES]) for packet in packets)
         names = {"h264": ("sps", "pps", "sei"), "hevc": ("vps", "sps", "pps")}[codec]
         for unit in [*sets, *(part for parts in units for part in parts[:1])]:
             yield from ((f"{codec}_{name}", unit) for name in names)
@@ -83,7 +89,7 @@ def cut_units(packet: bytes, length_size: int) -> list[bytes]:
 def without_media(path: Path) -> bytes:
     """Return an ISO BMFF file's boxes without the mdat ones."""
     with open(path, "rb") as file:
-        boxes = [box for box in containers.iter_boxes(file, 0, path.stat().st_size) if box.kind != b"mdat"]
+        boxes = [box for box in endings.file_boxes(file, 0, path.stat().st_size) if box.kind != b"mdat"]
         file.seek(0)
         content = file.read()
     return b"".join(

@@ -19,7 +19,7 @@ from framedex.errors import MediaError, OutputError, SourceError
 from framedex.indexer.discover import Listed, default_root, discover, media_id, readable_name, relative_uri
 from framedex.indexer.engines import GIBIBYTE, Outcome, run_local
 from framedex.indexer.fingerprint import is_same_file
-from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index
+from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index, gaps_of
 from framedex.indexer.parts import (
     ASIDE,
     UNSTORABLE,
@@ -310,7 +310,8 @@ class PartPairs:
     def add(self, video: Row, frames: Row) -> None:
         """Take one medium; write a pair of parts when enough has gathered."""
         self._videos.append(video)
-        self._frames.append(frames)
+        offset = frames.get("offset")
+        self._frames.append(frames | {"gap": None if offset is None else gaps_of(offset, frames["size"])})
         self._packets += len(frames["size"])
         waited = time.monotonic() - self._since
         if self._packets >= FLUSH_PACKETS or len(self._videos) >= FLUSH_MEDIA or waited >= FLUSH_SECONDS:

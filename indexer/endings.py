@@ -1,12 +1,70 @@
-"""How a file should end, for containers whose structure says it: is something cut off? Reads a few hundred bytes."""
+"""How a file should end, for containers whose structure says it: is something cut off? Reads headers alone."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import BinaryIO
+
+from framedex.indexer import boxes
+from framedex.indexer.boxes import Box, TruncatedError
 
 TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)  # ISO/IEC 13818-1; M2TS has 4 bytes before, DVB-ASI 16 behind
 FLV_TAG_HEADER = 11  # bytes; Adobe FLV 10.1 E.4.1
+
+
+MOST_BOXES = 1_000_000  # two for each fragment
+SEGMENT_ID = 0x18538067
+
+
+def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
+    """Yield the ISO BMFF boxes between two offsets. Raises TruncatedError where one does not fit."""
+
+    def read(offset: int, length: int) -> bytes:
+        file.seek(offset)
+        data = file.read(length)
+        if len(data) < length:
+            raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
+        return data
+
+    return boxes.iter_boxes(read, start, end, limit=MOST_BOXES)
+
+
+def mp4_ending(file: BinaryIO, size: int) -> str | None:
+    """Return which box claims bytes past the end, or None."""
+    try:
+        for _ in file_boxes(file, 0, size):
+            pass
+    except TruncatedError as error:
+        return str(error)
+    return None
+
+
+def matroska_ending(file: BinaryIO, size: int) -> str | None:
+    """Compare the Segment element (RFC 9559 5.1) with the file; an unknown size (live recording) is accepted."""
+    at = 0
+    for _ in range(16):
+        file.seek(at)
+        head = file.read(16)
+        id_length = _vint_length(head[:1])
+        size_length = _vint_length(head[id_length : id_length + 1])
+        if not id_length or not size_length:
+            return None
+        identifier = int.from_bytes(head[:id_length], "big")
+        mask = (1 << 7 * size_length) - 1
+        claimed = int.from_bytes(head[id_length : id_length + size_length], "big") & mask
+        payload = at + id_length + size_length
+        if identifier == SEGMENT_ID:
+            if claimed != mask and payload + claimed > size:
+                return f"the Segment claims {payload + claimed} bytes, the file has {size}"
+            return None
+        at = payload + claimed
+    return None
+
+
+def _vint_length(first: bytes) -> int:
+    """Return the length in bytes of the EBML number that starts with `first` (RFC 8794 4), 0 if it is none."""
+    return 9 - first[0].bit_length() if first and first[0] else 0
 
 
 def avi_ending(file: BinaryIO, size: int) -> str | None:
@@ -42,4 +100,10 @@ def transport_stream_ending(file: BinaryIO, size: int) -> str | None:
     return None
 
 
-ENDINGS = {"avi": avi_ending, "flv": flv_ending, "mpegts": transport_stream_ending}
+ENDINGS = {
+    "mp4": mp4_ending,
+    "matroska": matroska_ending,
+    "avi": avi_ending,
+    "flv": flv_ending,
+    "mpegts": transport_stream_ending,
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,17 +59,24 @@ class Index:
             self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index"
         )
         self.root: str = header["root"]
-        numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
-        parts = [pq.read_table(part_path(self.path / VIDEOS_FOLDER, number)) for number in numbers]
-        self._part = np.repeat(numbers, [len(part) for part in parts]).astype(np.int64)
-        self._row = np.concatenate([np.arange(len(part)) for part in parts] or [np.zeros(0, np.int64)])
-        table = (
-            pa.concat_tables([part.replace_schema_metadata(None) for part in parts]) if parts else VIDEOS.empty_table()
-        )
-        last = {media_id: number for number, media_id in enumerate(table["media_id"].to_pylist())}
+        self._parts = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
+        identities = [self._videos_part(number).read(["media_id"])["media_id"].to_pylist() for number in self._parts]
+        self._part = np.repeat(self._parts, [len(part) for part in identities]).astype(np.int64)
+        self._row = np.concatenate([np.arange(len(part)) for part in identities] or [np.zeros(0, np.int64)])
+        last = {media_id: number for number, media_id in enumerate(itertools.chain(*identities))}
         self._numbers = np.array(sorted(last.values()), np.int64)
-        self.videos: pa.Table = table.take(self._numbers)
-        self._row_of = {media_id: number for number, media_id in enumerate(self.videos["media_id"].to_pylist())}
+        self._row_of = {
+            media_id: row for row, (media_id, _) in enumerate(sorted(last.items(), key=lambda item: item[1]))
+        }
+
+    def _videos_part(self, number: int) -> pq.ParquetFile:
+        return pq.ParquetFile(part_path(self.path / VIDEOS_FOLDER, number))
+
+    @functools.cached_property
+    def videos(self) -> pa.Table:
+        """A row a medium: the columns of `schema.VIDEOS`."""
+        parts = [self._videos_part(number).read().replace_schema_metadata(None) for number in self._parts]
+        return (pa.concat_tables(parts) if parts else VIDEOS.empty_table()).take(self._numbers)
 
     @functools.cached_property
     def listing(self) -> pa.Table:
@@ -98,17 +106,30 @@ class Index:
 
 def _packets(record: pa.Table) -> Packets:
     """Return the one row of `record` as columns."""
-    values = {name: record[name].combine_chunks().flatten() for name in ("pts", "offset", "size", "flags")}
+    values = {name: record[name].combine_chunks().flatten() for name in ("pts", "gap", "size", "flags")}
+    size = values["size"].to_numpy().astype(np.int64)
     flags = values["flags"].fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
     state = np.zeros(len(flags), np.int32)
     if record["start_state"][0].is_valid:
         state[np.flatnonzero(flags & START)] = record["start_state"].combine_chunks().flatten().to_numpy()
     return Packets(
         pts=pc.fill_null(values["pts"], NO_PTS).to_numpy(zero_copy_only=False),
-        offset=values["offset"].to_numpy() if record["offset"][0].is_valid else None,
-        size=values["size"].to_numpy().astype(np.int64),
+        offset=offsets_of(values["gap"].to_numpy(), size) if record["gap"][0].is_valid else None,
+        size=size,
         flags=flags,
         read=values["flags"].is_valid().to_numpy(zero_copy_only=False),
         state=state,
         md5=record["md5"][0].as_py(),
     )
+
+
+def gaps_of(offset: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the `frames.gap` column, int64 [packets]; smaller numbers than offsets, and mostly zeros."""
+    ends = offset + size
+    return offset - np.append(np.int64(0), ends[:-1])
+
+
+def offsets_of(gap: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where packets begin, int64 [packets]."""
+    ends: NDArray[np.int64] = np.cumsum(gap + size)
+    return ends - size

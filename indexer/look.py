@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
-from framedex.indexer.timeline import HIDDEN, SKIPPED, START, Flags, packet_flags
+from framedex.indexer.timeline import DAMAGED, HIDDEN, SKIPPED, START, Flags, packet_flags
 
 Read = Callable[[int, int], bytes]  # (offset, length) → bytes
 NalScanners = type[H264Scanner] | type[HevcScanner]
@@ -39,6 +39,10 @@ def condense(read: Read, offset: int, size: int, length_size: int, is_slice: Cal
         if at + length_size + length > end or len(head) <= length_size:
             return window  # its lengths do not tile it: the scanner says that it is damaged
         unit = head[length_size : length_size + length]
+        if not unit:
+            parts.append(head[:length_size])
+            at += length_size
+            continue
         if len(unit) < length and not is_slice(unit[0]):
             if length > MOST_UNIT_BYTES:
                 raise BitstreamError("large_unit", f"a unit of {length} bytes is no slice")
@@ -107,6 +111,8 @@ def look(
     if not at_first_start:  # a decoder that started here would drop them; one that runs on does not
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
         flags[first_leading] &= ~SKIPPED
+        # What damage keeps from being output has a number all the same: the tables gave it one.
+        flags[(flags & DAMAGED) != 0] &= ~SKIPPED
         if ((flags & SKIPPED) != 0).any():
             raise BitstreamError("output_order", "a picture in the middle of the stream is not output")
     if not flags[0] & START:

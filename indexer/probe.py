@@ -23,7 +23,6 @@ from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
-from framedex.indexer.containers import check_whole
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.endings import ENDINGS
@@ -139,7 +138,7 @@ def problem_columns(error: MediaError) -> Row:
 
 def no_frames() -> Row:
     """Return the `frames` columns of a medium that is not usable."""
-    return {"pts": [], "offset": [], "size": [], "flags": []}
+    return {"pts": [], "offset": None, "size": [], "flags": []}
 
 
 @contextmanager
@@ -359,15 +358,10 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
 
 def _truncation(path: str, container: str) -> str | None:
     """Return what is cut off at the file's end, or None."""
-    if container in CONTAINERS.values():
-        try:
-            check_whole(path, container)
-        except TruncatedError as error:
-            return str(error)
-    elif container in ENDINGS:
-        with open(path, "rb") as file:
-            return ENDINGS[container](file, os.fstat(file.fileno()).st_size)
-    return None
+    if container not in ENDINGS:
+        return None
+    with open(path, "rb") as file:
+        return ENDINGS[container](file, os.fstat(file.fileno()).st_size)
 
 
 def _check(video: Row, flags: Flags, pictures: Pictures) -> None:

@@ -95,7 +95,7 @@ FRAMES = pa.schema(
     [
         required("media_id", pa.string(), "As in `videos`; row n of a frames part belongs to row n of the videos part."),
         required("pts", list_of(pa.int64(), nullable=True), "Presentation timestamp of each packet, in decode order; null on packets that present nothing.", unit="time base"),
-        column("offset", list_of(pa.int64()), "Where each packet's bytes begin in the file; null where they are not one range each.", unit="bytes"),
+        column("gap", list_of(pa.int64()), "How far behind the end of the packet before (the first: behind the beginning of the file) each packet's bytes begin; null where packets are not one range of the file each. Offset n is the sum of gaps 0 … n and sizes 0 … n - 1.", unit="bytes"),
         required("size", list_of(pa.int32()), "How many bytes each packet has.", unit="bytes"),
         required(
             "flags",
@@ -120,5 +120,5 @@ LISTING = pa.schema(
     ]
 )
 
-DELTA_COLUMNS = ("pts", "offset", "size", "flags", "start_state")
+DELTA_COLUMNS = ("pts", "gap", "size", "flags", "start_state")
 FRAMES_PER_ROW_GROUP = 100_000

@@ -55,7 +55,8 @@ class Planner:
     def plan(self, frames: NDArray[np.int64]) -> Recipe:
         """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
 
-        Raises PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP.
+        Raises PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP, ValueError
+        where flags are needed that were not read.
         """
         real = frames != PAD
         if not real.any():
@@ -128,6 +129,8 @@ class Planner:
         lengths = run_end - run_begin + 1
         run = np.repeat(np.arange(len(run_begin)), lengths)
         packets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + run_begin[run]
+        if not self._packets.read[packets].all():
+            raise ValueError("a plan over packets whose flags were not read")  # see Headers
         flags = self._packets.flags[packets]
         droppable = (flags & NON_REFERENCE) != 0
         if self._drop_leading:

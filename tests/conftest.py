@@ -73,6 +73,14 @@ def index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 
 @pytest.fixture(scope="session")
+def packets_index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """An index of every recipe's file for which every packet was read."""
+    out = tmp_path_factory.mktemp("packets_index") / "INDEX"
+    build_index(IndexOptions(sources=[str(all_media)], out=out, depth="packets", workers=2, follow_symlinks=True))
+    return Index(out)
+
+
+@pytest.fixture(scope="session")
 def corpus() -> Path:
     """The corpus of hazards; in CI its absence is a failure."""
     if not CORPUS.is_dir():

@@ -47,31 +47,31 @@ def _flags(index: Index, name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["h264_default.mp4", "hevc_closed.mp4", "hevc_radl.mp4", "h264_slices.mov"])
-def test_closed_gops_have_closed_starts_alone(index: Index, name: str) -> None:
-    flags = _flags(index, name)
+def test_closed_gops_have_closed_starts_alone(packets_index: Index, name: str) -> None:
+    flags = _flags(packets_index, name)
     assert np.count_nonzero(flags & CLOSED) >= 3
     assert not (flags & (OPEN | LEADING)).any()
 
 
 @pytest.mark.parametrize("name", ["h264_open_gop.mp4", "h264_open_gop.mkv", "hevc_open_gop.mp4", "hevc_open_gop.mkv"])
-def test_open_gops_have_open_starts_and_leading_pictures(index: Index, name: str) -> None:
-    flags = _flags(index, name)
+def test_open_gops_have_open_starts_and_leading_pictures(packets_index: Index, name: str) -> None:
+    flags = _flags(packets_index, name)
     assert flags[0] & START
     assert np.count_nonzero(flags & OPEN) >= 3
     assert np.count_nonzero(flags & LEADING) >= 3
 
 
-def test_intra_refresh_has_one_start(index: Index) -> None:
-    assert np.count_nonzero(_flags(index, "h264_intra_refresh.mp4") & START) == 1
+def test_intra_refresh_has_one_start(packets_index: Index) -> None:
+    assert np.count_nonzero(_flags(packets_index, "h264_intra_refresh.mp4") & START) == 1
 
 
-def test_b_pyramid_marks_some_but_not_all_b_pictures_as_non_reference(index: Index) -> None:
-    share = np.mean((_flags(index, "h264_b_pyramid.mkv") & NON_REFERENCE) != 0)
+def test_b_pyramid_marks_some_but_not_all_b_pictures_as_non_reference(packets_index: Index) -> None:
+    share = np.mean((_flags(packets_index, "h264_b_pyramid.mkv") & NON_REFERENCE) != 0)
     assert 0.3 < share < 0.7
 
 
-def test_every_picture_of_an_intra_stream_is_a_start(index: Index) -> None:
-    assert (_flags(index, "h264_all_intra.mp4") & START).all()
+def test_every_picture_of_an_intra_stream_is_a_start(packets_index: Index) -> None:
+    assert (_flags(packets_index, "h264_all_intra.mp4") & START).all()
 
 
 @pytest.mark.parametrize("scanner", [h264.H264Scanner, hevc.HevcScanner])

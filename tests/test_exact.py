@@ -13,6 +13,7 @@ from framedex.indexer.planes import picture_md5
 from framedex.loader.cpu import decode_pictures, decode_rgb
 from framedex.loader.manifest import Clip, Medium
 from framedex.loader.sources import SourceFiles
+from framedex.sharder.build import Medium as Planning
 from framedex.sharder.plan import Planner
 from framedex.sharder.schema import MEDIA
 from tests.conftest import Truth
@@ -26,12 +27,17 @@ class Reader:
         (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
         path = f"{index.root}/{name}"
         self.medium = Medium(path=path, source=path, **{key: row.get(key) for key in MEDIA.names})
-        self.planner = Planner(index.packets(row["media_id"]), drop_leading=row["codec"] == "hevc")
+        self.planning = Planning(index, row, keep_damaged=False)
         self.sources = SourceFiles()
+
+    @property
+    def planner(self) -> Planner:
+        return self.planning.planner
 
     def clip(self, frames: list[int]) -> Clip:
         numbers = np.array(frames, np.int64)
         pts = self.planner.pts[numbers]
+        self.planning.read_headers(numbers)
         return Clip(
             clip_id="test",
             medium=self.medium,
@@ -105,5 +111,5 @@ def test_rgb_frames_carry_the_barcode_of_their_number(name: str, reader: Callabl
 
 
 def test_planned_packets_leave_out_what_no_wanted_frame_needs(reader: Callable[[str], Reader]) -> None:
-    planner = reader("h264_b_pyramid.mkv").planner
+    planner = reader("h264_b_pyramid.mkv").planner  # Matroska: every packet was read
     assert len(planner.plan(np.array([20])).packet_size) < len(planner.plan(np.arange(21)).packet_size) - 5
