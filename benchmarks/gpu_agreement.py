@@ -88,12 +88,13 @@ def compare(clips: ClipDataset, number: int, found: Any, limit: float) -> dict[s
         "runs": len(clip.recipe.run_first),
         "obstacle": gpu_obstacle(clip),
     }
-    if isinstance(found, Exception):
-        return row | {"right": False, "error": str(found)[-400:]}
     try:
         truth = clips[number]["frames"].astype(np.int16)
     except FramedexError as error:
-        return row | {"right": None, "error": f"the CPU refuses it: {error}"[:400]}
+        nvdec = str(found)[-400:] if isinstance(found, Exception) else "returns pictures without an error"
+        return row | {"right": None, "error": f"the CPU refuses it: {error}"[:400], "nvdec": nvdec}
+    if isinstance(found, Exception):
+        return row | {"right": False, "error": str(found)[-400:]}
     if truth.shape != found.shape:
         return row | {"right": False, "error": f"shape {found.shape}, not {truth.shape}"}
     found = found.astype(np.int16)

@@ -4,13 +4,16 @@ Two MP4s are made in a scratch folder: many packets at a low bit rate, and many 
 
 - `fn.decoders.video`, given the whole file in memory, asked for its first and its last frame, with `build_index` on and
   off: seconds of one run of a pipeline that has run before. DALI does this anew for every sample.
-- `fn.readers.video` and `fn.experimental.readers.video`: seconds to build a pipeline, and until its first frame.
+- `fn.readers.video` and `fn.experimental.readers.video`: seconds to build a pipeline, and until the frame wanted is there:
+  the first one, or the last by a file list with frame numbers.
 - `probe_medium`, one process, by sample tables and by packets: once for a video, however many clips are taken.
 - a clip of the last frame through ClipLoader on NVDEC, its pipeline warm, the video indexed and sharded before.
 
-Files are in the page cache. Medians of `--repeat` turns, in which all take their turn. Prints JSON.
+`away` is the mean absolute difference of a last frame from framedex's, decoded on the CPU: conversions of one picture
+differ by a few, pictures of other frames by more. Files are in the page cache. Medians of `--repeat` turns, in which all
+take their turn; names in `--once` take part in the first turn alone. Prints JSON.
 
-usage: python -m benchmarks.gpu_index [--repeat 3] [--packets 180000] [--megabytes 1000] [--skip name,name]
+usage: python -m benchmarks.gpu_index [--repeat 3] [--packets 180000] [--megabytes 1000] [--once name,name]
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from typing import Any
 import av
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.utils.dlpack import from_dlpack
 
 from benchmarks.environment import environment
 from benchmarks.make_video import pictures, repeat
@@ -39,6 +44,7 @@ from framedex.indexer.probe import Depth, ProbeTask, probe_medium
 from framedex.sharder.build import build_from_requests
 from framedex.sharder.requests import Request
 
+Frames = NDArray[np.uint8]
 Timed = Callable[[], dict[str, float]]
 PERIOD = 3600  # pictures of the low-bit-rate video before it repeats
 HIGH_PERIOD = 120
@@ -81,7 +87,13 @@ def dali_decoder(build_index: bool) -> Any:
     return built
 
 
-def time_decoder(pipeline: Any, content: Any, frame: int) -> dict[str, float]:
+def away_from(output: Any, truth: Frames | None) -> dict[str, float]:
+    """Return the mean absolute difference of a pipeline's one frame from the one wanted, where that is known."""
+    (found,) = from_dlpack(output[0]).cpu().numpy().reshape(-1, *output.shape()[0][-3:])
+    return {} if truth is None else {"away": float(np.abs(found.astype(np.int16) - truth).mean())}
+
+
+def time_decoder(pipeline: Any, content: Any, frame: int, truth: Frames | None = None) -> dict[str, float]:
     """Return the seconds of one run for one frame."""
     started = time.perf_counter()
     pipeline.feed_input("movie", [content])
@@ -89,26 +101,36 @@ def time_decoder(pipeline: Any, content: Any, frame: int) -> dict[str, float]:
     (output,) = pipeline.run()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - started
-    assert output.shape()[0][0] == 1
-    return {"seconds": seconds}
+    return {"seconds": seconds} | away_from(output, truth)
 
 
-def time_reader(path: Path, experimental: bool) -> dict[str, float]:
-    """Return the seconds until a reader of one file is built, and until its first frame is there."""
+def time_reader(
+    path: Path, experimental: bool, frame: int | None = None, truth: Frames | None = None
+) -> dict[str, float]:
+    """Return the seconds until a reader of one file is built, and until a frame is there: the first, or one by number."""
     from nvidia.dali import fn, pipeline_def
+
+    how: dict[str, Any] = {"filenames": [str(path)]}
+    if frame is not None:
+        listing = path.with_suffix(".txt")
+        listing.write_text(f"{path} 0 {frame} {frame + 1}\n")
+        how = {"file_list": str(listing)}
+        how |= {"file_list_format": "frames", "file_list_include_end": False} if experimental else {}
+        how |= {} if experimental else {"file_list_frame_num": True}
 
     @pipeline_def(batch_size=1, num_threads=4, device_id=0, prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
     def pipeline() -> Any:
         reader = fn.experimental.readers.video if experimental else fn.readers.video
-        return reader(device="gpu", filenames=[str(path)], sequence_length=1, stride=1, prefetch_queue_depth=1)
+        read = reader(device="gpu", sequence_length=1, stride=1, prefetch_queue_depth=1, **how)
+        return read if frame is None else read[0]
 
     started = time.perf_counter()
     built = pipeline()
     built.build()
-    seconds = time.perf_counter() - started
-    built.run()
+    build = time.perf_counter() - started
+    (output,) = built.run()
     torch.cuda.synchronize()
-    return {"build": seconds, "seconds": time.perf_counter() - started}
+    return {"build": build, "seconds": time.perf_counter() - started} | away_from(output, truth)
 
 
 def time_probe(path: Path, depth: Depth) -> dict[str, float]:
@@ -135,17 +157,20 @@ def make_clip(path: Path, folder: Path) -> tuple[Path, int, dict[str, float]]:
     return folder / "DATASET", count, spent
 
 
-def time_clip(loader: ClipLoader) -> dict[str, float]:
+def time_clip(loader: ClipLoader, truth: Frames | None = None) -> dict[str, float]:
     """Return the seconds of one pass over a dataset of one clip."""
     started = time.perf_counter()
     (batch,) = list(loader)
     torch.cuda.synchronize()
-    assert batch["frames"].shape[:2] == (1, 1)
-    return {"seconds": time.perf_counter() - started}
+    seconds = time.perf_counter() - started
+    found = batch["frames"][0, 0].cpu().numpy().astype(np.int16)
+    return {"seconds": seconds} | ({} if truth is None else {"away": float(np.abs(found - truth).mean())})
 
 
-def contenders(path: Path, warm_up: Path, loader: ClipLoader, count: int) -> dict[str, Timed]:
+def contenders(path: Path, warm_up: Path, clips: ClipDataset, count: int) -> dict[str, Timed]:
     """Return what is timed on a video, all of it run once on the short one."""
+    loader = ClipLoader(clips, device="gpu")
+    last, truth = count - 1, clips[0]["frames"][0]
     content, short = np.fromfile(path, np.uint8), np.fromfile(warm_up, np.uint8)
     with_index, without = dali_decoder(True), dali_decoder(False)
     for pipeline in (with_index, without):
@@ -156,14 +181,16 @@ def contenders(path: Path, warm_up: Path, loader: ClipLoader, count: int) -> dic
     time_clip(loader)
     return {
         "dali_decoder_index_first_frame": lambda: time_decoder(with_index, content, 0),
-        "dali_decoder_index_last_frame": lambda: time_decoder(with_index, content, count - 1),
+        "dali_decoder_index_last_frame": lambda: time_decoder(with_index, content, last, truth),
         "dali_decoder_no_index_first_frame": lambda: time_decoder(without, content, 0),
-        "dali_decoder_no_index_last_frame": lambda: time_decoder(without, content, count - 1),
-        "dali_reader": lambda: time_reader(path, False),
-        "dali_experimental_reader": lambda: time_reader(path, True),
+        "dali_decoder_no_index_last_frame": lambda: time_decoder(without, content, last, truth),
+        "dali_reader_first_frame": lambda: time_reader(path, False),
+        "dali_reader_last_frame": lambda: time_reader(path, False, last, truth),
+        "dali_experimental_reader_first_frame": lambda: time_reader(path, True),
+        "dali_experimental_reader_last_frame": lambda: time_reader(path, True, last, truth),
         "framedex_probe_tables": lambda: time_probe(path, "tables"),
         "framedex_probe_packets": lambda: time_probe(path, "packets"),
-        "framedex_clip_last_frame": lambda: time_clip(loader),
+        "framedex_clip_last_frame": lambda: time_clip(loader, truth),
     }
 
 
@@ -171,12 +198,12 @@ def measure(path: Path, warm_up: Path, options: argparse.Namespace) -> dict[str,
     """Time everything on one video."""
     with tempfile.TemporaryDirectory() as scratch:
         dataset, count, spent = make_clip(path, Path(scratch))
-        ways = contenders(path, warm_up, ClipLoader(ClipDataset(dataset), device="gpu"), count)
+        ways = contenders(path, warm_up, ClipDataset(dataset), count)
         taken: dict[str, list[dict[str, float]]] = {}
         failed: dict[str, str] = {}
-        for _ in range(options.repeat):
+        for turn in range(options.repeat):
             for name, way in ways.items():
-                if name in options.skip or name in failed:
+                if (turn and name in options.once) or name in failed:
                     continue
                 try:
                     taken.setdefault(name, []).append(way())
@@ -188,11 +215,11 @@ def measure(path: Path, warm_up: Path, options: argparse.Namespace) -> dict[str,
         "bytes": path.stat().st_size,
         "packets": count,
         "median_seconds": {
-            name: {key: round(statistics.median(turn[key] for turn in turns), 4) for key in turns[0]}
+            name: {key: round(statistics.median(one[key] for one in turns), 4) for key in turns[0]}
             for name, turns in taken.items()
             if turns
         },
-        "all_seconds": {name: [round(turn["seconds"], 4) for turn in turns] for name, turns in taken.items()},
+        "all_seconds": {name: [round(one["seconds"], 4) for one in turns] for name, turns in taken.items()},
         "failed": failed,
         "framedex_command_seconds": spent,
     }
@@ -203,7 +230,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--packets", type=int, default=180_000)
     parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--skip", type=lambda text: text.split(","), default=[], help="names of what is not timed")
+    parser.add_argument("--once", type=lambda text: text.split(","), default=[], help="names of what is timed once")
     options = parser.parse_args()
     facts = environment("nvidia-dali-cuda120", "torch") | {"gpu": torch.cuda.get_device_name(0)}
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as scratch:
