@@ -136,12 +136,13 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def by_medium(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return, for a forced run, each medium's clips, how many were right, and why they are on the CPU otherwise."""
+    """Return, for a forced run, each medium's clips, how many were right, the first error, and what keeps it off NVDEC."""
     return {
         uri: {
             "clips": sum(row["uri"] == uri for row in rows),
             "right": sum(row["right"] is True for row in rows if row["uri"] == uri),
             "obstacle": next((row["obstacle"] for row in rows if row["uri"] == uri and row["obstacle"]), None),
+            "error": next((row["error"] for row in rows if row["uri"] == uri and "error" in row), None),
         }
         for uri in sorted({row["uri"] for row in rows})
     }
@@ -161,7 +162,8 @@ def measure(dataset: Path, options: argparse.Namespace) -> dict[str, Any]:
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     result = {"clips": len(numbers)} | summary(rows)
     if options.force:
-        return result | {"media": by_medium(rows)}
+        silent = [row for row in rows if row["right"] is False and "error" not in row]
+        return result | {"wrong": silent, "media": by_medium(rows)}
     return result | {"on_cpu_because": {why: count for why, count in blocked.items() if why is not None}}
 
 
