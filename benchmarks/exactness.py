@@ -144,9 +144,11 @@ def _run(
         key = (checked.uri, streams[checked.clip_id])
         lossy = rows[key]["damaged_gop_count"] or len(truth[key]) != rows[key]["frame_count"]
         by_pts = bool(lossy) and rows[key]["pts_source"] == "container"
-        expected: dict[Any, str] = dict(truth[key]) if by_pts else dict(enumerate(md5 for _, md5 in truth[key]))
+        expected: dict[Any, set[str]] = {}
+        for number, (pts, md5) in enumerate(truth[key]):
+            expected.setdefault(pts if by_pts else number, set()).add(md5)
         for frame, pts, md5 in zip(checked.frames, checked.pts, checked.md5, strict=True):
-            if md5 is not None and expected.get(pts if by_pts else frame) == md5:
+            if md5 is not None and md5 in expected.get(pts if by_pts else frame, ()):
                 done[key].add(frame)
             elif checked.verdict == "undecodable":
                 tried[key].undecodable += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -68,12 +67,20 @@ def _vint_length(first: bytes) -> int:
 
 
 def avi_ending(file: BinaryIO, size: int) -> str | None:
-    """Return what the first RIFF chunk misses, or None. Recorders that were stopped leave 0 there, which says nothing."""
-    head = file.read(8)
-    if len(head) < 8 or head[:4] != b"RIFF":
-        return None
-    claimed = 8 + struct.unpack("<I", head[4:])[0]
-    return f"the RIFF chunk ends at {claimed}, past the end at {size}" if claimed > size + 1 else None
+    """Return what the list of packets misses, or None. Recorders that were stopped leave a size of 0 or all ones."""
+    at = 12
+    for _ in range(64):
+        file.seek(at)
+        head = file.read(12)
+        if len(head) < 12:
+            return None
+        length = int.from_bytes(head[4:8], "little")
+        if head[:4] == b"LIST" and head[8:12] == b"movi":
+            end = at + 8 + length
+            stated = 0 < length < 0xFFFFFFF0
+            return f"the movi list ends at {end}, past the end at {size}" if stated and end > size + 1 else None
+        at += 8 + length + length % 2
+    return None
 
 
 def flv_ending(file: BinaryIO, size: int) -> str | None:

@@ -415,9 +415,10 @@ def _summarise(
         "field_coded": bool(pictures.field_coded.any()),
     }
     found = []
-    if summary.damaged_gop_count:
-        found.append(f"{summary.damaged_gop_count} of {summary.keyframe_count} GOPs are damaged")
-    if before := int(np.argmax((flags & START) != 0)):
+    before = int(np.argmax((flags & START) != 0))
+    if summary.damaged_gop_count > (before > 0):
+        found.append(f"{summary.damaged_gop_count - (before > 0)} of {summary.keyframe_count} GOPs are damaged")
+    if before:
         found.append(f"{before} packets come before the first start point and are left out")
     if truncation:
         found.append(f"the file is truncated: {truncation}")

@@ -108,6 +108,8 @@ def settle_timestamps(
         by_pts = presentation_order(pts, flags)
         if np.array_equal(by_pts[(flags[by_pts] & DAMAGED) == 0], sound):
             return pts, CONTAINER
+    # Remuxers that knew no presentation times state those of decoding in their place.
+    stated = stated and not np.array_equal(pts, dts)
     settled = pts.copy()
     times = pts[order]
     known = times != NO_PTS
@@ -239,5 +241,6 @@ def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: 
         max_gop=int(gops.max()),
         non_reference_share=float(np.mean((flags & NON_REFERENCE) != 0)),
         open_gop_count=int(np.count_nonzero(flags & OPEN)),
-        damaged_gop_count=int(np.count_nonzero((flags[starts] & DAMAGED) != 0)),
+        # What comes before the first start point counts as one.
+        damaged_gop_count=int(np.count_nonzero((flags[starts] & DAMAGED) != 0)) + bool(starts[0]),
     )

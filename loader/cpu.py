@@ -26,6 +26,8 @@ Size = tuple[int, int]
 DECODERS = {"av1": "libdav1d"}
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
+COLOR_RANGES = {"limited": 1, "full": 2}  # AVColorRange
+FIELD_ORDERS = {"progressive": 1, "tt": 2, "bb": 3, "tb": 4, "bt": 5}  # AVFieldOrder
 
 
 def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
@@ -39,10 +41,11 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
             # Packets were given their ranks as timestamps, all different, and pictures keep their packet's. (PyAV's
             # copy_opaque does the same, but loses objects when several threads decode.)
             rank = frame.pts
+            # Pictures that are not wanted are decoded because wanted ones refer to them.
+            if frame.is_corrupt and not clip.recipe.damaged:
+                raise _undecodable(clip, "the decoder marks a picture as corrupt")
             if rank is not None and rank in missing:
                 missing.remove(rank)
-                if frame.is_corrupt and not clip.recipe.damaged:
-                    raise _undecodable(clip, "the decoder marks a wanted picture as corrupt")
                 yield rank, frame
     except av.error.FFmpegError as error:
         raise _undecodable(clip, f"the decoder stops: {error.strerror}") from error
@@ -63,6 +66,11 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
         context.bits_per_coded_sample = medium.bits_per_coded_sample
     if medium.pixel_format and medium.codec in NEED_PIXEL_FORMAT:
         context.pix_fmt = medium.pixel_format
+    if medium.color_range in COLOR_RANGES:
+        context.color_range = COLOR_RANGES[medium.color_range]
+    context.colorspace = medium.color_matrix
+    if medium.field_order in FIELD_ORDERS:
+        context.field_order = FIELD_ORDERS[medium.field_order]
     # Without it, pictures vanish where the stream does not state its reordering.
     context.reorder_depth = medium.reorder_depth
     context.thread_count = threads

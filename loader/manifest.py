@@ -62,6 +62,7 @@ class Medium:
     width: int
     height: int
     rotation_degrees: int
+    field_order: str | None
     sample_aspect_ratio: float | None
     color_range: str | None
     color_matrix: int

@@ -23,7 +23,7 @@ from framedex.loader.sources import SourceFiles, open_source
 from framedex.sharder.schema import PAD
 
 Verdict = Literal["exact", "differs", "undecodable", "stale"]
-Truth = dict[int, tuple[int | None, str]]  # presentation number → (pts, md5)
+Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, md5; several where frames share a pts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ def _recorded(clip: Clip) -> Truth:
     """Return what the index recorded of a clip's frames when it decoded the source (`framedex index --verify`)."""
     assert clip.md5 is not None  # asked by the caller
     rows = zip(clip.frame_index.tolist(), clip.pts.tolist(), clip.md5, strict=True)
-    return {frame: (pts, md5) for frame, pts, md5 in rows if md5 is not None}
+    return {frame: (pts, {md5}) for frame, pts, md5 in rows if md5 is not None}
 
 
 def decode_in_order(medium: Medium, wanted: set[int], *, by_pts: bool) -> Iterator[tuple[int, int | None, str]]:
@@ -143,8 +143,10 @@ def _truth(medium: Medium, clips: list[Clip]) -> Truth:
     wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
     decoded = decode_in_order(medium, wanted, by_pts=by_pts)
     if not by_pts:
-        return {number: (pts, md5) for number, pts, md5 in decoded}
-    at = {pts: md5 for _, pts, md5 in decoded}
+        return {number: (pts, {md5}) for number, pts, md5 in decoded}
+    at: dict[int | None, set[str]] = {}
+    for _, pts, md5 in decoded:
+        at.setdefault(pts, set()).add(md5)
     rows = {
         frame: pts for clip in clips for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
     }
@@ -165,8 +167,9 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth) -> Checked:
         expected = truth.get(frame)
         if expected is None:
             return _verdict(clip, by_rank, "differs", f"the source has no frame {frame}")
-        if expected[1] != by_rank[rank]:
-            return _verdict(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {expected[1]}")
+        if by_rank[rank] not in expected[1]:
+            other = ", ".join(sorted(expected[1]))
+            return _verdict(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {other}")
         if clip.medium.pts_source == "container" and expected[0] != int(clip.pts[place]):
             return _verdict(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
     return _verdict(clip, by_rank, "exact", None)

@@ -56,6 +56,7 @@ _CARRIED = [
     "width",
     "height",
     "rotation_degrees",
+    "field_order",
     "sample_aspect_ratio",
     "color_range",
     "color_matrix",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
 from framedex.indexer.bitstream.bulk import Units, distinct
-from framedex.indexer.bitstream.colour import NO_COLOUR, parse_colour
+from framedex.indexer.bitstream.colour import NO_COLOUR, check_colours, parse_colour
 from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
@@ -265,6 +265,7 @@ class H264Scanner(NalScanner):
         states, state = self._states(np.flatnonzero(start).tolist(), *self._lossless_sei())
         used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
         shapes = {sequence.shape for sequence in used}
+        check_colours(shapes)
         chroma = {shape[0] for shape in shapes}
         return Pictures(
             start=start,
@@ -408,20 +409,20 @@ class H264Scanner(NalScanner):
         referenced: NDArray[np.bool_],
     ) -> NDArray[np.int64]:
         """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
-        sequences = [self._sequences[number] for number in distinct(facts["sequence"][picture])[0].tolist()]
-        kinds = {(sequence.order_count_type, sequence.order_count_bits) for sequence in sequences}
-        if len({kind for kind, _ in kinds}) > 1:
-            raise BitstreamError("output_order", "picture order count types change")
-        if sequences[0].order_count_type == 2:  # 8.2.1.3: output order is decode order
-            return np.arange(len(idr), dtype=np.int64)
-        if sequences[0].order_count_type == 1:
-            rows = (facts[name][picture].tolist() for name in ("frame_num", "offset_for_ref", "sequence"))
-            return _order_counts_of_type_1(self._sequences, zip(*rows, idr.tolist(), referenced.tolist(), strict=True))
-        order = np.zeros(len(idr), np.int64)
-        bits = np.array([sequence.order_count_bits for sequence in self._sequences])[facts["sequence"][picture]]
-        for number in distinct(bits)[0].tolist():  # sequences change at IDR pictures, where counting begins anew
-            part = bits == number
-            order[part] = unwrap_order_counts(facts["order_lsb"][picture][part], number, idr[part], referenced[part])
+        order = np.arange(len(idr), dtype=np.int64)  # 8.2.1.3, type 2: output order is decode order
+        counting = np.array([(sps.order_count_type, sps.order_count_bits) for sps in self._sequences], np.int64)
+        of_picture = counting[facts["sequence"][picture]]
+        for kind, bits in sorted(
+            set(map(tuple, of_picture.tolist()))
+        ):  # these change at IDR pictures, where counting begins anew
+            part = (of_picture == (kind, bits)).all(axis=1)
+            chosen = picture[part]
+            if kind == 0:
+                order[part] = unwrap_order_counts(facts["order_lsb"][chosen], bits, idr[part], referenced[part])
+            elif kind == 1:
+                rows = (facts[name][chosen].tolist() for name in ("frame_num", "offset_for_ref", "sequence"))
+                pictures = zip(*rows, idr[part].tolist(), referenced[part].tolist(), strict=True)
+                order[part] = _order_counts_of_type_1(self._sequences, pictures)
         return order
 
 

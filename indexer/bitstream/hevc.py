@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
 from framedex.indexer.bitstream.bulk import SliceColumns, Units, distinct
-from framedex.indexer.bitstream.colour import NO_COLOUR, parse_colour
+from framedex.indexer.bitstream.colour import NO_COLOUR, check_colours, parse_colour
 from framedex.indexer.bitstream.hevc_references import (
     References,
     ReferenceSets,
@@ -264,6 +264,7 @@ class HevcScanner(NalScanner):
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
         used = [self._sequences[number] for number in distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
+        check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         return Pictures(

@@ -56,6 +56,13 @@ class _Sequence:
         progressive = self.extension[1] >> 3 & 1 if self.extension and -height % 32 >= 16 else 1
         return (*shape, progressive)
 
+    def colour(self) -> bytes:
+        """Return the colour description of the sequence display extension (6.2.2.4), empty where there is none."""
+        for unit in self.parts:
+            if unit[3] == EXTENSION and unit[4] >> 4 == DISPLAY_EXT and unit[4] & 1:
+                return unit[5:8]
+        return b""
+
     def low_delay(self) -> bool:
         """Return whether pictures are output without delay (6.3.5)."""
         return bool(self.extension and self.extension[5] >> 7)
@@ -86,6 +93,7 @@ class Mpeg12Scanner:
         self._sequence = _Sequence()
         self._layout: tuple[int, ...] = ()
         self._shapes: set[tuple[int, int, int]] = set()
+        self._colours: set[bytes] = set()
         if configuration:
             self._read(configuration, _Packet())
         self._states = StateTable(self._sequence.state(whole=True))
@@ -173,6 +181,9 @@ class Mpeg12Scanner:
             raise BitstreamError("parameter_sets", f"no sequence header before the picture of packet {len(self._rows)}")
         layout = self._sequence.layout()
         self._shapes.add(self._sequence.shape())
+        self._colours.add(self._sequence.colour())
+        if len(self._colours) > 1:  # FFmpeg's decoder keeps a colour that was stated once
+            raise BitstreamError("colour_change", "the colour that the stream states changes")
         low_delay = self._sequence.low_delay()
         if self._rows and self._layout and low_delay != self._low_delay:
             raise BitstreamError("output_order", f"low_delay changes at packet {len(self._rows)}")
@@ -229,7 +240,9 @@ class Mpeg12Scanner:
                 not decodable,
                 packet.structure != FRAME,
                 False,
-                bool(kind) and (not whole or extra or missing or kind > B_PICTURE),
+                # A B picture without its anchors is dropped by decoders, and nothing needs it.
+                bool(kind)
+                and (not whole or extra or (missing and (decodable or kind != B_PICTURE)) or kind > B_PICTURE),
                 self._sequence.low_delay(),
                 self._states.number(self._sequence.state(whole=not packet.sequence)) if kind == I_PICTURE else 0,
                 False,

@@ -62,6 +62,7 @@ class Mpeg4Scanner:
         self._size: tuple[int, int] = (0, 0)
         self._interlaced = self._packed = self._timed = False
         self._anchors, self._newest = 0, -1
+        self._headless = False  # pictures came before the first anchor
         # As FFmpeg's decoder keeps them, in time increments or seconds.
         self._time_base = self._last_time_base = self._last_anchor_time = self._anchor_distance = 0
         self._pending: _Vop | None = None  # the VOP kept for the next packet's turn, in a packed bitstream
@@ -174,7 +175,9 @@ class Mpeg4Scanner:
             missing = (vop.kind == B_VOP and self._anchors < 2) or (vop.kind in (P_VOP, S_VOP) and not self._anchors)
             if vop.kind != B_VOP:
                 self._anchors, self._newest = min(self._anchors + 1, 2), number
-            damaged |= missing
+            self._headless |= missing and not self._anchors
+            # B-VOPs behind a first I-VOP are dropped by decoders, and nothing needs them.
+            damaged |= missing and (vop.kind != B_VOP or self._headless)
             shown = not (missing and vop.kind == B_VOP)
         start = bool(data) and shown and vop is not None and vop.kind == I_VOP
         self._timed |= self._headers.time_base is not None
