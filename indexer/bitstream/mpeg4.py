@@ -138,7 +138,7 @@ class Mpeg4Scanner:
         """Read the units before the first VOP; return where that begins, or -1."""
         at = data.find(START_CODE, at)
         while 0 <= at < len(data) - 3 and data[at + 3] != VOP:
-            following = data.find(START_CODE, at + 3)
+            following = data.find(START_CODE, at + 4)
             self._headers.read(data[at : following if following >= 0 else len(data)])
             at = following
         return at if 0 <= at < len(data) - 3 else -1
