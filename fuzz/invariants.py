@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DamageError
-from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures
+from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures, segments
 from framedex.indexer.index import Packets
 from framedex.indexer.timeline import (
     CLOSED,
     CONTINUES,
+    DAMAGED,
     MOST_REORDERED,
     NO_PTS,
     SKIPPED,
@@ -51,6 +52,8 @@ def check_pictures(pictures: Pictures, packets: int, data: bytes) -> None:
     flags = packet_flags(pictures, hidden)
     resets = (random.random(packets) < random.choice((0.0, 0.1))) & ((flags & CLOSED) != 0)
     flags = packet_flags(pictures, hidden, resets)
+    orphans = (segments(pictures.start) < 0) & ((flags & UNSHOWN) == 0)
+    assert (flags[orphans] & DAMAGED).all(), "a sound picture that no start point precedes"
     pts, dts, duration = timestamps(pictures, flags, random)
     try:
         pts, _ = settle_timestamps(pts, dts, duration, flags, pictures, stated=bool(random.integers(2)))

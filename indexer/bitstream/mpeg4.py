@@ -80,6 +80,8 @@ class Mpeg4Scanner:
         try:
             at = self._read_headers(data, 0)
         except ValueError as error:
+            if isinstance(error, BitstreamError) and error.kind == "parameter_sets":
+                raise  # more headers than are followed here: what comes after them is not known either
             self._note(None, data, damaged=True)
             if self._headers.layer is None:
                 raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
@@ -280,7 +282,7 @@ class Mpeg4Scanner:
             non_reference=droppable,
             leading=leading,
             skipped=skipped,
-            damaged=column["damaged"] != 0,
+            damaged=(column["damaged"] != 0) | ((segment < 0) & ~skipped),
             order=output_order(delayed, np.zeros(n, np.bool_)),
             period=np.cumsum(column["renew"] != 0),
             states=self._states.states,
