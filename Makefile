@@ -74,11 +74,12 @@ $(VENV)/.fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
 	@touch $@
 
-# What is found lies in build/fuzz/; the corpus there grows from run to run.
+# What is found lies in build/fuzz/; the corpus there grows from run to run. SEED=0 is another seed each time.
+SEED ?= 1
 fuzz: $(VENV)/.fuzz
 	@mkdir -p build/fuzz/corpus
 	$(BIN)/python -m fuzz.seeds build/fuzz/seeds
-	$(BIN)/python -m fuzz.fuzz_parsers -max_total_time=$(SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=8192 \
+	PYTHONHASHSEED=0 $(BIN)/python -m fuzz.fuzz_parsers -seed=$(SEED) -max_total_time=$(SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=8192 \
 		-print_final_stats=1 -verbosity=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus build/fuzz/seeds
 
 clean:

@@ -4,7 +4,7 @@
     python -m fuzz.fuzz_parsers -max_total_time=120 -rss_limit_mb=2048 -timeout=10 CORPUS SEEDS
 
 The options are libFuzzer's. An input's first byte says which parser of TARGETS it is for, the rest is what that parser
-reads. An exception that the parser does not declare, more memory or more time stop the run with a `crash-…`, `oom-…` or
+reads. What scanners return is checked (invariants.py). An exception that the parser does not declare, more memory or more time stop the run with a `crash-…`, `oom-…` or
 `timeout-…` file; `python -m fuzz.fuzz_parsers FILE` runs such a file again.
 """
 
@@ -34,6 +34,8 @@ with atheris.instrument_imports(include=["framedex"]):
     from framedex.indexer.boxes import TruncatedError, UntrustedTables
     from framedex.indexer.sampletables import read_layout, read_sample_table
     from framedex.sharder import policies, requests
+    from fuzz.invariants import check_pictures
+from fuzz.mutation import mutate_chunks, split_chunks
 
 Parser = Callable[[bytes], object]
 
@@ -63,31 +65,17 @@ def file_parser(name: str, parse: Callable[[Path], object], *declared: type[Exce
     return Target(parse=run, declared=declared)
 
 
-def split_chunks(data: bytes) -> list[bytes]:
-    """Return the byte strings that `join_chunks` put together; of other input, whatever comes out."""
-    chunks, at = [], 0
-    while at < len(data):
-        end = at + 2 + int.from_bytes(data[at : at + 2], "big")
-        chunks.append(data[at + 2 : end])
-        at = end
-    return chunks
-
-
-def join_chunks(chunks: list[bytes]) -> bytes:
-    """Return byte strings of up to 65 535 bytes, each with its length in front."""
-    return b"".join(len(chunk).to_bytes(2, "big") + chunk for chunk in chunks)
-
-
 def scanner(make: Callable[[bytes], Scanner]) -> Target:
     """Return a target that reads chunks: the configuration record, then packets."""
 
-    def scan(data: bytes) -> object:
+    def scan(data: bytes) -> None:
         configuration, *packets = split_chunks(data) or [b""]
         scanning = make(configuration)
         for packet in packets:
             if packet:  # the prober passes on no empty ones
                 scanning.feed(packet)
-        return scanning.finish() if any(packets) else None
+        if fed := sum(map(bool, packets)):
+            check_pictures(scanning.finish(), fed, data)
 
     return Target(parse=scan, declared=(BitstreamError,))
 
@@ -146,16 +134,29 @@ TARGETS: dict[str, Target] = {
 }
 
 
+def target_name(data: bytes) -> str:
+    """Return which of TARGETS an input is for."""
+    return list(TARGETS)[data[0] % len(TARGETS)]
+
+
+def mutate(data: bytes, most: int, seed: int) -> bytes:
+    """Return an input's successor of up to so many bytes: half of scanners' by packets, the others by bytes."""
+    if len(data) > 2 and seed % 2 and target_name(data).endswith("_scanner"):
+        return (data[:1] + mutate_chunks(data[1:], seed))[:most]
+    changed: bytes = atheris.Mutate(data, most)
+    return changed
+
+
 def run_one(data: bytes) -> None:
     """Give one input to the parser that it is for. Raises what the parser does not declare."""
     if len(data) < 2:
         return
-    target = list(TARGETS.values())[data[0] % len(TARGETS)]
+    target = TARGETS[target_name(data)]
     with contextlib.suppress(*target.declared):
         target.parse(data[1:])
 
 
 if __name__ == "__main__":
     scratch()
-    atheris.Setup(sys.argv, run_one)
+    atheris.Setup(sys.argv, run_one, custom_mutator=mutate)
     atheris.Fuzz()

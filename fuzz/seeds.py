@@ -17,7 +17,8 @@ import av.error
 from framedex.indexer import endings
 from framedex.indexer.bitstream import h264, hevc, nal
 from framedex.indexer.demuxers import OPEN_OPTIONS
-from fuzz.fuzz_parsers import TARGETS, join_chunks
+from fuzz.fuzz_parsers import TARGETS
+from fuzz.mutation import join_chunks
 from tests import media
 from tests.conftest import CORPUS
 

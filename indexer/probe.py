@@ -61,6 +61,8 @@ CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
 # Decoders that learn from the stream how many pictures to hold back, and drop some where it says too little.
 REORDERING = frozenset({"h264", "hevc"})
+# Decoders that show pictures without what they refer to; others drop what comes before the first start point.
+SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 COLOR_RANGES = {1: "limited", 2: "full"}  # AVColorRange
 FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
 
@@ -388,6 +390,11 @@ def _check(video: Row, flags: Flags, pictures: Pictures) -> None:
     """Raise for a stream of which no frame can be had."""
     if not (flags & START).any():
         raise BitstreamError("no_start", "the stream has no picture where decoding may start")
+    before = int(np.argmax((flags & START) != 0))
+    if before and video["codec"] in SHOW_ALL:
+        raise BitstreamError(
+            "no_start", f"{before} packets come before the first start point, and decoders show what they make of them"
+        )
     shown = flags[(flags & UNSHOWN) == 0]
     if not len(shown):
         raise MediaError("empty", "the video stream presents no frame")

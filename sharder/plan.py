@@ -103,8 +103,17 @@ class Planner:
         return self._keep(targets, *self._runs(targets))[0] if len(targets) else targets
 
     def _runs(self, targets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (first, last) packets of each run: the stretches from start points to last targets, joined."""
+        """Return (first, last) packets of each run: the stretches from start points to last targets, joined.
+
+        Raises DamageError for a target that no start point precedes.
+        """
         number = np.searchsorted(self._starts, targets, side="right") - 1
+        if (number < 0).any():
+            raise DamageError(
+                "a wanted frame comes before the first packet where decoding may start",
+                found=f"packet {int(targets[0])}",
+                remedy="choose other frames",
+            )
         number -= (self._packets.flags[targets] & LEADING) != 0
         begin = self._starts[np.maximum(number, 0)]
         order = np.lexsort((targets, begin))

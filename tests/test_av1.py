@@ -470,6 +470,19 @@ def test_frames_before_any_sequence_header_are_refused() -> None:
             scan(KEY, configuration=configuration)
 
 
+def test_frames_before_the_first_start_are_damaged_and_give_no_picture_before_an_intra_frame() -> None:
+    intra = frame_obu(kind=INTRA_ONLY_FRAME, refresh=1)
+    pictures = scan(SEQUENCE_OBU + REFERENCE, intra, REFERENCE, SEQUENCE_OBU + KEY, REFERENCE)
+    assert pictures.skipped.tolist() == [True, False, False, False, False]
+    assert pictures.damaged.tolist() == [True, True, True, False, False]
+
+
+def test_sequence_headers_without_end_are_refused() -> None:
+    headers = [obu(1, SEQUENCE_OBU[2:] + number.to_bytes(2, "big")) for number in range(1001)]
+    with pytest.raises(BitstreamError, match="more than 1000 sequence headers"):
+        scan(b"".join(headers))
+
+
 def test_inband_headers_are_compared_with_the_configuration() -> None:
     other = obu(1, Sequence(order_hint_bits=3).write())
     for configuration, differs in ((SEQUENCE_OBU, False), (b"\x81\0\0\0" + SEQUENCE_OBU, False), (other, True)):

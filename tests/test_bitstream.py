@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from collections.abc import Callable
 from fractions import Fraction
 
 import av
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.indexer.bitstream import h264, hevc
-from framedex.indexer.bitstream.nal import split_annex_b
+from framedex.indexer.bitstream.nal import ParameterSets, split_annex_b
 from framedex.indexer.bitstream.pictures import BitstreamError, segments, unwrap_order_counts
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
@@ -114,3 +116,51 @@ def test_sei_payloads_longer_than_255_bytes_are_whole() -> None:
     payload = bytes(range(1, 200)) * 2
     nal = b"\6" + b"\5" + b"\xff" + bytes([len(payload) - 255]) + payload + b"\x80"
     assert h264.sei_payloads(nal) == [(5, payload)]
+
+
+H264_SETS = bytes.fromhex("000001 67420000f4162e20 000001 68c020")
+
+
+def test_a_start_that_is_no_reference_is_not_dropped() -> None:
+    scanner = h264.H264Scanner(b"")
+    idr = bytes.fromhex("000001 058884000020")
+    for packet in (H264_SETS + idr, idr):
+        scanner.feed(packet)
+    pictures = scanner.finish()
+    assert pictures.start.tolist() == [1, 1]
+    assert not pictures.non_reference.any()
+
+
+@pytest.mark.parametrize(
+    ("parse", "unit"),
+    [
+        (h264.parse_sps, "67420000 0420 f4162e20"),  # 32
+        (h264.parse_pps, "68 0080 c020"),  # 256
+        (h264.parse_pps, "68 8210 20"),  # 0, of SPS 32
+        (hevc.parse_pps, "4401 020c 03fe"),  # 64
+        (hevc.parse_sps, "4201010000030000000300000003000000030008a0208105dff084"),  # 16
+    ],
+)
+def test_ids_out_of_range_are_refused(parse: Callable[[bytes], object], unit: str) -> None:
+    with pytest.raises(ValueError, match="parameter_set_id"):
+        parse(bytes.fromhex(unit))
+
+
+def test_a_sei_unit_of_tiny_payloads_takes_linear_time() -> None:
+    begin = time.process_time()
+    assert len(h264.sei_payloads(b"\6" + b"\1\0" * 200_000)) == 200_000
+    assert time.process_time() - begin < 3
+
+
+def test_parameter_sets_that_change_without_end_are_refused() -> None:
+    def change(count: int, facts: Callable[[int], object]) -> None:
+        sets = ParameterSets()
+        for number in range(count):
+            sets.meet((8, number), b"", None)
+        for number in range(10_000):
+            sets.meet((8, 0), b"%d" % number, facts(number))
+
+    with pytest.raises(BitstreamError, match="change more than"):
+        change(1, lambda number: number)
+    with pytest.raises(BitstreamError, match="change too often"):
+        change(200, lambda number: None)

@@ -97,3 +97,15 @@ def test_any_bytes_end_in_sets_or_value_error(data: bytes) -> None:
     with contextlib.suppress(ValueError):
         sets = parse_reference_sets(BitReader(data), 8)
         parse_slice_references(BitReader(data), sets, 100)
+
+
+def test_more_long_term_pictures_than_allowed_are_refused() -> None:
+    with pytest.raises(ValueError, match="33 long-term"):
+        parse_reference_sets(BitReader(write([("ue", 0), (1, 1), ("ue", 33)])), 4)
+
+
+def test_a_picture_buffer_does_not_grow_without_end() -> None:
+    """Long-term references by low bits may name every picture there is; no buffer holds more than 16."""
+    every = References(short_term=(), long_term=tuple((low, False, False) for low in range(16)))
+    pictures = [ReferringPicture(number, number == 0, every, 16) for number in range(40)]
+    assert missing_references(pictures)[0] == 17

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from framedex.indexer.bitstream.intra import INTRA
 from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures
 from framedex.indexer.bitstream.registry import SCANNERS, scanner_for
+from framedex.indexer.bitstream.states import StateTable
 from tests.mpeg2_fields import B_FIELD, BOTTOM, I_FIELD, P_FIELD, TOP, field, group, sequence
 from tests.planned import Stream, demux, encode, presented, scan, wrong_frames
 
@@ -191,12 +192,13 @@ def test_unknown_codecs_are_decoded_from_the_beginning() -> None:
     assert not pictures.non_reference.any()
 
 
-def test_packets_that_cannot_be_read_are_marked_as_damaged() -> None:
+def test_chained_theora_and_packets_without_data_are_refused() -> None:
     scanner = scanner_for("theora", False)(b"")
-    for packet in (b"\0", b"\x80theora", b"\x40"):
+    for packet in (b"\0", b"\x40"):
         scanner.feed(packet)
-    assert scanner.finish().damaged.tolist() == [False, True, False]
-    with pytest.raises(BitstreamError, match="packet 3 has no data"):
+    with pytest.raises(BitstreamError, match="a header packet stands between frames"):
+        scanner.feed(b"\x80theora")
+    with pytest.raises(BitstreamError, match="packet 2 has no data"):
         scanner.feed(b"")
 
 
@@ -230,3 +232,73 @@ def test_scanners_raise_bitstream_errors_alone(configuration: bytes, packets: li
 @pytest.mark.parametrize("codec", HERE)
 def test_streams_of_no_packets_have_no_pictures(codec: str) -> None:
     assert len(scanner_for(codec, False)(b"").finish().start) == 0
+
+
+def test_an_mpeg4_start_code_within_another_is_none() -> None:
+    """Found by fuzzing: the first of the two had three bytes."""
+    pictures = scan_packets("mpeg4", b"\0\0\1" + VOP, configuration=b"\0\0\1" + VOP)
+    assert pictures.damaged.all()
+    assert not pictures.start.any()
+
+
+def test_mpeg4_user_data_that_names_no_encoder_is_no_state(mpeg4: Stream) -> None:
+    notes = [b"\0\0\1\xb2time %d" % number for number in range(len(mpeg4.packets))]
+    noted = [note + packet for note, packet in zip(notes, mpeg4.packets, strict=True)]
+    assert scan_packets("mpeg4", *noted, configuration=mpeg4.extradata).states == (b"",)
+
+
+@pytest.mark.parametrize(
+    ("codec", "before", "unit"),
+    [
+        ("mpeg4", b"", b"\0\0\1\xb2Lavc%d"),
+        ("mpeg2video", sequence(), b"\0\0\1\xb5\x38%04d"),
+        ("mpeg2video", sequence(), b"\0\0\1\xb5\x20%04d"),
+    ],
+)
+def test_headers_that_gather_without_end_are_refused(codec: str, before: bytes, unit: bytes) -> None:
+    with pytest.raises(BitstreamError, match="header units"):
+        scan_packets(codec, before + b"".join(unit % number for number in range(65)))
+
+
+def test_decoder_states_without_end_are_refused() -> None:
+    table = StateTable(b"")
+    assert [table.number(b"%d" % number) for number in range(1, 1000)] == [*range(1, 1000)]
+    with pytest.raises(BitstreamError, match="1000 decoder states"):
+        table.number(b"another")
+    with pytest.raises(BitstreamError, match="65537 bytes"):
+        StateTable(b"").number(bytes((1 << 16) + 1))
+
+
+def test_packet_0_of_mpeg2_brings_its_own_state() -> None:
+    packet = b"\0\0\1\xb2\0TMPGEXS\0" + field(I_FIELD, TOP, 0) + field(I_FIELD, BOTTOM, 0)
+    pictures = scan_packets("mpeg2video", packet, group() + packet, configuration=sequence())
+    assert pictures.start.all()
+    assert pictures.state.tolist()[0] == 0
+    assert pictures.state.tolist()[1] > 0
+
+
+def test_mpeg2_pictures_before_the_first_start_are_damaged() -> None:
+    leading = sequence() + group(closed=True) + field(B_FIELD, TOP, 0) + field(B_FIELD, BOTTOM, 0)
+    pictures = scan_packets("mpeg2video", leading, field(I_FIELD, TOP, 1) + field(I_FIELD, BOTTOM, 1))
+    assert pictures.damaged.tolist() == [True, False]
+
+
+def test_mpeg4_pictures_before_the_first_start_are_damaged(mpeg4: Stream) -> None:
+    """Where some groups alone bring time codes, decoding starts at these alone."""
+    time_code = b"\0\0\1\xb3\0\x10\x07"
+    last = max(number for number, start in enumerate(scan(mpeg4).start.tolist()) if start)
+    bare = [packet[7:] if packet.startswith(b"\0\0\1\xb3") else packet for packet in mpeg4.packets]
+    packets = [time_code + packet if number == last else packet for number, packet in enumerate(bare)]
+    pictures = scan_packets("mpeg4", VISUAL_OBJECT, *packets, configuration=mpeg4.extradata)
+    assert np.flatnonzero(pictures.start).tolist() == [last + 1]
+    assert pictures.damaged[1 : last + 1].all()
+
+
+VISUAL_OBJECT = b"\0\0\1\xb5\x09"
+
+
+def scan_packets(codec: str, *packets: bytes, configuration: bytes = b"") -> Pictures:
+    scanner = scanner_for(codec, False)(configuration)
+    for packet in packets:
+        scanner.feed(packet)
+    return scanner.finish()

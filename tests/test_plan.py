@@ -152,3 +152,12 @@ def test_ranges_are_joined_within_a_run_alone() -> None:
     offset, size = np.array([0, 10, 20, 35]), np.array([10, 10, 10, 5])
     joined = coalesce(offset, size, np.array([0, 2]))
     assert [column.tolist() for column in joined] == [[0, 20, 35], [20, 10, 5]]
+
+
+def test_frames_before_the_first_start_are_not_planned() -> None:
+    planner = Planner(packets_of([DAMAGED, CLOSED, 0]), drop_leading=False, keep_damaged=True)
+    with pytest.raises(DamageError, match="packet 0"):
+        planner.plan(np.array([0, 2]))
+    with pytest.raises(DamageError, match="packet 0"):
+        planner.needed(np.array([0]))
+    assert planner.plan(np.array([2])).position.tolist() == [1]

@@ -71,6 +71,12 @@ def test_damaged_packets_are_marked_and_the_rest_is_read(damage: bytes) -> None:
     assert not pictures.varying_shape
 
 
+def test_frames_before_the_first_key_frame_give_no_picture() -> None:
+    pictures = scan(INTER, KEY[:20], INTER, KEY, INTER)
+    assert pictures.skipped.tolist() == [True, True, True, False, False]
+    assert pictures.damaged.tolist() == [True, True, True, False, False]
+
+
 def test_empty_packets_are_refused_and_empty_streams_are_not() -> None:
     with pytest.raises(BitstreamError, match="packet 1 is empty") as caught:
         scan(KEY, b"")

@@ -236,3 +236,10 @@ def test_random_access_equals_the_full_decode(
     assert len(truth) == RECIPES[name].frames
     assert np.count_nonzero(packets.scan().start) >= 2
     assert check_random_access(packets, truth, rng, most=12) == 12
+
+
+def test_frames_before_the_first_key_frame_are_damaged_and_give_no_picture_before_an_intra_frame() -> None:
+    intra = Frame(intra_only=True, shown=False).write()
+    pictures = scan(INTER, superframe(intra, INTER), INTER, KEY, INTER)
+    assert pictures.skipped.tolist() == [True, False, False, False, False]
+    assert pictures.damaged.tolist() == [True, True, True, False, False]

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.av1_headers import (
+    INTRA_FRAMES,
     KEY_FRAME,
     FrameHeaders,
     SequenceHeader,
@@ -20,6 +21,8 @@ SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, TILE_LIST = 1, 3, 4, 6, 8  # o
 CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # of an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
 MOST_SIZE_BYTES = 8  # of a leb128(), 4.10.5
 FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
+
+MOST_SEQUENCES = 1000  # different sequence headers of a stream
 
 Obu = tuple[int, int, int, int]
 
@@ -106,6 +109,8 @@ class Av1Scanner:
         """Return the number of a sequence header, which is parsed when met first. Raises ValueError."""
         number = self._payloads.get(payload)
         if number is None:
+            if len(self._sequences) >= MOST_SEQUENCES:
+                raise BitstreamError("parameter_sets", f"the stream has more than {MOST_SEQUENCES} sequence headers")
             sequence = parse_sequence_header(payload)
             number = self._payloads[payload] = len(self._sequences)
             self._sequences.append(sequence)
@@ -149,6 +154,8 @@ class Av1Scanner:
     def _meet_sequence(self, payload: bytes, packet: int, before_frames: bool) -> None:
         try:
             number = self._sequence_number(payload)
+        except BitstreamError:
+            raise
         except ValueError:
             self._damaged.add(packet)
             return
@@ -180,12 +187,15 @@ class Av1Scanner:
         self._check_changes(start, damaged)
         carries = np.isin(np.arange(n), self._carriers)
         kept = np.bincount(packet[headers.refresh != 0], minlength=n) > 0
+        orphan = ~np.logical_or.accumulate(start)
+        intra = np.bincount(packet[np.isin(headers.frame_type, INTRA_FRAMES) & ~headers.existing], minlength=n) > 0
+        waiting = ~np.logical_or.accumulate(intra)  # nothing is output until an intra frame comes
         states, state = self._states(start & ~carries, packet[first], sequence[first])
         return pictures_of(
             np.where(start, CLOSED_START, NO_START).astype(np.uint8),
             non_reference=(shown == 1) & ~kept & ~carries & ~damaged,
-            skipped=(shown == 0) & ~damaged,
-            damaged=damaged,
+            skipped=((shown == 0) & ~damaged) | waiting,
+            damaged=damaged | orphan,
             states=states,
             state=state,
             inband_sets=len(self._sequences) > self._configured,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.bits import BitColumns, BitReader
 
 KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # frame_type, 6.8.2
+INTRA_FRAMES = (KEY_FRAME, INTRA_ONLY_FRAME)
 SELECT = 2  # SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV, section 3
 ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that takes every reference slot
 BT709, SRGB, IDENTITY = 1, 13, 0  # 6.4.2

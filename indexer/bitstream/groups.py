@@ -28,6 +28,8 @@ class KeyFrameScanner:
             raise BitstreamError("zero_size", f"packet {len(self._start)} has no data")
         try:
             key, damaged = self.is_key(data), False
+        except BitstreamError:
+            raise
         except ValueError:
             key, damaged = False, True
         self._start.append(key)

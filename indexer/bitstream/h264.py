@@ -30,7 +30,7 @@ RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 MOST_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
-MOST_PPS = 256  # pic_parameter_set_id is at most 255
+MOST_SPS, MOST_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
 TOP_AND_BOTTOM = 3  # the sum of two fields' parities
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
 ENCODER_VERSION = re.compile(rb"x264 - core (\d+)")
@@ -66,6 +66,8 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     profile = bits.u(8)
     bits.u(16)
     sps_id, separate_planes = bits.ue(), False
+    if sps_id >= MOST_SPS:
+        raise ValueError(f"seq_parameter_set_id {sps_id}")
     shape = [1, 0, 0]
     if profile in HIGH_PROFILES:
         chroma = bits.ue()
@@ -125,7 +127,10 @@ def skip_scaling_list(bits: BitReader, size: int) -> None:
 def parse_pps(nal: bytes) -> tuple[int, int]:
     """Return (pic_parameter_set_id, seq_parameter_set_id) of a PPS NAL unit (7.3.2.2). Raises ValueError."""
     bits = BitReader(unescape(nal[1:]))
-    return bits.ue(), bits.ue()
+    pps_id, sps_id = bits.ue(), bits.ue()
+    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
+        raise ValueError(f"pic_parameter_set_id {pps_id}, seq_parameter_set_id {sps_id}")
+    return pps_id, sps_id
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
@@ -153,7 +158,7 @@ def sei_payloads(nal: bytes) -> list[tuple[int, bytes]]:
     """Return the (payloadType, payload) pairs of an SEI NAL unit, header byte included (7.3.2.3.1)."""
     rbsp, at = unescape(nal[1:]), 0
     found: list[tuple[int, bytes]] = []
-    while at + 2 <= len(rbsp) and rbsp[at:] != b"\x80":
+    while at + 2 <= len(rbsp):
         numbers = []
         for _ in range(2):
             value = 0
@@ -182,6 +187,7 @@ class H264Scanner(NalScanner):
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: bytes | None = None
+        self._lossless, self._judged = False, 0  # some SPS among so many epochs may be
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -227,9 +233,12 @@ class H264Scanner(NalScanner):
             raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
 
     def _may_be_lossless(self) -> bool:
-        return any(
-            isinstance(facts, Sps) and facts.may_be_lossless for epoch in self._sets.epochs for facts in epoch.values()
-        )
+        epochs = self._sets.epochs
+        while not self._lossless and self._judged < len(epochs):
+            facts = epochs[self._judged].values()
+            self._lossless = any(isinstance(fact, Sps) and fact.may_be_lossless for fact in facts)
+            self._judged += 1
+        return self._lossless
 
     def finish(self) -> Pictures:
         n = self._packets
@@ -269,7 +278,7 @@ class H264Scanner(NalScanner):
         chroma = {shape[0] for shape in shapes}
         return Pictures(
             start=start,
-            non_reference=~referenced & (count > 0),
+            non_reference=~referenced & (count > 0) & (start == NO_START),
             leading=leading,
             skipped=skipped,
             field_coded=(np.bincount(packet[slices["parity"] != 0], minlength=n) > 0),
@@ -335,13 +344,13 @@ class H264Scanner(NalScanner):
         self._sequences: list[Sps] = []
         keys, which = distinct(epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS))
         numbers = []
+        known: dict[Sps, int] = {}
         for age, pps in (divmod(key, MOST_PPS + 1) for key in keys.tolist()):
             facts = self._sets.epochs[age]
             sps_id = facts.get((PPS, pps))
             sps = facts.get((SPS, sps_id)) if isinstance(sps_id, int) else None
-            if isinstance(sps, Sps) and sps not in self._sequences:
-                self._sequences.append(sps)
-            numbers.append(self._sequences.index(sps) if isinstance(sps, Sps) else -1)
+            numbers.append(known.setdefault(sps, len(known)) if isinstance(sps, Sps) else -1)
+        self._sequences += known
         return np.array(numbers, np.int64)[which]
 
     @staticmethod

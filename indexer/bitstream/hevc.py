@@ -37,6 +37,8 @@ VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
 PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
+MOST_SPS, MOST_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
+
 NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
 NO_REFERENCES = References(short_term=(), long_term=())
 
@@ -85,6 +87,8 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     bits.u(1)
     _skip_profile_tier_level(bits, sub_layers)
     sps_id, chroma = bits.ue(), bits.ue()
+    if sps_id >= MOST_SPS:
+        raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
     separate_planes = chroma == 3 and bits.flag()
     shape = [chroma, bits.ue(), bits.ue()]
     if bits.flag():
@@ -145,6 +149,8 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     """Return (pic_parameter_set_id, fields) of a PPS NAL unit, header bytes included. Raises ValueError."""
     bits = BitReader(unescape(nal[2:]))
     pps_id, sps_id = bits.ue(), bits.ue()
+    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
+        raise ValueError(f"pps_pic_parameter_set_id {pps_id}, pps_seq_parameter_set_id {sps_id}")
     bits.flag()
     return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))
 
@@ -323,6 +329,7 @@ class HevcScanner(NalScanner):
         """
         self._sequences: list[Sps] = []
         numbers, found = [], []
+        known: dict[Sps, int] = {}
         keys, which = distinct(slices.epoch << PPS_ID_BITS | pps_id)
         for key in keys.tolist():
             facts = self._sets.epochs[key >> PPS_ID_BITS]
@@ -332,10 +339,9 @@ class HevcScanner(NalScanner):
                 numbers.append(-1)
                 found.append(NO_PPS)
                 continue
-            if sps not in self._sequences:
-                self._sequences.append(sps)
-            numbers.append(self._sequences.index(sps))
+            numbers.append(known.setdefault(sps, len(known)))
             found.append(pps)
+        self._sequences += known
         if not self._sequences:
             raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
         sequence = np.array(numbers, np.int64)[which]

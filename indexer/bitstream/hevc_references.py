@@ -13,6 +13,7 @@ from framedex.indexer.bitstream.bits import BitReader
 
 Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
 
+MOST_LONG_TERM = 32  # 7.4.3.2.1
 MOST_SETS, MOST_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
 MOST_LENGTHS = 64  # of codes that are remembered
 
@@ -44,7 +45,10 @@ def parse_reference_sets(bits: BitReader, order_count_bits: int) -> ReferenceSet
     for _ in range(count):
         sets.append(parse_short_term_set(bits, sets, in_slice=False))
     present = bits.flag()
-    long_term = [(bits.u(order_count_bits), bits.flag()) for _ in range(bits.ue())] if present else []
+    count = bits.ue() if present else 0
+    if count > MOST_LONG_TERM:
+        raise ValueError(f"{count} long-term reference pictures")
+    long_term = [(bits.u(order_count_bits), bits.flag()) for _ in range(count)]
     return ReferenceSets(
         order_count_bits=order_count_bits,
         short_term=tuple(sets),
@@ -210,4 +214,6 @@ def _kept(picture: ReferringPicture, held: set[int]) -> tuple[set[int], bool]:
         keep |= matches
         if used and not matches:
             complete = False
+    if len(keep) > MOST_ENTRIES:  # more than any picture buffer holds
+        return set(), False
     return keep, complete

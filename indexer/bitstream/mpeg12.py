@@ -15,7 +15,7 @@ from framedex.indexer.bitstream.pictures import (
     Pictures,
     pictures_of,
 )
-from framedex.indexer.bitstream.states import StateTable
+from framedex.indexer.bitstream.states import StateTable, with_unit
 
 START_CODE = b"\0\0\1"
 PICTURE, LAST_SLICE, USER_DATA, SEQUENCE, EXTENSION, SEQUENCE_END, GOP = 0x00, 0xAF, 0xB2, 0xB3, 0xB5, 0xB7, 0xB8
@@ -161,17 +161,17 @@ class Mpeg12Scanner:
         elif code == SEQUENCE and len(body) >= 8 and not packet.pictures:
             packet.sequence = True
             sequence.parts, sequence.matrices, sequence.header, sequence.extension = (unit,), (), body, b""
-        elif code == USER_DATA and OLD_TMPGENC in body[:30] and unit not in sequence.marks:
-            sequence.marks += (unit,)
+        elif code == USER_DATA and OLD_TMPGENC in body[:30] and not sequence.marks:
+            sequence.marks = (unit,)
         elif code == EXTENSION and body:
             kind = body[0] >> 4
             if kind == PICTURE_EXT and len(body) >= 5:
                 packet.structure = body[2] & 3 or FRAME
             elif kind == MATRIX_EXT:
                 packet.matrices = True
-                sequence.matrices += (unit,)
+                sequence.matrices = with_unit(sequence.matrices, unit)
             elif kind in (SEQUENCE_EXT, DISPLAY_EXT) and not packet.pictures:
-                sequence.parts += (unit,)
+                sequence.parts = with_unit(sequence.parts, unit)
                 if kind == SEQUENCE_EXT and len(body) >= 6:
                     sequence.extension = body
 
@@ -244,10 +244,14 @@ class Mpeg12Scanner:
                 bool(kind)
                 and (not whole or extra or (missing and (decodable or kind != B_PICTURE)) or kind > B_PICTURE),
                 self._sequence.low_delay(),
-                self._states.number(self._sequence.state(whole=not packet.sequence)) if kind == I_PICTURE else 0,
+                self._state(packet) if kind == I_PICTURE else 0,
                 False,
             ]
         )
+
+    def _state(self, packet: _Packet) -> int:
+        """Return the number of what a decoder that starts at the next packet must be given first."""
+        return self._states.number(self._sequence.state(whole=not packet.sequence)) if self._rows else 0
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""
@@ -269,7 +273,7 @@ class Mpeg12Scanner:
             skipped=column["skipped"] != 0,
             field_coded=column["field"] != 0,
             continues=continues,
-            damaged=column["damaged"] != 0,
+            damaged=(column["damaged"] != 0) | ((segment_start < 0) & (column["skipped"] == 0)),
             order=output_order(anchor & (column["low_delay"] == 0), continues),
             period=np.cumsum(column["renew"] != 0),
             states=self._states.states,

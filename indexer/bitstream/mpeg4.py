@@ -81,6 +81,8 @@ class Mpeg4Scanner:
         try:
             at = self._read_headers(data, 0)
         except ValueError as error:
+            if isinstance(error, BitstreamError) and error.kind == "parameter_sets":
+                raise  # more headers than are followed here: what comes after them is not known either
             self._note(None, data, damaged=True)
             if self._headers.layer is None:
                 raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
@@ -139,7 +141,7 @@ class Mpeg4Scanner:
         """Read the units before the first VOP; return where that begins, or -1."""
         at = data.find(START_CODE, at)
         while 0 <= at < len(data) - 3 and data[at + 3] != VOP:
-            following = data.find(START_CODE, at + 3)
+            following = data.find(START_CODE, at + 4)
             self._headers.read(data[at : following if following >= 0 else len(data)])
             at = following
         return at if 0 <= at < len(data) - 3 else -1
@@ -283,7 +285,7 @@ class Mpeg4Scanner:
             non_reference=droppable,
             leading=leading,
             skipped=skipped,
-            damaged=column["damaged"] != 0,
+            damaged=(column["damaged"] != 0) | ((segment < 0) & ~skipped),
             order=output_order(delayed, np.zeros(n, np.bool_)),
             period=np.cumsum(column["renew"] != 0),
             states=self._states.states,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from framedex.indexer.bitstream.bits import BitReader
 from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.bitstream.states import with_unit
 
 START_CODE = b"\0\0\1"
 LAST_VOL, VOS, USER_DATA, GOV, VISUAL_OBJECT, VOP = 0x2F, 0xB0, 0xB2, 0xB3, 0xB5, 0xB6  # table 6-3
@@ -14,6 +15,7 @@ FIRST_VOL = 0x20
 SIMPLE, ADVANCED_SIMPLE = 1, 17  # video_object_type_indication, table 6-10
 STUDIO_PROFILES = range(0xE1, 0xE9)
 RECTANGULAR, STATIC_SPRITE = 0, 1
+_ENCODERS = (b"DivX", b"FFmpe", b"ffmpeg", b"Lavc", b"XviD")
 _DIVX = re.compile(rb"DivX(\d+)(?:Build|b)(\d+)(.?)", re.DOTALL)
 
 
@@ -80,19 +82,19 @@ def parse_layer(unit: bytes) -> Layer:
 class Headers:
     """The headers in force, as coded, and what they say.
 
-    User data belongs to them: FFmpeg's decoder chooses its inverse transform, and the encoder bugs it makes up for,
-    by the encoder's name there.
+    User data that names an encoder belongs to them: FFmpeg's decoder chooses its inverse transform, and the encoder
+    bugs it makes up for, by that name. Other user data changes nothing, and may differ from picture to picture.
     """
 
     units: dict[int, bytes] = field(default_factory=dict)
-    user_data: dict[bytes, None] = field(default_factory=dict)
+    user_data: tuple[bytes, ...] = ()
     layer: Layer | None = None
     packed: bool = False
     time_base: int | None = None  # seconds, of a group of VOPs header in the units read last
 
     def copy(self) -> Headers:
         """Return headers that can be read on from here, apart from these."""
-        return replace(self, units=dict(self.units), user_data=dict(self.user_data))
+        return replace(self, units=dict(self.units))
 
     def read(self, unit: bytes) -> None:
         """Take note of one unit, start code included. Raises ValueError, BitstreamError."""
@@ -104,9 +106,8 @@ class Headers:
                 self.layer = parse_layer(unit)
                 code = FIRST_VOL
             self.units[code] = unit
-        elif code == USER_DATA:
-            self.user_data.pop(unit, None)
-            self.user_data[unit] = None
+        elif code == USER_DATA and unit.startswith(_ENCODERS, 4):
+            self.user_data = with_unit(self.user_data, unit)
             divx = _DIVX.match(unit, 4)
             if divx:
                 self.packed = divx[3] == b"p"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from framedex.indexer.bitstream.pictures import BitstreamError
+
 Span = tuple[int, int]
 
 START_CODE = b"\0\0\1"
@@ -74,6 +76,7 @@ Key = tuple[int, int]  # (nal_unit_type, id)
 InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in the order in which a decoder may be given them
 
 MOST_EPOCHS = 10_000  # a stream that changes what slice headers mean more often is an attack
+MOST_LISTED = 1_000_000  # entries of all the lists of sets in force, which are kept
 
 
 class ParameterSets:
@@ -88,6 +91,7 @@ class ParameterSets:
         self._inband: dict[Key, bytes] = {}
         self.epochs: list[dict[Key, object]] = [{}]
         self.in_force: InForce = ()  # in-band sets that the configuration record does not hold just so
+        self._listed = 0  # sets in all that were ever in force together
         self.differs = False  # some in-band set changes, or differs from the record's
 
     def configure(self, key: Key, nal: bytes, facts: object) -> None:
@@ -101,7 +105,7 @@ class ParameterSets:
         return self._inband.get(key, self._configured.get(key)) == nal.rstrip(b"\0")
 
     def meet(self, key: Key, nal: bytes, facts: object) -> None:
-        """Note a set that a packet carries. Raises ValueError where sets change without end."""
+        """Note a set that a packet carries. Raises BitstreamError where sets change without end."""
         nal = nal.rstrip(b"\0")
         before = self._inband.get(key, self._configured.get(key))
         self.differs |= before not in (None, nal)
@@ -109,7 +113,10 @@ class ParameterSets:
         if before == nal:
             return
         self.in_force = tuple(item for item in sorted(self._inband.items()) if self._configured.get(item[0]) != item[1])
+        self._listed += len(self.in_force)
+        if self._listed > MOST_LISTED:
+            raise BitstreamError("parameter_sets", "too many parameter sets change too often")
         if self.epochs[-1].get(key) != facts:
             if len(self.epochs) >= MOST_EPOCHS:
-                raise ValueError(f"parameter sets change more than {MOST_EPOCHS} times")
+                raise BitstreamError("parameter_sets", f"parameter sets change more than {MOST_EPOCHS} times")
             self.epochs.append(self.epochs[-1] | {key: facts})

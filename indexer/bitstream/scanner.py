@@ -181,11 +181,11 @@ class NalScanner:
             return
         try:
             set_id, facts = self.set_parsers[kind][1](nal)
-            self._sets.meet((kind, set_id), nal, facts)
         except ValueError:
             if packet is not None:
                 self._damaged.add(packet)
             return
+        self._sets.meet((kind, set_id), nal, facts)
         if packet is not None:
             self._carried.setdefault(packet, set()).add((kind, set_id))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of, segments
 
 TAG_BYTES, KEY_HEADER_BYTES = 3, 10  # 9.1: the frame tag; with start code and size in key frames
 START_CODE = b"\x9d\x01\x2a"
@@ -63,10 +63,12 @@ class Vp8Scanner:
     def finish(self) -> Pictures:
         tags = np.frombuffer(bytes(self._tags), np.uint8)
         damaged = tags & DAMAGED != 0
+        start = np.where((tags & INTER == 0) & ~damaged, CLOSED_START, NO_START).astype(np.uint8)
+        orphan = segments(start) < 0  # what comes before the first key frame gives no picture
         return pictures_of(
-            np.where((tags & INTER == 0) & ~damaged, CLOSED_START, NO_START).astype(np.uint8),
-            skipped=(tags & SHOWN == 0) & ~damaged,
-            damaged=damaged,
+            start,
+            skipped=((tags & SHOWN == 0) & ~damaged) | orphan,
+            damaged=damaged | orphan,
             varying_shape=len(self._shapes) > 1,
             chroma_format=YUV420,
         )

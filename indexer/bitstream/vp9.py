@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.bits import BitColumns
-from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of, segments
 
 FRAME_MARKER, SYNC_CODE = 2, 0x498342  # 7.2
 CS_RGB = 7  # color_space, 7.2.2
@@ -79,13 +79,18 @@ class Vp9Scanner:
             raise BitstreamError("packing", f"packet {number} holds {int(shown[number])} shown frames")
         first = np.ones(len(packet), np.bool_)
         first[1:] = packet[1:] != packet[:-1]
-        start = np.bincount(packet[headers.key & first], minlength=n) > 0
+        begins = (np.bincount(packet[headers.key & first], minlength=n) > 0) & ~damaged
+        start = np.where(begins, CLOSED_START, NO_START).astype(np.uint8)
+        # Before the first start, nothing is output until an intra frame comes; what follows it may lack references.
+        orphan = segments(start) < 0
+        intra = np.bincount(packet[headers.key | headers.intra_only], minlength=n) > 0
+        waiting = ~np.logical_or.accumulate(intra | begins)
         formats = np.unique(headers.formats[~damaged[packet[headers.has_format]]])
         sizes = np.unique(headers.sizes[~damaged[packet[headers.has_size]]])
         return pictures_of(
-            np.where(start & ~damaged, CLOSED_START, NO_START).astype(np.uint8),
-            skipped=(shown == 0) & ~damaged,
-            damaged=damaged,
+            start,
+            skipped=((shown == 0) & ~damaged) | waiting,
+            damaged=damaged | orphan,
             varying_shape=len(formats) > 1 or len(sizes) > 1,
             chroma_format=_chroma_format(int(formats[0])) if len(formats) else None,
         )
@@ -94,7 +99,7 @@ class Vp9Scanner:
 class FrameHeaders:
     """The fields of uncompressed_header() (6.2) up to the frame's size, of n frames.
 
-    key, shown, damaged: bool [n]; key frames, hidden ones among them, and frames that are output. has_format,
+    key, intra_only, shown, damaged: bool [n]; key frames, hidden ones among them, and frames that are output. has_format,
     has_size: bool [n], the header states a color_config() or frame_size() of its own; formats, sizes: int64, one for
     each of these, equal where the header's are. A size that is a reference's appears where that one has it.
     """
@@ -125,6 +130,7 @@ class FrameHeaders:
         self.damaged |= (key | intra_only) & (synced != SYNC_CODE)
         self.damaged |= bits.position > 8 * np.array([len(head) for head in heads], np.int64)
         self.key, self.shown = key & ~self.damaged, shown & ~self.damaged
+        self.intra_only = intra_only & ~self.damaged
         self.formats, self.sizes = formats[self.has_format], size[self.has_size]
 
 
