@@ -176,10 +176,41 @@ def gpu_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def index_table(result: dict[str, Any]) -> str:
+    """Return the table of benchmarks/index.py."""
+    columns = [(row, state) for row in result["results"] for state in ("warm", "cold")]
+    lines = [
+        "| " + " | ".join(["milliseconds", *(f"{row['video']}, {state}" for row, state in columns)]) + " |",
+        "| --- " * (1 + len(columns)) + "|",
+    ]
+    for name in result["results"][0]["warm"]["seconds"]:
+        cells = [
+            f"{1000 * row[state]['seconds'][name]:,.1f} ({row[state]['times_as_fast_as_ffprobe'][name]:.1f} ×)"
+            for row, state in columns
+        ]
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def gpu_index_table(result: dict[str, Any]) -> str:
+    """Return the table of benchmarks/gpu_index.py."""
+    videos = result["results"]
+    lines = [
+        "| " + " | ".join(["seconds", *(row["video"] for row in videos)]) + " |",
+        "| --- " * (1 + len(videos)) + "|",
+    ]
+    for name in videos[0]["median_seconds"]:
+        cells = [f"{row['median_seconds'][name]['seconds']:.3f}" for row in videos]
+        lines.append("| " + " | ".join([name.replace("_", " "), *cells]) + " |")
+    return "\n".join(lines)
+
+
 def performance_page() -> str:
     """Return docs/performance.md."""
     access, manifest, gpu = load("random_access.json"), load("manifest.json"), load("gpu_loader.json")
+    index, rows, gpu_index = load("index.json"), load("index_rows.json"), load("gpu_index.json")
     planning, dataset = manifest["planning"], manifest["dataset"]
+    low, high = index["results"]
     return f"""{NOTE}
 # Performance
 
@@ -198,6 +229,43 @@ factor of two wherever decoding dominates, and nothing else should matter on a s
 also pay for opening it: reading its index, or scanning it.
 
 {made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and `--seconds 3000`.
+
+## Indexing
+
+One MP4 of {low["size_bytes"] / 1e6:,.0f} MB with 180 000 packets of low bit rate, and one of {high["size_bytes"] / 1e6:,.0f} MB
+of high bit rate. Warm: from the page cache; cold: dropped from it before each turn. In brackets: how many times as fast as
+ffprobe in the same run.
+
+{index_table(index)}
+
+Depth `tables` reads {low["bytes_read"]["tables"] / 1e6:.1f} MB of the first file and {high["bytes_read"]["tables"] / 1e6:.1f} MB
+of the second ({100 * high["bytes_read"]["tables"] / high["size_bytes"]:.2f} %), sample tables and fingerprint included.
+
+What was expected: reading `moov` costs a few bytes a packet, so tables should be tens of times as fast where packets are
+many, and as much faster as the file is larger where they are few. Depth `packets` reads every byte, as ffprobe does; it
+saves the work that a demuxer does for each packet, which is all there is at low bit rates. At high ones it searches every
+byte for start codes inside of units, which ffprobe does not.
+
+{made_by(index)} {index["environment"]["ffprobe"]}.
+
+On a GPU machine, DALI's own ways to a first and a last frame, opening the file included, beside framedex's probe and a
+clip of the last frame out of an index:
+
+{gpu_index_table(gpu_index)}
+
+{made_by(gpu_index)}
+
+### The index on disk
+
+| what | figure |
+| --- | --- |
+| bytes a frame in `frames`, real clips (`make demo`'s) | {rows["real_bytes_a_frame"]["all"]:.1f} |
+| bytes a frame in `frames`, {rows["synthetic"]["frames"]:,} synthetic frames | {rows["synthetic"]["all"]:.1f} |
+| open that index | {rows["synthetic"]["open_ms"]:.1f} ms |
+| one video's row out of it, median | {rows["synthetic"]["median_row_ms"]:.1f} ms |
+| … 99th percentile | {rows["synthetic"]["p99_row_ms"]:.1f} ms |
+
+{made_by(rows)}
 
 ## Planning and reading manifests on one core
 

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import DamageError
+from framedex.errors import PolicyError
 from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures, segments
 from framedex.indexer.index import Packets
 from framedex.indexer.timeline import (
@@ -108,7 +108,7 @@ def check_plans(pictures: Pictures, pts: Pts, flags: Flags, random: np.random.Ge
         for clip in (frames, random.permutation(chosen), *chosen[:, None]):
             try:
                 recipe = planner.plan(clip)
-            except DamageError:
+            except PolicyError:  # damage, or a reset between a leading picture and what it needs
                 continue
             check_recipe(recipe, flags, order[clip])
 

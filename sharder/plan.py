@@ -114,7 +114,15 @@ class Planner:
                 found=f"packet {int(targets[0])}",
                 remedy="choose other frames",
             )
-        number -= (self._packets.flags[targets] & LEADING) != 0
+        leading = (self._packets.flags[targets] & LEADING) != 0
+        across = leading & ((self._packets.flags[self._starts[np.maximum(number, 0)]] & RESET) != 0)
+        if across.any():
+            raise PolicyError(
+                "a wanted frame needs pictures from before a change of the decoder's configuration",
+                found=f"packet {int(targets[np.argmax(across)])}",
+                remedy="choose other frames",
+            )
+        number -= leading
         begin = self._starts[np.maximum(number, 0)]
         order = np.lexsort((targets, begin))
         begin, end = begin[order], np.maximum.accumulate(targets[order])

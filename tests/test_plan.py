@@ -118,6 +118,14 @@ def test_no_run_goes_over_a_reset() -> None:
     assert planner.plan(np.array([2, 3])).run_first.tolist() == [0]
 
 
+def test_a_leading_picture_behind_a_reset_cannot_be_planned() -> None:
+    packets = packets_of([CLOSED, 0, CLOSED | RESET, LEADING, 0])
+    planner = Planner(packets, drop_leading=False)
+    with pytest.raises(PolicyError, match="change of the decoder's configuration"):
+        planner.plan(np.array([3]))
+    assert planner.plan(np.array([4])).run_first.tolist() == [0]
+
+
 def test_two_packets_of_a_picture_are_planned_as_one() -> None:
     packets = packets_of([CLOSED, CONTINUES, NON_REFERENCE, NON_REFERENCE | CONTINUES, 0, CONTINUES])
     planner = Planner(packets, drop_leading=False)
