@@ -79,7 +79,7 @@ SEED ?= 1
 fuzz: $(VENV)/.fuzz
 	@mkdir -p build/fuzz/corpus
 	$(BIN)/python -m fuzz.seeds build/fuzz/seeds
-	PYTHONHASHSEED=0 $(BIN)/python -m fuzz.fuzz_parsers -seed=$(SEED) -max_total_time=$(SECONDS) -rss_limit_mb=2048 -timeout=10 -max_len=8192 \
+	PYTHONHASHSEED=0 $(BIN)/python -m fuzz.fuzz_parsers -seed=$(SEED) -max_total_time=$(SECONDS) -rss_limit_mb=6144 -malloc_limit_mb=1024 -timeout=10 -max_len=8192 \
 		-print_final_stats=1 -verbosity=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus build/fuzz/seeds
 
 clean:
