@@ -164,3 +164,14 @@ def test_parameter_sets_that_change_without_end_are_refused() -> None:
         change(1, lambda number: number)
     with pytest.raises(BitstreamError, match="change too often"):
         change(200, lambda number: None)
+
+
+def test_leading_pictures_of_an_idr_picture_are_dropped() -> None:
+    """No stream may have them (H.265 7.4.2.2); decoders skip them (8.1.3, NoRaslOutputFlag)."""
+    sets = bytes.fromhex("000001 42010100000300000003000000030000000300a0208105dff084 000001 4401c03fe0")
+    scanner = hevc.HevcScanner(b"")
+    for packet in (sets + bytes.fromhex("000001 2601a803fe"), bytes.fromhex("000001 1201d0a7f8")):
+        scanner.feed(packet)
+    pictures = scanner.finish()
+    assert pictures.leading.tolist() == [False, True]
+    assert pictures.skipped.tolist() == [False, True]
