@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import av
@@ -175,3 +176,12 @@ def test_leading_pictures_of_an_idr_picture_are_dropped() -> None:
     pictures = scanner.finish()
     assert pictures.leading.tolist() == [False, True]
     assert pictures.skipped.tolist() == [False, True]
+
+
+def test_order_counts_out_of_range_are_refused() -> None:
+    """The largest offset in a cycle of one picture: after some 65 536 wraps of frame_num, 64 bits were too few."""
+    _, sps = h264.parse_sps(H264_SETS[3:-6])
+    large = replace(sps, order_count_type=1, ref_frame_offsets=((1 << 31) - 1,))
+    pictures = [(number, 0, 0, not number, True) for number in range(3)]
+    with pytest.raises(BitstreamError, match="picture order count of 4294967294"):
+        h264._order_counts_of_type_1([large], pictures)
