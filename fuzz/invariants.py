@@ -54,6 +54,10 @@ def check_pictures(pictures: Pictures, packets: int, data: bytes) -> None:
     flags = packet_flags(pictures, hidden, resets)
     orphans = (segments(pictures.start) < 0) & ((flags & UNSHOWN) == 0)
     assert (flags[orphans] & DAMAGED).all(), "a sound picture that no start point precedes"
+    leading = np.flatnonzero(pictures.leading & ((flags & UNSHOWN) == 0))
+    assert (pictures.start[segments(pictures.start)[leading]] == OPEN_START).all(), (
+        "a leading picture of a closed start"
+    )
     pts, dts, duration = timestamps(pictures, flags, random)
     try:
         pts, _ = settle_timestamps(pts, dts, duration, flags, pictures, stated=bool(random.integers(2)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import av
@@ -164,3 +165,23 @@ def test_parameter_sets_that_change_without_end_are_refused() -> None:
         change(1, lambda number: number)
     with pytest.raises(BitstreamError, match="change too often"):
         change(200, lambda number: None)
+
+
+def test_leading_pictures_of_an_idr_picture_are_dropped() -> None:
+    """No stream may have them (H.265 7.4.2.2); decoders skip them (8.1.3, NoRaslOutputFlag)."""
+    sets = bytes.fromhex("000001 42010100000300000003000000030000000300a0208105dff084 000001 4401c03fe0")
+    scanner = hevc.HevcScanner(b"")
+    for packet in (sets + bytes.fromhex("000001 2601a803fe"), bytes.fromhex("000001 1201d0a7f8")):
+        scanner.feed(packet)
+    pictures = scanner.finish()
+    assert pictures.leading.tolist() == [False, True]
+    assert pictures.skipped.tolist() == [False, True]
+
+
+def test_order_counts_out_of_range_are_refused() -> None:
+    """The largest offset in a cycle of one picture: after some 65 536 wraps of frame_num, 64 bits were too few."""
+    _, sps = h264.parse_sps(H264_SETS[3:-6])
+    large = replace(sps, order_count_type=1, ref_frame_offsets=((1 << 31) - 1,))
+    pictures = [(number, 0, 0, not number, True) for number in range(3)]
+    with pytest.raises(BitstreamError, match="picture order count of 4294967294"):
+        h264._order_counts_of_type_1([large], pictures)

@@ -294,6 +294,14 @@ def test_mpeg4_pictures_before_the_first_start_are_damaged(mpeg4: Stream) -> Non
     assert pictures.damaged[1 : last + 1].all()
 
 
+def test_starts_before_disposable_pictures_are_open() -> None:
+    """Found by fuzzing: plans of their runs overlapped."""
+    codes = [f"{1:017b}" + "0" * 13 + "010" + f"{kind:02b}" + "1" * 5 for kind in (0, 1, 0, 2)]
+    pictures = scan_packets("flv1", *(int(code, 2).to_bytes(5, "big") for code in codes))
+    assert pictures.start.tolist() == [1, 0, OPEN_START, 0]
+    assert pictures.leading.tolist() == [False, False, False, True]
+
+
 VISUAL_OBJECT = b"\0\0\1\xb5\x09"
 
 

@@ -6,7 +6,14 @@ import numpy as np
 
 from framedex.indexer.bitstream.anchors import last_where
 from framedex.indexer.bitstream.bits import BitReader
-from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.pictures import (
+    CLOSED_START,
+    NO_START,
+    OPEN_START,
+    BitstreamError,
+    Pictures,
+    pictures_of,
+)
 
 INTRA, INTER, DISPOSABLE = 0, 1, 2
 _HEAD_BYTES = 24
@@ -78,8 +85,10 @@ class H263Scanner:
         segment = last_where(start)
         leading = disposable & (last_where(~disposable) == segment) & (segment >= 0)
         orphan = segment < 0
+        kinds_of_start = np.where(start, CLOSED_START, NO_START).astype(np.uint8)
+        kinds_of_start[segment[leading]] = OPEN_START
         return pictures_of(
-            np.where(start, CLOSED_START, NO_START).astype(np.uint8),
+            kinds_of_start,
             non_reference=disposable,
             leading=leading,
             skipped=disposable & (anchors < 2) if n else disposable,

@@ -30,6 +30,7 @@ RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 MOST_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
+MOST_ORDER_COUNT = 1 << 31  # 8.2.1
 MOST_SPS, MOST_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
 TOP_AND_BOTTOM = 3  # the sum of two fields' parities
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
@@ -470,4 +471,6 @@ def _order_counts_of_type_1(
             whole, part = divmod(absolute - 1, len(cycle))
             expected = whole * sum(cycle) + sum(cycle[: part + 1])
         counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
+        if abs(counts[-1]) >= MOST_ORDER_COUNT:
+            raise BitstreamError("output_order", f"a picture order count of {counts[-1]}", damaged=True)
     return np.array(counts, np.int64)

@@ -257,8 +257,8 @@ class HevcScanner(NalScanner):
         segment = segments(start)
         behind = np.maximum(segment, 0)
         first = int(np.argmax(irap)) if irap.any() else n
-        # 8.1.3: a CRA picture that is first in the bitstream, and every BLA picture, drops its RASL pictures.
-        dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < IDR_W_RADL)))
+        # 8.1.3: a CRA picture that is first in the bitstream, and every BLA or IDR picture, drops its RASL pictures.
+        dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)))
 
         headers = self._parse_slices(slices, kind[packet])
         resets = irap & (kind != CRA)
