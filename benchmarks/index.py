@@ -101,11 +101,14 @@ def evict(path: Path) -> None:
 
 
 def measure(path: Path, rounds: int, *, cold: bool) -> dict[str, Any]:
-    """Return median seconds by contender, and how many packets each found; contenders take turns."""
+    """Return median seconds by contender, and how many packets each found.
+
+    Each runs several times in a row, as a batch job would, the first time untimed: it warms up imports and the page cache.
+    """
     seconds: dict[str, list[float]] = {}
     packets: dict[str, int | None] = {}
-    for turn in range(rounds + 1):  # the first turn warms up imports and the page cache
-        for name, run in contenders().items():
+    for name, run in contenders().items():
+        for turn in range(rounds + 1):
             if cold:
                 evict(path)
             begin = time.perf_counter()

@@ -34,10 +34,10 @@ from framedex.indexer.timeline import (
     ranks,
 )
 
-MOST_LOOKED_AT = 24  # packets of the first GOP: all reorderings that one shows
+MOST_LOOKED_AT = 16  # packets of the first GOP: all reorderings that one shows
 # Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
 LEAST_MEAN_BYTES = 20_000
-SUSPECTS = 8  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
+SUSPECTS = 6  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

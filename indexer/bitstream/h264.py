@@ -420,12 +420,11 @@ class H264Scanner(NalScanner):
     ) -> NDArray[np.int64]:
         """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
         order = np.arange(len(idr), dtype=np.int64)  # 8.2.1.3, type 2: output order is decode order
-        counting = np.array([(sps.order_count_type, sps.order_count_bits) for sps in self._sequences], np.int64)
-        of_picture = counting[facts["sequence"][picture]]
-        for kind, bits in sorted(
-            set(map(tuple, of_picture.tolist()))
-        ):  # these change at IDR pictures, where counting begins anew
-            part = (of_picture == (kind, bits)).all(axis=1)
+        sequence = facts["sequence"][picture]
+        counting = [(sps.order_count_type, sps.order_count_bits) for sps in self._sequences]
+        for kind, bits in sorted(set(counting)):  # these change at IDR pictures, where counting begins anew
+            like = np.array([(kind, bits) == found for found in counting])
+            part = like[sequence]
             chosen = picture[part]
             if kind == 0:
                 order[part] = unwrap_order_counts(facts["order_lsb"][chosen], bits, idr[part], referenced[part])
