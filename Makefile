@@ -74,13 +74,18 @@ $(VENV)/.fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'
 	@touch $@
 
-# What is found lies in build/fuzz/; the corpus there grows from run to run. SEED=0 is another seed each time.
+# What is found lies in build/fuzz/; the corpus there grows from run to run. In slices of half a minute, since atheris holds
+# on to memory of every input; SEED=7 begins with another seed.
 SEED ?= 1
+SLICE := 30
 fuzz: $(VENV)/.fuzz
 	@mkdir -p build/fuzz/corpus
 	$(BIN)/python -m fuzz.seeds build/fuzz/seeds
-	PYTHONHASHSEED=0 $(BIN)/python -m fuzz.fuzz_parsers -seed=$(SEED) -max_total_time=$(SECONDS) -rss_limit_mb=6144 -malloc_limit_mb=1024 -timeout=10 -max_len=8192 \
-		-print_final_stats=1 -verbosity=1 -artifact_prefix=build/fuzz/ build/fuzz/corpus build/fuzz/seeds
+	for slice in $$(seq 0 $$((($(SECONDS) - 1) / $(SLICE)))); do \
+		PYTHONHASHSEED=0 $(BIN)/python -m fuzz.fuzz_parsers -seed=$$(($(SEED) + slice)) -max_total_time=$(SLICE) \
+			-rss_limit_mb=6144 -malloc_limit_mb=1024 -timeout=10 -max_len=8192 -print_final_stats=1 -verbosity=0 \
+			-artifact_prefix=build/fuzz/ build/fuzz/corpus build/fuzz/seeds || exit 1; \
+	done
 
 clean:
 	rm -rf build $(OUT) $(VENV)

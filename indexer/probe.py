@@ -16,7 +16,6 @@ import av.logging
 import av.stream
 import av.video.stream
 import numpy as np
-from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import MediaError
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanner
@@ -26,6 +25,7 @@ from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
+from framedex.indexer.describe import container_name, describe_audio, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import open_container
@@ -56,15 +56,12 @@ Row = dict[str, Any]
 Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
 
-CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 # Containers that state no presentation timestamps, or not reliably; libavformat makes some up.
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
 # Decoders that learn from the stream how many pictures to hold back, and drop some where it says too little.
 REORDERING = frozenset({"h264", "hevc"})
 # Decoders that show pictures without what they refer to; others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
-COLOR_RANGES = {1: "limited", 2: "full"}  # AVColorRange
-FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +114,9 @@ def _probe_plain(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row,
 
 def _probe_file(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, Row]]:
     with _open_container(task.path) as container:
-        name = container.format.name
-        file["container"] = CONTAINERS.get(name, name)
-        _describe_audio(container, file)
-        streams = _video_streams(container, file)
+        file["container"] = container_name(container)
+        streams = video_streams(container)
+        file |= describe_audio(container) | {"video_streams": len(streams)}
         chosen = streams if task.streams == "all" else streams[:1]
         return [
             _probe_stream(task, stream, descriptor, file | {"best_stream": not n}) for n, stream in enumerate(chosen)
@@ -190,20 +186,9 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _video_streams(container: av.container.InputContainer, file: Row) -> list[av.video.stream.VideoStream]:
-    """Return the video streams, libavformat's choice first, cover art left out."""
-    cover = av.stream.Disposition.attached_pic
-    videos = [stream for stream in container.streams.video if not stream.disposition & cover]
-    if not videos:
-        raise MediaError("no_video", "there is no video stream")
-    file["video_streams"] = len(videos)
-    best = container.streams.best("video")
-    return sorted(videos, key=lambda stream: (stream is not best, stream.index))
-
-
 def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> tuple[Row, Row]:
     try:
-        _describe_stream(stream, video)
+        video |= describe_stream(stream)
         frames = _try_tables(task, stream, descriptor, video)
         if frames is None:
             frames = _probe_packets(task, stream, descriptor, video)
@@ -214,55 +199,6 @@ def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descript
     except MediaError as error:
         problem = error
     return video | problem_columns(problem), no_frames()
-
-
-def _describe_stream(stream: av.video.stream.VideoStream, video: Row) -> None:
-    context = stream.codec_context
-    aspect = stream.sample_aspect_ratio
-    video |= {
-        "stream_index": stream.index,
-        "codec": context.codec.canonical_name,
-        "codec_tag": _codec_tag(context),
-        "bits_per_coded_sample": context.bits_per_coded_sample,
-        "profile": context.profile,
-        "pixel_format": context.pix_fmt,
-        "width": context.width,
-        "height": context.height,
-        "field_order": FIELD_ORDERS.get(int(context.field_order)),
-        "sample_aspect_ratio": float(aspect) if aspect else None,
-        "color_range": COLOR_RANGES.get(int(context.color_range)),
-        "color_matrix": int(context.colorspace),
-        "color_primaries": int(context.color_primaries),
-        "color_transfer": int(context.color_trc),
-        "time_base_num": stream.time_base.numerator if stream.time_base else None,
-        "time_base_den": stream.time_base.denominator if stream.time_base else None,
-        "extradata": context.extradata,
-        "reorder_depth": context.reorder_depth,
-    }
-
-
-def _codec_tag(context: VideoCodecContext) -> str | None:
-    try:
-        tag = context.codec_tag
-    except UnicodeDecodeError:
-        return None
-    return tag if tag.isprintable() else None
-
-
-def _describe_audio(container: av.container.InputContainer, video: Row) -> None:
-    if not container.streams.audio:
-        return
-    audio = container.streams.audio[0]
-    time_base = audio.time_base
-    video |= {
-        "audio_codec": audio.codec_context.name,
-        "audio_rate": audio.codec_context.sample_rate,
-        "audio_channels": audio.codec_context.channels,
-        "audio_start_seconds": float(audio.start_time * time_base)
-        if time_base and audio.start_time is not None
-        else None,
-        "audio_duration_seconds": float(audio.duration * time_base) if time_base and audio.duration else None,
-    }
 
 
 def _try_tables(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row | None:

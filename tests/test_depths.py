@@ -17,7 +17,7 @@ from framedex.indexer.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.sampletables import read_layout
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import DAMAGED, START, presentation_order
-from framedex.sharder.build import Medium
+from framedex.sharder.medium import Medium
 from framedex.sharder.recipe import Recipe
 from tests.media import RECIPES
 

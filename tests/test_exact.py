@@ -13,7 +13,7 @@ from framedex.indexer.planes import picture_md5
 from framedex.loader.cpu import decode_pictures, decode_rgb
 from framedex.loader.manifest import Clip, Medium
 from framedex.loader.sources import SourceFiles
-from framedex.sharder.build import Medium as Planning
+from framedex.sharder.medium import Medium as Planning
 from framedex.sharder.plan import Planner
 from framedex.sharder.schema import MEDIA
 from tests.conftest import Truth

@@ -30,6 +30,7 @@ HOMES = {
     "av": {
         "indexer/opening.py",
         "indexer/probe.py",
+        "indexer/describe.py",
         "indexer/demux.py",
         "indexer/decoding.py",
         "indexer/planes.py",

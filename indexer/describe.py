@@ -1,0 +1,85 @@
+"""What libavformat says of an open container and its streams, in the columns of `videos`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import av.container
+import av.stream
+import av.video.stream
+from av.video.codeccontext import VideoCodecContext
+
+from framedex.errors import MediaError
+
+Row = dict[str, Any]
+
+CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
+COLOR_RANGES = {1: "limited", 2: "full"}  # AVColorRange
+FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
+
+
+def container_name(container: av.container.InputContainer) -> str:
+    """Return `mp4`, `matroska`, or libavformat's name of another container."""
+    name = container.format.name
+    return CONTAINERS.get(name, name)
+
+
+def video_streams(container: av.container.InputContainer) -> list[av.video.stream.VideoStream]:
+    """Return the video streams, libavformat's choice first, cover art left out. Raises MediaError where there are none."""
+    cover = av.stream.Disposition.attached_pic
+    videos = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not videos:
+        raise MediaError("no_video", "there is no video stream")
+    best = container.streams.best("video")
+    return sorted(videos, key=lambda stream: (stream is not best, stream.index))
+
+
+def describe_stream(stream: av.video.stream.VideoStream) -> Row:
+    """Return the columns of `videos` that libavformat's stream states."""
+    context = stream.codec_context
+    aspect = stream.sample_aspect_ratio
+    return {
+        "stream_index": stream.index,
+        "codec": context.codec.canonical_name,
+        "codec_tag": _codec_tag(context),
+        "bits_per_coded_sample": context.bits_per_coded_sample,
+        "profile": context.profile,
+        "pixel_format": context.pix_fmt,
+        "width": context.width,
+        "height": context.height,
+        "field_order": FIELD_ORDERS.get(int(context.field_order)),
+        "sample_aspect_ratio": float(aspect) if aspect else None,
+        "color_range": COLOR_RANGES.get(int(context.color_range)),
+        "color_matrix": int(context.colorspace),
+        "color_primaries": int(context.color_primaries),
+        "color_transfer": int(context.color_trc),
+        "time_base_num": stream.time_base.numerator if stream.time_base else None,
+        "time_base_den": stream.time_base.denominator if stream.time_base else None,
+        "extradata": context.extradata,
+        "reorder_depth": context.reorder_depth,
+    }
+
+
+def _codec_tag(context: VideoCodecContext) -> str | None:
+    try:
+        tag = context.codec_tag
+    except UnicodeDecodeError:
+        return None
+    return tag if tag.isprintable() else None
+
+
+def describe_audio(container: av.container.InputContainer) -> Row:
+    """Return the columns of `videos` on the first audio stream, none without one."""
+    if not container.streams.audio:
+        return {}
+    audio = container.streams.audio[0]
+    time_base = audio.time_base
+    return {
+        "audio_codec": audio.codec_context.name,
+        "audio_rate": audio.codec_context.sample_rate,
+        "audio_channels": audio.codec_context.channels,
+        "audio_start_seconds": float(audio.start_time * time_base)
+        if time_base and audio.start_time is not None
+        else None,
+        "audio_duration_seconds": float(audio.duration * time_base) if time_base and audio.duration else None,
+    }
