@@ -18,7 +18,7 @@ def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
         if palette and number == 1:
             yield plane_rows(plane, 1)[:, :1024]
         else:
-            yield plane_rows(plane, plane.height)[:, : plane.width * _bytes_a_sample(picture, number)]
+            yield plane_rows(plane, plane.height)[:, : _row_bytes(picture, number)]
 
 
 def plane_rows(plane: VideoPlane, height: int) -> NDArray[np.uint8]:
@@ -28,15 +28,16 @@ def plane_rows(plane: VideoPlane, height: int) -> NDArray[np.uint8]:
     return pixels[: row * height].reshape(height, row)
 
 
-def _bytes_a_sample(picture: av.VideoFrame, plane: int) -> int:
-    """Return how many bytes one sample position takes in a plane, over all the components stored there."""
-    layout = picture.format
+def _row_bytes(picture: av.VideoFrame, plane: int) -> int:
+    """Return how many bytes of a plane's row are visible, over all the components stored there."""
+    layout, width = picture.format, picture.planes[plane].width
     if layout.name == "pal8":
-        return 1
+        return width
     if not layout.is_planar and len(picture.planes) == 1:
-        return (layout.padded_bits_per_pixel + 7) // 8
+        bits = layout.padded_bits_per_pixel
+        return width * ((bits + 7) // 8) if bits >= 8 else (width * bits + 7) // 8
     here = [component for component in layout.components if component.plane == plane]
-    return len(here) * ((max(component.bits for component in here) + 7) // 8)
+    return width * len(here) * ((max(component.bits for component in here) + 7) // 8)
 
 
 def picture_md5(picture: av.VideoFrame) -> str:

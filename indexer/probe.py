@@ -60,6 +60,8 @@ Streams = Literal["best", "all"]
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
 # Decoders that learn from the stream how many pictures to hold back, and drop some where it says too little.
 REORDERING = frozenset({"h264", "hevc"})
+# Codecs whose palettes stand in the container.
+PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
 # Decoders that show pictures without what they refer to; others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
@@ -189,6 +191,8 @@ def _reason(error: Exception) -> str:
 def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> tuple[Row, Row]:
     try:
         video |= describe_stream(stream)
+        if video["pixel_format"] == "pal8" and video["codec"] in PALETTE_OUTSIDE:
+            raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
         frames = _try_tables(task, stream, descriptor, video)
         if frames is None:
             frames = _probe_packets(task, stream, descriptor, video)

@@ -76,6 +76,13 @@ def test_the_readmes_commands_print_what_it_shows(medium: Callable[[str], Path],
 
 def test_the_readmes_measurements_are_the_committed_ones(generate: ModuleType) -> None:
     assert generate.random_access_table(generate.load("random_access.json")) in README
+    low, high = (row["warm"] for row in generate.load("index.json")["results"])
+    for row, shown in ((low, "{:.0f} ms for 180 000 packets"), (high, "{:.1f} ms for a file of 1 GB")):
+        assert shown.format(1000 * row["seconds"]["framedex, tables"]) in README
+    times = [f"{row['times_as_fast_as_ffprobe']['framedex, tables']:.0f}" for row in (low, high)]
+    assert f"{times[0]} and\n{times[1]} times as fast as `ffprobe -show_packets`" in README
+    stored = generate.load("index_rows.json")["real_bytes_a_frame"]["all"]
+    assert f"{stored:.1f} bytes a frame of real video" in README
     one, fifty = generate.load("gpu_loader.json")["results"]
     assert fifty["seconds"]["framedex_nvdec"] < 1.1 * one["seconds"]["framedex_nvdec"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -243,3 +244,38 @@ def test_damage_inside_of_pictures_is_seen_by_decoding(medium: Medium, tmp_path:
     assert rows(tmp_path / "INDEX")["a.mp4", 0]["damaged_gop_count"] == 0
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX", "--verify")
     assert rows(tmp_path / "INDEX")["a.mp4", 0]["damaged_gop_count"] == 1
+
+
+def test_palettes_that_stand_in_the_container_are_refused(tmp_path: Path) -> None:
+    encode(Recipe(name="a.mov", codec="qtrle", pix_fmt="rgb24", frames=3), tmp_path / "a.mov")
+    encode(
+        Recipe(name="b.mov", codec="rawvideo", pix_fmt="gray", frames=3), tmp_path / "b.mov"
+    )  # read as 8-bit palette
+    run("index", tmp_path, "--out", tmp_path / "INDEX", code=3)
+    found = {uri: (row["status"], row["error_kind"]) for (uri, _), row in rows(tmp_path / "INDEX").items()}
+    assert found == {"a.mov": ("ok", None), "b.mov": ("refused", "palette")}
+
+
+def test_colours_that_the_container_alone_states_decide_the_conversion(tmp_path: Path) -> None:
+    """BT.709 and full range in a colr box, and nothing in the bitstream."""
+    encode(Recipe(name="plain.mp4", frames=6), tmp_path / "plain.mp4")
+    colour = struct.pack(">I4s4sHHHB", 19, b"colr", b"nclx", 1, 1, 1, 0x80)
+
+    def insert(content: bytearray) -> bytearray:
+        """Put the box behind avcC; moov is the last box of the file, so that nothing else moves."""
+        at = content.find(b"avcC") - 4
+        content[at:at] = colour
+        for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1"):
+            size = content.find(kind) - 4
+            content[size : size + 4] = (int.from_bytes(content[size : size + 4], "big") + len(colour)).to_bytes(
+                4, "big"
+            )
+        return content
+
+    path = damage(tmp_path / "plain.mp4", tmp_path / "coloured.mp4", insert)
+    run("index", path, "--out", tmp_path / "INDEX")
+    ((_, row),) = rows(tmp_path / "INDEX").items()
+    expected = [frame.to_ndarray(format="rgb24") for frame in full_decode(path)]
+    dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": path.name, "frames": [4, 1]}]))
+    assert row["color_matrix"] == 1
+    assert np.array_equal(dataset[0]["frames"], np.stack([expected[4], expected[1]]))
