@@ -23,6 +23,7 @@ from framedex.indexer.samples import demuxed_of
 from framedex.indexer.sampletables import Layout, SampleTable, UntrustedTables, read_sample_table
 from framedex.indexer.timeline import (
     CLOSED,
+    CONTINUES,
     HIDDEN,
     NON_REFERENCE,
     OPEN,
@@ -104,6 +105,8 @@ def _predicted(
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
     flags[first] = judge(beginning, flags[first], demuxed.pts[first], at_first_start=True)
+    if (flags[first] & CONTINUES).any():
+        raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
     for begin, end in _stretches(sync, demuxed.hidden):
         part = slice(begin, end)

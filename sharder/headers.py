@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError
 from framedex.indexer.index import Packets
 from framedex.indexer.look import look
-from framedex.indexer.timeline import LEADING, START
+from framedex.indexer.timeline import LEADING, START, UNSHOWN
 from framedex.sharder.cut import open_same
 
 
@@ -63,6 +63,9 @@ class Headers:
                 packets.pts[part],
                 at_first_start=at_first_start,
             )
+            # Frames were numbered by what the tables show.
+            if ((found ^ packets.flags[part]) & UNSHOWN).any():
+                raise ValueError("some samples present no picture of their own")
         except ValueError as error:
             raise PolicyError(
                 f"the pictures contradict the sample tables: {error}",

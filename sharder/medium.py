@@ -28,10 +28,10 @@ class Medium:
 
     def __init__(self, index: Index, video: Row, *, keep_damaged: bool) -> None:
         self.video = video
-        self._root, self._keep_damaged = index.root, keep_damaged
+        self._root = index.root
         self._packets = index.packets(video["media_id"])
         self._headers: Headers | None = None
-        self.planner = self._planner()
+        self.planner = Planner(self._packets, drop_leading=video["codec"] == "hevc", keep_damaged=keep_damaged)
         self.track = Track(
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
@@ -49,13 +49,10 @@ class Medium:
             self._headers = Headers(self.video, self._path(), self._packets)
         if self._headers.read(self.planner.packet_of(frames[frames != PAD])):
             self._packets = self._headers.packets
-            self.planner = self._planner()
+            self.planner.renew(self._packets)
 
     def _path(self) -> str:
         return os.path.normpath(os.path.join(self._root, self.video["uri"]))
-
-    def _planner(self) -> Planner:
-        return Planner(self._packets, drop_leading=self.video["codec"] == "hevc", keep_damaged=self._keep_damaged)
 
     def cut(self, clips: list[NDArray[np.int64]], dataset: Path) -> None:
         """Copy what some clips need of a medium that is not addressable by bytes into a file of the dataset, once."""
@@ -70,7 +67,7 @@ class Medium:
         size, digest = describe_cut(dataset / name)
         self.video = self.video | {"cut": name, "cut_size_bytes": size, "cut_fingerprint": digest}
         self._packets = replace(self._packets, offset=offset)
-        self.planner = self._planner()
+        self.planner.renew(self._packets)
 
     def md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
         """Return the hashes of wanted frames, None for padding; None where the index has none."""

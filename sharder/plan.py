@@ -34,12 +34,16 @@ class Planner:
     """
 
     def __init__(self, packets: Packets, *, drop_leading: bool, keep_damaged: bool = False) -> None:
-        self._packets = packets
         self._drop_leading, self._keep_damaged = drop_leading, keep_damaged
         self._order = presentation_order(packets.pts, packets.flags)
+        self.renew(packets)
+        self.pts: NDArray[np.int64] = packets.pts[self._order]
+
+    def renew(self, packets: Packets) -> None:
+        """Take the medium's packets again, of which more flags were read or other offsets are known; none is shown anew."""
+        self._packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
         self._continues = (packets.flags & CONTINUES) != 0
-        self.pts: NDArray[np.int64] = packets.pts[self._order]
 
     def packet_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64 [frames]: the packet that presents each frame. Raises PolicyError for a number past the end."""
