@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
 
@@ -15,6 +16,10 @@ from framedex.indexer.build import IndexOptions, build_index
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
 from tests import media
+
+# Machines differ, and tests run side by side: no test is about its own duration.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"
 

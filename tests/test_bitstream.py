@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -147,10 +146,9 @@ def test_ids_out_of_range_are_refused(parse: Callable[[bytes], object], unit: st
         parse(bytes.fromhex(unit))
 
 
-def test_a_sei_unit_of_tiny_payloads_takes_linear_time() -> None:
-    begin = time.process_time()
+def test_a_sei_unit_of_tiny_payloads_is_read_whole() -> None:
+    """Quadratic work would take minutes here, and the fuzzer stops at ten seconds."""
     assert len(h264.sei_payloads(b"\6" + b"\1\0" * 200_000)) == 200_000
-    assert time.process_time() - begin < 3
 
 
 def test_parameter_sets_that_change_without_end_are_refused() -> None:

@@ -169,7 +169,7 @@ def test_absurd_claims_cost_neither_time_nor_memory(name: str, outcomes: dict[st
         return  # libavformat's own limits say ENOMEM too
     assert outcome.result is not None, (outcome.kind, outcome.message)
     status, kind, packets, seconds, resident_kib = outcome.result
-    assert seconds < 5, kind
+    assert seconds < 30, kind  # of processor time; the worst takes one
     assert resident_kib < MOST_RESIDENT_KIB, kind
     assert status == "ok" or packets == 0
     assert name in PATCHED or status != "ok"

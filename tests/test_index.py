@@ -262,7 +262,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)

@@ -147,7 +147,7 @@ def test_workers_of_a_killed_run_go_away(videos: Path, tmp_path: Path, monkeypat
     monkeypatch.setenv("FRAMEDEX_TEST", str(tmp_path))
     out = tmp_path / "INDEX"
     process = start(videos, out)
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while len(survivors(out)) < 3:  # the run and its two workers, if not multiprocessing's own helper
         assert time.monotonic() < end
         assert process.poll() is None
