@@ -31,7 +31,7 @@ from tests.media import damage
 Medium = Callable[[str], Path]
 Change = Callable[[bytearray], bytearray]
 
-MOST_SECONDS, MOST_MEMORY_BYTES, MOST_RESIDENT_KIB = 20.0, 2 << 30, 600 << 10
+MOST_SECONDS, MOST_MEMORY_BYTES, MOST_RESIDENT_KIB = 60.0, 2 << 30, 600 << 10
 ALL_ONES = b"\xff\xff\xff\xff"
 IN_OPEN = 0x20
 EBML = bytes.fromhex("1a45dfa3 8b 4282 88 6d6174726f736b61")  # EBML header with DocType matroska
