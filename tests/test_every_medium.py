@@ -13,9 +13,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.exactness import try_folder
 from framedex import ClipDataset
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import DAMAGED, START
+from tests import planned
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, damage, encode, full_decode, picture, read_barcode
 
@@ -279,3 +281,23 @@ def test_colours_that_the_container_alone_states_decide_the_conversion(tmp_path:
     dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": path.name, "frames": [4, 1]}]))
     assert row["color_matrix"] == 1
     assert np.array_equal(dataset[0]["frames"], np.stack([expected[4], expected[1]]))
+
+
+CODECS = {
+    "a.avi": "libx264",
+    "b.flv": "libx264",
+    "c.mxf": "mpeg2video",
+    "d.nut": "libx264",
+    "e.vob": "mpeg2video",
+    "f.asf": "msmpeg4",
+    "g.webm": "libvpx-vp9",
+    "h.h264": "libx264",
+}
+
+
+def test_every_frame_of_other_containers_is_exact(tmp_path: Path) -> None:
+    for name, codec in CODECS.items():
+        options = {"g": "12", "bf": "0" if codec in ("msmpeg4", "libvpx-vp9") else "2"}
+        planned.encode(tmp_path / name, codec, options, pix_fmt="yuv420p", size=(176, 144), frames=30)
+    tried = {medium.uri: (medium.status, medium.exact, medium.wrong) for medium in try_folder(tmp_path)}
+    assert tried == {name: ("ok", 30, []) for name in CODECS}
