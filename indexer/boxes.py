@@ -19,10 +19,6 @@ class TruncatedError(ValueError):
 class UntrustedTables(ValueError):  # noqa: N818 - it says what was found, as a reason for a refusal
     """The sample tables are malformed, or say something whose exact meaning only a demuxer can tell."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:

@@ -18,7 +18,7 @@ from framedex import __version__
 from framedex.errors import MediaError, OutputError, SourceError
 from framedex.indexer.discover import Listed, default_root, discover, media_id, readable_name, relative_uri
 from framedex.indexer.engines import GIBIBYTE, Outcome, run_local
-from framedex.indexer.fingerprint import is_same_file
+from framedex.indexer.fingerprint import open_same_file
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index, gaps_of
 from framedex.indexer.parts import (
     ASIDE,
@@ -194,19 +194,17 @@ def _is_done(path: str, known: list[Row], options: IndexOptions) -> bool:
         return False
     if options.depth == "packets" and any(row["depth"] == "tables" for row in known):
         return False
+    row = known[0]
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_same_file(
+            path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
+        )
     except OSError:
         return False
-    try:
-        return is_same_file(
-            descriptor,
-            size_bytes=known[0]["size_bytes"],
-            mtime_ns=known[0]["mtime_ns"],
-            expected=known[0]["fingerprint"],
-        )
-    finally:
-        os.close(descriptor)
+    if descriptor is None:
+        return False
+    os.close(descriptor)
+    return True
 
 
 def _is_still_refused(error: MediaError, known: list[Row]) -> bool:

@@ -9,7 +9,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.opening import demux_packets, open_container
+from framedex.indexer.opening import demux_packets, memory_errors, open_container
 from framedex.indexer.planes import picture_md5
 
 
@@ -50,7 +50,9 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
                     break
                 packet.pts = number  # pictures keep their packet's timestamp
                 try:
-                    for frame in context.decode(packet):
+                    with memory_errors():
+                        frames = context.decode(packet)
+                    for frame in frames:
                         decoded.take(frame)
                 except av.error.FFmpegError:
                     decoded.failed[number] = True

@@ -10,12 +10,11 @@ import av.video.stream
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import MediaError
+from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
 
 Row = dict[str, Any]
 
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
-COLOR_RANGES = {1: "limited", 2: "full"}  # AVColorRange
-FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}  # AVFieldOrder
 
 
 def container_name(container: av.container.InputContainer) -> str:

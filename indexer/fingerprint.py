@@ -30,3 +30,12 @@ def is_same_file(descriptor: int, *, size_bytes: int, mtime_ns: int, expected: s
     if status.st_size != size_bytes:
         return False
     return status.st_mtime_ns == mtime_ns or fingerprint(descriptor, size_bytes) == expected
+
+
+def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) -> int | None:
+    """Open a file and return its descriptor, or None where it is not the one recorded. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if is_same_file(descriptor, size_bytes=size_bytes, mtime_ns=mtime_ns, expected=expected):
+        return descriptor
+    os.close(descriptor)
+    return None

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import av
 import av.container
+import av.error
 
 from framedex.indexer.demuxers import OPEN_OPTIONS
 
 MOST_RESTARTS = 1000  # of demuxing after damage
 
 
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    """Raise libav's ENOMEM as a plain MemoryError, so that nobody takes it for damage: PyAV's is an FFmpegError, too."""
+    try:
+        yield
+    except av.error.MemoryError as error:
+        raise MemoryError(str(error)) from error
+
+
 def open_container(path: str) -> av.container.InputContainer:
-    """Open a local media file. Raises av.error.FFmpegError, OSError or ValueError as PyAV does.
+    """Open a local media file. Raises av.error.FFmpegError, OSError or ValueError as PyAV does, and MemoryError.
 
     A playlist, or a reference inside the file, is not followed.
     """
     # The file: prefix keeps names with a colon from being read as a protocol.
-    return av.open(f"file:{path}", metadata_errors="replace", options=dict(OPEN_OPTIONS))
+    with memory_errors():
+        return av.open(f"file:{path}", metadata_errors="replace", options=dict(OPEN_OPTIONS))
 
 
 def demux_packets(
@@ -28,13 +40,14 @@ def demux_packets(
     """Yield the packets of a stream that hold data, in decode order.
 
     Damage that looks like a new stream makes PyAV's demuxing end with an IndexError; it goes on here, after a call of
-    `on_damage`. Raises av.error.FFmpegError.
+    `on_damage`. Raises av.error.FFmpegError and MemoryError.
     """
     for _ in range(MOST_RESTARTS):
         try:
-            for packet in container.demux(container.streams[stream_index]):
-                if packet.size:
-                    yield packet
+            with memory_errors():
+                for packet in container.demux(container.streams[stream_index]):
+                    if packet.size:
+                        yield packet
             return
         except IndexError:
             on_damage()

@@ -16,6 +16,7 @@ import av.logging
 import av.stream
 import av.video.stream
 import numpy as np
+from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanner
@@ -28,7 +29,7 @@ from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.describe import container_name, describe_audio, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
-from framedex.indexer.opening import open_container
+from framedex.indexer.opening import memory_errors, open_container
 from framedex.indexer.plain_mp4 import describe_plain
 from framedex.indexer.samples import scan_samples
 from framedex.indexer.sampletables import Layout, read_layout
@@ -243,14 +244,8 @@ def _probe_tables(layout: Layout, track_id: int, read: Read, video: Row) -> Row:
     if not found.read.all():  # what only reading every packet tells
         video |= {"non_reference_share": None}
         video |= {"field_coded": fields or None} if pictures.may_hold_fields else {}
-    state = pictures.state
-    return {
-        "pts": pts,
-        "offset": found.demuxed.offset,
-        "size": found.demuxed.size,
-        "flags": np.ma.masked_array(flags, ~found.read),
-        "start_state": state if state.any() else None,
-    }
+    # Of pictures, these facts are of start points alone.
+    return _frames_row(found.demuxed, pictures.state, pts, np.ma.masked_array(flags, ~found.read))
 
 
 def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row:
@@ -291,7 +286,8 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
         ]
     video |= {"depth": "packets", "pts_source": source, "hashed": task.verify}
     _summarise(video, demuxed, pictures, pts, flags, truncation)
-    return _frames_row(demuxed, pictures, pts, flags) | {"md5": md5 if task.verify else None}
+    state = pictures.state[(flags & START) != 0]
+    return _frames_row(demuxed, state, pts, flags) | {"md5": md5 if task.verify else None}
 
 
 def _scan(
@@ -373,8 +369,8 @@ def _summarise(
         video |= {"error_kind": "truncated" if truncation else "damaged", "error_message": "; ".join(found)}
 
 
-def _frames_row(demuxed: Demuxed, pictures: Pictures, pts: Pts, flags: Flags) -> Row:
-    state = pictures.state[(flags & START) != 0]
+def _frames_row(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: Flags) -> Row:
+    """Return the `frames` columns; state: int32 [starts]. Masked elements are null."""
     return {
         "pts": np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         "offset": demuxed.offset,
@@ -387,7 +383,7 @@ def _frames_row(demuxed: Demuxed, pictures: Pictures, pts: Pts, flags: Flags) ->
 def _rotation(path: str, stream_index: int) -> int:
     """Decode the first picture, which shows that there is a decoder for the stream, and read its display matrix."""
     try:
-        with _open_container(path) as container:
+        with _open_container(path) as container, memory_errors():
             for frame in container.decode(container.streams[stream_index]):
                 assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
                 return frame.rotation

@@ -7,6 +7,9 @@ import pyarrow as pa
 FORMAT = "framedex-index"
 SCHEMA_VERSION = "2.0"  # readers accept any minor version of their own major one
 
+# What some columns say, by libav's own numbers (AVColorRange, AVFieldOrder).
+COLOR_RANGES = {1: "limited", 2: "full"}
+FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}
 OK, REFUSED, FAILED = "ok", "refused", "failed"
 
 

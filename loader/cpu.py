@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
 from framedex.indexer.planes import plane_rows
+from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
 from framedex.loader.manifest import Clip, Medium
 from framedex.loader.sources import EncodedClip
 from framedex.sharder.schema import PAD
@@ -26,8 +27,8 @@ Size = tuple[int, int]
 DECODERS = {"av1": "libdav1d"}
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
-COLOR_RANGES = {"limited": 1, "full": 2}  # AVColorRange
-FIELD_ORDERS = {"progressive": 1, "tt": 2, "bb": 3, "tb": 4, "bt": 5}  # AVFieldOrder
+RANGE_NUMBERS = {name: number for number, name in COLOR_RANGES.items()}
+FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
 def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
@@ -66,11 +67,11 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
         context.bits_per_coded_sample = medium.bits_per_coded_sample
     if medium.pixel_format and medium.codec in NEED_PIXEL_FORMAT:
         context.pix_fmt = medium.pixel_format
-    if medium.color_range in COLOR_RANGES:
-        context.color_range = COLOR_RANGES[medium.color_range]
+    if medium.color_range is not None:
+        context.color_range = RANGE_NUMBERS[medium.color_range]
     context.colorspace = medium.color_matrix
-    if medium.field_order in FIELD_ORDERS:
-        context.field_order = FIELD_ORDERS[medium.field_order]
+    if medium.field_order is not None:
+        context.field_order = FIELD_ORDER_NUMBERS[medium.field_order]
     # Without it, pictures vanish where the stream does not state its reordering.
     context.reorder_depth = medium.reorder_depth
     context.thread_count = threads

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StaleError
-from framedex.indexer.fingerprint import is_same_file
+from framedex.indexer.fingerprint import open_same_file
 from framedex.loader.manifest import Medium
 from framedex.sharder.recipe import Recipe
 
@@ -100,13 +100,11 @@ def open_source(medium: Medium) -> int:
 
 def _open_same(medium: Medium, path: str, size_bytes: int, mtime_ns: int, expected: str) -> int:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_same_file(path, size_bytes=size_bytes, mtime_ns=mtime_ns, expected=expected)
+        if descriptor is None:
+            raise _stale(medium, f"{os.stat(path).st_size} bytes of other content")
     except OSError as error:
         raise _stale(medium, error.strerror or str(error)) from error
-    if not is_same_file(descriptor, size_bytes=size_bytes, mtime_ns=mtime_ns, expected=expected):
-        found = f"{os.fstat(descriptor).st_size} bytes"
-        os.close(descriptor)
-        raise _stale(medium, f"{found} of other content")
     return descriptor
 
 

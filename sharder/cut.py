@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StaleError
-from framedex.indexer.fingerprint import fingerprint, is_same_file
+from framedex.indexer.fingerprint import fingerprint, open_same_file
 from framedex.indexer.opening import demux_packets, open_container
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def cut_packets(
@@ -28,7 +29,7 @@ def cut_packets(
     out.parent.mkdir(parents=True, exist_ok=True)
     number = 0
     with open_container(path) as container, open(out, "wb") as file:
-        for packet in demux_packets(container, int(str(video["stream_index"]))):
+        for packet in demux_packets(container, video["stream_index"]):
             if number >= len(size) or packet.size != size[number]:
                 raise _stale(path, f"packet {number} has {packet.size} bytes")
             if needed[number]:
@@ -52,16 +53,12 @@ def describe_cut(out: Path) -> tuple[int, str]:
 def open_same(video: Row, path: str) -> int:
     """Open a medium's source and return its descriptor. Raises StaleError where it is not what was indexed."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = open_same_file(
+            path, size_bytes=video["size_bytes"], mtime_ns=video["mtime_ns"], expected=video["fingerprint"]
+        )
     except OSError as error:
         raise _stale(path, error.strerror or str(error)) from error
-    if not is_same_file(
-        descriptor,
-        size_bytes=int(str(video["size_bytes"])),
-        mtime_ns=int(str(video["mtime_ns"])),
-        expected=str(video["fingerprint"]),
-    ):
-        os.close(descriptor)
+    if descriptor is None:
         raise _stale(path, "other content")
     return descriptor
 

@@ -263,13 +263,13 @@ class H264Scanner(NalScanner):
 
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
-        order[picture] = self._order_counts(slices, facts, picture, idr[picture], referenced[picture])
+        order[picture] = self._order_counts(facts, picture, idr[picture], referenced[picture])
         segment = segments(start)
         behind = np.maximum(segment, 0)
         leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
         leading |= continues & np.roll(leading, 1)
         skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
-        damaged |= self._gaps(slices, facts, picture, start, referenced)
+        damaged |= self._gaps(facts, picture, start, referenced)
         damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
 
         states, state = self._states(np.flatnonzero(start).tolist(), *self._lossless_sei())
@@ -388,7 +388,6 @@ class H264Scanner(NalScanner):
 
     def _gaps(
         self,
-        slices: Columns,
         facts: Columns,
         picture: NDArray[np.int64],
         start: NDArray[np.uint8],
@@ -412,7 +411,6 @@ class H264Scanner(NalScanner):
 
     def _order_counts(
         self,
-        slices: Columns,
         facts: Columns,
         picture: NDArray[np.int64],
         idr: NDArray[np.bool_],
