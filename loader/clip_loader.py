@@ -10,10 +10,10 @@ import numpy as np
 
 from framedex.errors import DecodeError, FramedexError, MissingExtraError
 from framedex.loader.colour import correction
-from framedex.loader.cpu import Size, decode_rgb
 from framedex.loader.dataset import ClipDataset, describe
 from framedex.loader.movie import clip_movie
 from framedex.loader.routes import gpu_obstacle
+from framedex.sharder.decoder import Size, decode_rgb
 from framedex.sharder.schema import PAD
 
 try:
@@ -191,7 +191,7 @@ class _Fetch:
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         clip = self._dataset.clip(number)
-        encoded = self._dataset.sources.read(clip.medium, clip.recipe)
+        encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
         if not self._gpu or gpu_obstacle(clip) is not None:
             return {"frames": decode_rgb(clip, encoded, size=self._size, threads=self._threads)} | describe(clip)
         position = clip.recipe.position

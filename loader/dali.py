@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from framedex.errors import MissingExtraError
-from framedex.loader.cpu import Size
+from framedex.sharder.decoder import Size
 
 try:
     from nvidia.dali import fn, pipeline_def, types

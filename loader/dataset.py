@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from framedex.errors import FramedexError
-from framedex.loader.cpu import Size, decode_rgb
-from framedex.loader.manifest import Clip, Manifest, Root
+from framedex.loader.manifest import Manifest, Root
 from framedex.loader.movie import clip_movie
-from framedex.loader.sources import SourceFiles
+from framedex.sharder.clip import Clip
+from framedex.sharder.decoder import Size, decode_rgb
+from framedex.sharder.sources import SourceFiles
 
 Decode = Literal["cpu", "movie"]
 
@@ -62,7 +63,7 @@ class ClipDataset:
         Raises IndexError, StaleError for a source that changed, DecodeError for one that does not decode.
         """
         clip = self.clip(number)
-        encoded = self.sources.read(clip.medium, clip.recipe)
+        encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
         if self.decode == "movie":
             picture: dict[str, Any] = {
                 "movie": clip_movie(clip, encoded),

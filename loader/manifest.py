@@ -6,7 +6,6 @@ import functools
 import os
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.clip import Clip
+from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
 from framedex.sharder.schema import (
     CLIPS,
@@ -36,77 +37,6 @@ from framedex.sharder.schema import (
 Root = str | os.PathLike[str] | Mapping[str, str]
 
 OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Medium:
-    """A row of `media`, and where the file that holds its packets lies on this machine.
-
-    path: the source, or what was cut out of it. source: the source.
-    """
-
-    path: str
-    source: str
-    media_id: str
-    uri: str
-    stream_index: int
-    size_bytes: int
-    mtime_ns: int
-    fingerprint: str
-    container: str
-    codec: str
-    codec_tag: str | None
-    bits_per_coded_sample: int | None
-    profile: str | None
-    pixel_format: str | None
-    width: int
-    height: int
-    rotation_degrees: int
-    field_order: str | None
-    sample_aspect_ratio: float | None
-    color_range: str | None
-    color_matrix: int
-    color_primaries: int
-    color_transfer: int
-    time_base_num: int
-    time_base_den: int
-    start_pts: int
-    pts_source: str
-    duration_pts: int
-    extradata: bytes | None
-    states: list[bytes]
-    reorder_depth: int
-    inband_parameter_sets: bool
-    inner_start_codes: bool
-    varying_shape: bool
-    chroma_format: int | None
-    max_ref_frames: int | None
-    field_coded: bool
-    frame_count: int
-    damaged_gop_count: int
-    cut: str | None
-    cut_size_bytes: int | None
-    cut_fingerprint: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clip:
-    """A clip as planned: what is wanted, and the recipe for it.
-
-    frame_index: int64 [F], -1 where padded. pts: int64 [F], `NO_PTS` where padded. seconds: float64 [F], NaN where
-    padded. mask: bool [F], False where padded. md5: the hash of each frame's native planes, None where padded; None for
-    all where the index has none. columns: the user's.
-    """
-
-    clip_id: str
-    medium: Medium
-    frame_index: NDArray[np.int64]
-    pts: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    mask: NDArray[np.bool_]
-    md5: list[str | None] | None
-    columns: dict[str, Any]
-    recipe: Recipe
 
 
 class Manifest:
@@ -211,8 +141,8 @@ class Manifest:
     def _read_medium(self, row: int) -> Medium:
         table = self._media.slice(row, 1)
         facts = {name: table[name][0].as_py() for name in MEDIA.names}
-        source = self._locate(facts["uri"])
-        return Medium(path=str(self.path / facts["cut"]) if facts["cut"] else source, source=source, **facts)
+        cut_path = str(self.path / facts["cut"]) if facts["cut"] else None
+        return Medium(path=self._locate(facts["uri"]), cut_path=cut_path, **facts)
 
     @functools.cached_property
     def _media(self) -> pa.Table:

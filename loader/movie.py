@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.manifest import Clip
-from framedex.loader.sources import EncodedClip
+from framedex.sharder.clip import Clip
 from framedex.sharder.mp4 import movie_header
+from framedex.sharder.sources import EncodedClip
 
 
 def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:

@@ -7,7 +7,7 @@ So a clip goes there only when streams like it were shown to be right; everythin
 from __future__ import annotations
 
 from framedex.loader.colour import has_correction
-from framedex.loader.manifest import Clip
+from framedex.sharder.clip import Clip
 
 # What was right in 1 178 planned clips on one H200 (docs/exactness.md).
 PROVEN_PROFILES = {

@@ -17,10 +17,12 @@ from framedex.errors import DecodeError, StaleError
 from framedex.indexer.engines import run_local
 from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.planes import picture_md5
-from framedex.loader.cpu import decode_pictures
-from framedex.loader.manifest import Clip, Manifest, Medium
-from framedex.loader.sources import SourceFiles, open_source
+from framedex.loader.manifest import Manifest
+from framedex.sharder.clip import Clip
+from framedex.sharder.decoder import decode_pictures
+from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
+from framedex.sharder.sources import SourceFiles, open_recorded
 
 Verdict = Literal["exact", "differs", "undecodable", "stale"]
 Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, md5; several where frames share a pts)
@@ -93,7 +95,7 @@ def verify_medium(task: _Task) -> list[Checked]:
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
     try:
-        os.close(open_source(clips[0].medium))
+        os.close(open_recorded(clips[0].medium.source))
     except StaleError as error:
         return [_verdict(clip, None, "stale", error.text()) for clip in clips]
     try:
@@ -118,7 +120,7 @@ def decode_in_order(medium: Medium, wanted: set[int], *, by_pts: bool) -> Iterat
     """
     last = max(wanted, default=-1)
     number = -1
-    with open_container(medium.source) as container:
+    with open_container(medium.path) as container:
         context = container.streams[medium.stream_index].codec_context
         assert isinstance(context, VideoCodecContext)  # the stream is a video stream
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
@@ -155,7 +157,7 @@ def _truth(medium: Medium, clips: list[Clip]) -> Truth:
 
 def _check(clip: Clip, sources: SourceFiles, truth: Truth) -> Checked:
     try:
-        encoded = sources.read(clip.medium, clip.recipe)
+        encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
         by_rank = {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}
     except StaleError as error:
         return _verdict(clip, None, "stale", error.text())

@@ -33,7 +33,7 @@ from framedex.indexer.parts import (
     write_part,
 )
 from framedex.indexer.schema import LISTING, OK
-from framedex.sharder.medium import Medium
+from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.policies import Policy
 from framedex.sharder.recipe import Recipe
 from framedex.sharder.requests import Request, UriResolver, frames_of
@@ -120,7 +120,7 @@ def build_from_policy(
 
     with DatasetWriter(out, user_schema, overwrite=options.overwrite) as writer:
         for number, video in enumerate(usable, 1):
-            medium = Medium(index, video, keep_damaged=options.keep_damaged)
+            medium = IndexedMedium(index, video, keep_damaged=options.keep_damaged)
             clips = policy.sample(medium.track)
             if options.cut:
                 medium.cut(clips, writer.folder)
@@ -147,7 +147,7 @@ def build_from_requests(
     for identity, request in zip(identities, requests, strict=True):
         asked.setdefault(identity or "", []).append(request)
     videos = {row["media_id"]: row for row in index.videos.to_pylist()}
-    media: dict[str, Medium] = {}
+    media: dict[str, IndexedMedium] = {}
     with DatasetWriter(out, _requested_schema(requests), overwrite=options.overwrite) as writer:
         for number, (identity, request) in enumerate(zip(identities, requests, strict=True), 1):
             try:
@@ -156,7 +156,7 @@ def build_from_requests(
                 if identity not in media:
                     if len(media) == MEDIA_IN_MEMORY:
                         media.pop(next(iter(media)))
-                    medium = Medium(index, _usable(videos[identity]), keep_damaged=options.keep_damaged)
+                    medium = IndexedMedium(index, _usable(videos[identity]), keep_damaged=options.keep_damaged)
                     if options.cut:
                         medium.cut(_frames_of_all(asked[identity], medium, choose), writer.folder)
                     media[identity] = medium
@@ -171,7 +171,7 @@ def build_from_requests(
         return writer.commit(index, {"policy": "clips", "choose": choose}, skipped_media=0)
 
 
-def _frames_of_all(requests: list[Request], medium: Medium, choose: Choose) -> list[NDArray[np.int64]]:
+def _frames_of_all(requests: list[Request], medium: IndexedMedium, choose: Choose) -> list[NDArray[np.int64]]:
     """Return the frames of every request that can be met."""
     found = []
     for request in requests:
@@ -228,7 +228,7 @@ class DatasetWriter:
     def __exit__(self, *exception: object) -> None:
         shutil.rmtree(self._aside, ignore_errors=True)
 
-    def add(self, medium: Medium, wanted: WantedClip) -> None:
+    def add(self, medium: IndexedMedium, wanted: WantedClip) -> None:
         """Plan a clip and write it. Raises PolicyError for frames that the medium does not have."""
         medium.read_headers(wanted.frames)
         recipe = medium.planner.plan(wanted.frames)
@@ -241,7 +241,7 @@ class DatasetWriter:
         if len(self._clips) == CLIPS_PER_PART:
             self._write_part()
 
-    def try_add(self, medium: Medium, wanted: WantedClip) -> None:
+    def try_add(self, medium: IndexedMedium, wanted: WantedClip) -> None:
         """Plan a clip and write it, or note why it cannot be had."""
         try:
             self.add(medium, wanted)
@@ -253,7 +253,7 @@ class DatasetWriter:
         """Note a clip that cannot be had."""
         self._failures.append({"clip_id": clip_id, "uri": uri, "kind": kind, "message": message})
 
-    def _clip_row(self, medium: Medium, wanted: WantedClip) -> Row:
+    def _clip_row(self, medium: IndexedMedium, wanted: WantedClip) -> Row:
         padded = wanted.frames == PAD
         pts = medium.track.pts[wanted.frames]
         seconds = pts * medium.track.time_base.numerator / medium.track.time_base.denominator

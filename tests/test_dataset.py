@@ -177,7 +177,7 @@ def test_an_iteration_broken_off_goes_on_where_it_stopped(dataset_path: Path, wo
 def test_threads_may_share_a_dataset(dataset_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr("framedex.loader.sources.OPEN_FILES", 1)
+    monkeypatch.setattr("framedex.sharder.sources.OPEN_FILES", 1)
     dataset = ClipDataset(dataset_path)
     with ThreadPoolExecutor(6) as pool:
         for item in pool.map(dataset.__getitem__, list(range(30)) * 3):
@@ -233,9 +233,9 @@ def test_padding_collate_marks_what_it_added() -> None:
 def test_an_undecodable_clip_is_an_error_that_names_it(index: Index, dataset_path: Path, tmp_path: Path) -> None:
     dataset = ClipDataset(dataset_path)
     clip = dataset.clip(0)
-    encoded = dataset.sources.read(clip.medium, clip.recipe)
+    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
     encoded.payload[:] = 0
-    from framedex.loader.cpu import decode_rgb
+    from framedex.sharder.decoder import decode_rgb
 
     with pytest.raises(DecodeError, match=clip.clip_id):
         decode_rgb(clip, encoded)

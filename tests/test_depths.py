@@ -17,7 +17,7 @@ from framedex.indexer.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.sampletables import read_layout
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import DAMAGED, START, presentation_order
-from framedex.sharder.medium import Medium
+from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.recipe import Recipe
 from tests.media import RECIPES
 
@@ -78,7 +78,7 @@ def compare_plans(auto: Index, packets: Index, uris: list[str], rng: np.random.G
     """Compare recipes of random frames, alone and together; return how many."""
     compared = 0
     for uri in uris:
-        media = [Medium(index, usable(index)[uri], keep_damaged=True) for index in (auto, packets)]
+        media = [IndexedMedium(index, usable(index)[uri], keep_damaged=True) for index in (auto, packets)]
         count = len(media[1].planner.pts)
         wanted = [np.array([frame]) for frame in rng.permutation(count)[:15]]
         wanted += [rng.integers(0, count, 6) for _ in range(5)]

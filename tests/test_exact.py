@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
-from framedex.loader.cpu import decode_pictures, decode_rgb
-from framedex.loader.manifest import Clip, Medium
-from framedex.loader.sources import SourceFiles
-from framedex.sharder.medium import Medium as Planning
+from framedex.sharder.clip import Clip
+from framedex.sharder.decoder import decode_pictures, decode_rgb
+from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
 from framedex.sharder.schema import MEDIA
+from framedex.sharder.sources import SourceFiles
 from tests.conftest import Truth
 from tests.media import RECIPES, read_barcode
 
@@ -26,8 +27,8 @@ class Reader:
     def __init__(self, index: Index, name: str) -> None:
         (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
         path = f"{index.root}/{name}"
-        self.medium = Medium(path=path, source=path, **{key: row.get(key) for key in MEDIA.names})
-        self.planning = Planning(index, row, keep_damaged=False)
+        self.medium = Medium(path=path, cut_path=None, **{key: row.get(key) for key in MEDIA.names})
+        self.planning = IndexedMedium(index, row, keep_damaged=False)
         self.sources = SourceFiles()
 
     @property
@@ -53,13 +54,13 @@ class Reader:
     def read(self, frames: list[int]) -> list[tuple[int, str]]:
         """Return (pts, md5) of each wanted frame."""
         clip = self.clip(frames)
-        encoded = self.sources.read(clip.medium, clip.recipe)
+        encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
         found = {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}
         return [(int(pts), found[rank]) for pts, rank in zip(clip.pts, clip.recipe.position.tolist(), strict=True)]
 
     def rgb(self, frames: list[int]) -> NDArray[np.uint8]:
         clip = self.clip(frames)
-        return decode_rgb(clip, self.sources.read(clip.medium, clip.recipe))
+        return decode_rgb(clip, self.sources.read(clip.source, clip.recipe, clip.medium.states))
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ CONTRACTS = {
         "planes",
         "look",
     },
-    "sharder": {"schema", "recipe", "mp4"},
+    "sharder": {"schema", "recipe", "clip", "media", "sources", "decoder", "mp4"},
 }
 HOMES = {
     "av": {
@@ -34,7 +34,7 @@ HOMES = {
         "indexer/demux.py",
         "indexer/decoding.py",
         "indexer/planes.py",
-        "loader/cpu.py",
+        "sharder/decoder.py",
         "loader/verify.py",
     },
     "nvidia": {"loader/dali.py"},

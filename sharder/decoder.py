@@ -1,4 +1,4 @@
-"""Decoding a clip's packets on the CPU with PyAV: one session a run, frames mapped to packets by the ranks they carry."""
+"""CONTRACT: decoding a clip's packets on the CPU with PyAV: one session a run, frames mapped to packets by the ranks they carry."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError
 from framedex.indexer.planes import plane_rows
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
-from framedex.loader.manifest import Clip, Medium
-from framedex.loader.sources import EncodedClip
+from framedex.sharder.clip import Clip
+from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
+from framedex.sharder.sources import EncodedClip
 
 Size = tuple[int, int]
+
 
 # Codecs whose canonical name would open a decoder that needs hardware.
 DECODERS = {"av1": "libdav1d"}

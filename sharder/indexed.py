@@ -23,7 +23,7 @@ from framedex.sharder.schema import CUTS_FOLDER, PAD
 Row = dict[str, Any]
 
 
-class Medium:
+class IndexedMedium:
     """A usable row of `videos` with its packets, ready to plan clips of."""
 
     def __init__(self, index: Index, video: Row, *, keep_damaged: bool) -> None:

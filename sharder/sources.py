@@ -1,10 +1,11 @@
-"""Reading a clip's byte ranges from local files, each file opened once and checked to be the one indexed."""
+"""CONTRACT: reading a clip's byte ranges from local files, each file opened once and checked to be the one indexed."""
 
 from __future__ import annotations
 
 import collections
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +13,21 @@ from numpy.typing import NDArray
 
 from framedex.errors import StaleError
 from framedex.indexer.fingerprint import open_same_file
-from framedex.loader.manifest import Medium
 from framedex.sharder.recipe import Recipe
 
 OPEN_FILES = 64
 NOTHING = np.zeros(0, np.uint8)
+CONTENT_ALONE = -1  # no modification time: only its content says whether a file is the one recorded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByteSource:
+    """A file that byte ranges point into, as it was recorded. mtime_ns may be CONTENT_ALONE."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +57,14 @@ class SourceFiles:
         for descriptor in self._open.values():
             os.close(descriptor)
 
-    def read(self, medium: Medium, recipe: Recipe) -> EncodedClip:
-        """Return the packets of a clip. Raises StaleError for a file that is gone, changed or too short."""
+    def read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
+        """Return the packets of a clip. states: of its medium. Raises StaleError for a file that is gone or changed."""
         with self._lock:
-            return self._read(medium, recipe)
+            return self._read(source, recipe, states)
 
-    def _read(self, medium: Medium, recipe: Recipe) -> EncodedClip:
-        descriptor = self._descriptor(medium)
-        given = [np.frombuffer(medium.states[number], np.uint8) for number in recipe.run_state.tolist()]
+    def _read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
+        descriptor = self._descriptor(source)
+        given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
         extra = np.zeros(len(recipe.packet_size), np.int64)
         extra[recipe.run_first] = [len(state) for state in given]
         packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
@@ -69,50 +80,39 @@ class SourceFiles:
             while at < end:  # one call reads 2 GiB at most
                 got = os.preadv(descriptor, [view[at:end]], offset)
                 if not got:
-                    raise _stale(medium, f"no bytes at {offset}")
+                    raise _stale(source, f"no bytes at {offset}")
                 at, offset = at + got, offset + got
         return EncodedClip(payload=payload, packet_first=packet_first)
 
-    def _descriptor(self, medium: Medium) -> int:
-        if medium.path in self._open:
-            self._open.move_to_end(medium.path)
-            return self._open[medium.path]
-        descriptor = open_checked(medium)
-        self._open[medium.path] = descriptor
+    def _descriptor(self, source: ByteSource) -> int:
+        if source.path in self._open:
+            self._open.move_to_end(source.path)
+            return self._open[source.path]
+        descriptor = open_recorded(source)
+        self._open[source.path] = descriptor
         if len(self._open) > OPEN_FILES:
             os.close(self._open.popitem(last=False)[1])
         return descriptor
 
 
-def open_checked(medium: Medium) -> int:
-    """Open the file that holds a medium's packets. Raises StaleError unless it is the file that was indexed, or cut."""
-    if medium.cut is None:
-        return _open_same(medium, medium.path, medium.size_bytes, medium.mtime_ns, medium.fingerprint)
-    assert medium.cut_size_bytes is not None
-    assert medium.cut_fingerprint is not None
-    return _open_same(medium, medium.path, medium.cut_size_bytes, -1, medium.cut_fingerprint)
-
-
-def open_source(medium: Medium) -> int:
-    """Open a medium's source, cut or not. Raises StaleError unless it is the file that was indexed."""
-    return _open_same(medium, medium.source, medium.size_bytes, medium.mtime_ns, medium.fingerprint)
-
-
-def _open_same(medium: Medium, path: str, size_bytes: int, mtime_ns: int, expected: str) -> int:
+def open_recorded(source: ByteSource) -> int:
+    """Open a file and return its descriptor. Raises StaleError unless it is the file that was recorded."""
     try:
-        descriptor = open_same_file(path, size_bytes=size_bytes, mtime_ns=mtime_ns, expected=expected)
+        descriptor = open_same_file(
+            source.path, size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, expected=source.fingerprint
+        )
         if descriptor is None:
-            raise _stale(medium, f"{os.stat(path).st_size} bytes of other content")
+            raise _stale(source, f"{os.stat(source.path).st_size} bytes of other content")
     except OSError as error:
-        raise _stale(medium, error.strerror or str(error)) from error
+        raise _stale(source, error.strerror or str(error)) from error
     return descriptor
 
 
-def _stale(medium: Medium, found: str) -> StaleError:
+def _stale(source: ByteSource, found: str) -> StaleError:
     return StaleError(
         "the source is not the file that was indexed",
-        where=medium.path,
+        where=source.path,
         found=found,
-        allowed=f"{medium.size_bytes} bytes, fingerprint {medium.fingerprint}",
+        allowed=f"{source.size_bytes} bytes, fingerprint {source.fingerprint}",
         remedy="index and shard again, or point root at where the sources moved",
     )

@@ -1,0 +1,79 @@
+"""CONTRACT: a medium of a dataset, one row of `media`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from framedex.sharder.sources import CONTENT_ALONE, ByteSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Medium:
+    """A row of `media`, and where its source lies on this machine: `path`, a file, or the folder of loose images.
+
+    cut_path: the file of its packets, where they were cut out of the source.
+    """
+
+    path: str
+    cut_path: str | None
+    media_id: str
+    uri: str
+    stream_index: int
+    size_bytes: int
+    mtime_ns: int
+    fingerprint: str
+    container: str
+    codec: str
+    codec_tag: str | None
+    bits_per_coded_sample: int | None
+    profile: str | None
+    pixel_format: str | None
+    width: int
+    height: int
+    rotation_degrees: int
+    field_order: str | None
+    sample_aspect_ratio: float | None
+    color_range: str | None
+    color_matrix: int
+    color_primaries: int
+    color_transfer: int
+    time_base_num: int
+    time_base_den: int
+    start_pts: int
+    pts_source: str
+    duration_pts: int
+    extradata: bytes | None
+    states: list[bytes]
+    reorder_depth: int
+    inband_parameter_sets: bool
+    inner_start_codes: bool
+    varying_shape: bool
+    chroma_format: int | None
+    max_ref_frames: int | None
+    field_coded: bool
+    frame_count: int
+    damaged_gop_count: int
+    cut: str | None
+    cut_size_bytes: int | None
+    cut_fingerprint: str | None
+
+    @property
+    def source(self) -> ByteSource:
+        """The file that was indexed."""
+        return ByteSource(
+            path=self.path, size_bytes=self.size_bytes, mtime_ns=self.mtime_ns, fingerprint=self.fingerprint
+        )
+
+    @property
+    def packets(self) -> ByteSource:
+        """The file that recipes' ranges point into."""
+        if self.cut_path is None:
+            return self.source
+        assert self.cut_size_bytes is not None  # written together
+        assert self.cut_fingerprint is not None
+        return ByteSource(
+            path=self.cut_path,
+            size_bytes=self.cut_size_bytes,
+            mtime_ns=CONTENT_ALONE,
+            fingerprint=self.cut_fingerprint,
+        )
