@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +20,10 @@ from framedex.indexer.fingerprint import open_same_file
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index, gaps_of
 from framedex.indexer.parts import (
     ASIDE,
+    LOCK_NAME,
     UNSTORABLE,
     PartWriter,
+    exclusive,
     library_versions,
     part_numbers,
     part_path,
@@ -43,6 +43,7 @@ from framedex.indexer.schema import (
     OK,
     REFUSED,
     SCHEMA_VERSION,
+    VIDEO,
     VIDEOS,
 )
 
@@ -59,6 +60,7 @@ KNOWN_COLUMNS = (
     "hashed",
     "depth",
 )
+NO_STREAM: Row = {"kind": VIDEO, "stream_index": -1}
 FLUSH_PACKETS, FLUSH_MEDIA, FLUSH_SECONDS = 2_000_000, 2_000, 30.0
 
 
@@ -176,7 +178,7 @@ def plan_work(options: IndexOptions) -> Work:
 
 
 def _holds_something(folder: Path) -> bool:
-    return any(path.name != ".lock" and not path.name.startswith(ASIDE) for path in folder.iterdir())
+    return any(path.name != LOCK_NAME and not path.name.startswith(ASIDE) for path in folder.iterdir())
 
 
 def _is_done(path: str, known: list[Row], options: IndexOptions) -> bool:
@@ -220,7 +222,7 @@ def build_index(options: IndexOptions) -> IndexReport:
     """
     work = plan_work(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    with _exclusive(options.out):
+    with exclusive(options.out):
         for folder in (options.out, options.out / VIDEOS_FOLDER, options.out / FRAMES_FOLDER):
             remove_unfinished(folder)
         listing = _listing_table(options.out, work)  # raises before anything is written
@@ -233,7 +235,7 @@ def build_index(options: IndexOptions) -> IndexReport:
             report.count(row)
         parts = PartPairs(options.out)
         for uri, error in work.unopened.items():
-            video, frames = _with_identity(uri, {"stream_index": -1} | problem_columns(error), no_frames())
+            video, frames = _with_identity(uri, NO_STREAM | problem_columns(error), no_frames())
             parts.add(video, frames)
             report.count(video)
         uris = list(work.probe)
@@ -258,27 +260,12 @@ def build_index(options: IndexOptions) -> IndexReport:
         return report
 
 
-@contextlib.contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Hold the folder for this run alone."""
-    with open(folder / ".lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise OutputError(
-                "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"
-            ) from error
-        yield
-
-
 def _rows(uri: str, outcome: Outcome[ProbeTask, list[tuple[Row, Row]]]) -> Iterator[tuple[Row, Row]]:
     """Yield the rows of a probed file, or those of a failure where the probe itself died."""
     if outcome.result is None:
         assert outcome.kind is not None  # as there is no result
         assert outcome.message is not None
-        yield _with_identity(
-            uri, {"stream_index": -1} | problem_columns(MediaError(outcome.kind, outcome.message)), no_frames()
-        )
+        yield _with_identity(uri, NO_STREAM | problem_columns(MediaError(outcome.kind, outcome.message)), no_frames())
         return
     for video, frames in outcome.result:
         yield _with_identity(uri, video, frames)

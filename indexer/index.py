@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.indexer.parts import check_format, part_numbers, part_path
-from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.schema import FORMAT, LISTING, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import NO_PTS, START
 
 HEADER = "index.json"
@@ -29,7 +31,8 @@ class Packets:
     pts: int64 [packets], `timeline.NO_PTS` where null. offset: int64 [packets], None where the medium is not
     addressable by bytes. size: int64 [packets]. flags: int32 [packets], 0 where not read. read: bool [packets], whether
     flags were read. state: int32 [packets], which of the medium's decoder states a start point needs. md5: 16 bytes or
-    None a packet, or None for all.
+    None a packet, or None for all. path: of loose images, the file of each; else None. crc32: int64 [packets], None but for
+    images.
     """
 
     pts: NDArray[np.int64]
@@ -39,10 +42,12 @@ class Packets:
     read: NDArray[np.bool_]
     state: NDArray[np.int32]
     md5: list[bytes | None] | None = None
+    path: list[str] | None = None
+    crc32: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(column) for column in (self.pts, self.size, self.flags, self.read, self.state)}
-        lengths |= {len(column) for column in (self.offset, self.md5) if column is not None}
+        lengths |= {len(column) for column in (self.offset, self.md5, self.path, self.crc32) if column is not None}
         if len(lengths) != 1:
             raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
 
@@ -77,6 +82,27 @@ class Index:
         """A row a medium: the columns of `schema.VIDEOS`."""
         parts = [self._videos_part(number).read().replace_schema_metadata(None) for number in self._parts]
         return (pa.concat_tables(parts) if parts else VIDEOS.empty_table()).take(self._numbers)
+
+    def video(self, media_id: str) -> dict[str, Any]:
+        """Return one medium's row of `videos`. Raises KeyError for an unknown one."""
+        row: dict[str, Any] = self.videos.slice(self._row_of[media_id], 1).to_pylist()[0]
+        return row
+
+    @functools.cached_property
+    def unusable(self) -> int:
+        """How many media are refused or failed."""
+        return sum(status != OK for status in self.videos["status"].to_pylist())
+
+    def state(self) -> str:
+        """Return 32 hex digits that change when anything is indexed anew."""
+        files = [
+            part_path(self.path / folder, number) for folder in (VIDEOS_FOLDER, FRAMES_FOLDER) for number in self._parts
+        ]
+        digest = hashlib.blake2b(digest_size=16)
+        for path in [*files, self.path / LISTING_NAME]:
+            status = path.stat()
+            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+        return digest.hexdigest()
 
     @functools.cached_property
     def listing(self) -> pa.Table:
@@ -120,6 +146,8 @@ def _packets(record: pa.Table) -> Packets:
         read=values["flags"].is_valid().to_numpy(zero_copy_only=False),
         state=state,
         md5=record["md5"][0].as_py(),
+        path=record["path"][0].as_py(),
+        crc32=record["crc32"].combine_chunks().flatten().to_numpy() if record["crc32"][0].is_valid else None,
     )
 
 

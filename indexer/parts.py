@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex import __version__
-from framedex.errors import FormatError
+from framedex.errors import FormatError, OutputError
 
 PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
 # What pyarrow raises for values that no column can hold: mixed types, numbers too large, lone surrogates.
 UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
 ASIDE = ".writing-"  # a name that no reader looks at
+LOCK_NAME = ".lock"
 LIBRARIES = ("av", "pyarrow", "numpy")
 
 
@@ -161,3 +165,16 @@ def remove_unfinished(folder: Path) -> None:
     if folder.is_dir():
         for path in folder.glob(f"{ASIDE}*"):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Hold a folder for this run alone. Raises OutputError where another run has it."""
+    with open(folder / LOCK_NAME, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise OutputError(
+                "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"
+            ) from error
+        yield

@@ -33,7 +33,7 @@ from framedex.indexer.opening import memory_errors, open_container
 from framedex.indexer.plain_mp4 import describe_plain
 from framedex.indexer.samples import scan_samples
 from framedex.indexer.sampletables import Layout, read_layout
-from framedex.indexer.schema import FAILED, OK, REFUSED
+from framedex.indexer.schema import FAILED, OK, REFUSED, VIDEO
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import (
     CLOSED,
@@ -87,7 +87,7 @@ def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
     What cannot be used becomes a row with status `failed` or `refused`, a kind and a reason, and empty packet lists.
     """
     av.logging.set_level(None)
-    file: Row = {"stream_index": -1, "best_stream": True}
+    file: Row = {"kind": VIDEO, "stream_index": -1, "best_stream": True}
     try:
         with _open_file(task.path, file) as descriptor:
             return _probe_plain(task, descriptor, file) or _probe_file(task, descriptor, file)

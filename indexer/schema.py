@@ -5,12 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "2.0"  # readers accept any minor version of their own major one
+SCHEMA_VERSION = "3.0"  # readers accept any minor version of their own major one
 
 # What some columns say, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
 FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}
 OK, REFUSED, FAILED = "ok", "refused", "failed"
+VIDEO, IMAGES = "video", "images"  # kinds of media
 
 
 def column(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable: bool = True) -> pa.Field:
@@ -30,8 +31,10 @@ def list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
 
 VIDEOS = pa.schema(
     [
-        required("media_id", pa.string(), "Stable name of the medium: 16 hex digits of BLAKE2b over `uri`, and over the stream's number where it is not the file's best."),
-        required("uri", pa.string(), "Where the medium lies: a path relative to the root in index.json, or an absolute path."),
+        required("media_id", pa.string(), "Stable name of the medium: 16 hex digits of BLAKE2b over `uri`, and over the stream's number where it is not the file's best, or over `member`."),
+        required("kind", pa.string(), "`video`: a video stream; `images`: a sequence of images, of which each is a packet and a start point; a single image is a sequence of one."),
+        required("uri", pa.string(), "Where the medium lies, a file or a folder of images: a path relative to the root in index.json, or an absolute path."),
+        column("member", pa.string(), "Which of several media in its file (a sequence of images in a tar); null: the only one."),
         required("stream_index", pa.int32(), "Number of the video stream in its container; -1 where none was found."),
         column("video_streams", pa.int32(), "Video streams in the file, cover art not counted."),
         required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown; `failed`: not readable."),
@@ -41,7 +44,7 @@ VIDEOS = pa.schema(
         column("size_bytes", pa.int64(), "File size when probed.", unit="bytes"),
         column("mtime_ns", pa.int64(), "Modification time when probed; a new one only makes us look again.", unit="ns"),
         column("fingerprint", pa.string(), "BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole."),
-        column("container", pa.string(), "`mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name."),
+        column("container", pa.string(), "`mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name. Of images: `files` (loose ones) or `tar`."),
         column("depth", pa.string(), "`packets`: every packet was read; `tables`: sample tables and start points alone."),
         column("hashed", pa.bool_(), "Every frame was decoded (--verify): `frames.md5` holds their hashes."),
         column("codec", pa.string(), "Codec by FFmpeg's canonical name."),
@@ -111,6 +114,8 @@ FRAMES = pa.schema(
         ),
         column("start_state", list_of(pa.int32()), "For each start point in turn, which of `videos.states` a decoder must be given there; null: none of them needs any."),
         column("md5", list_of(pa.binary(16), nullable=True), "With --verify: MD5 over the native planes of each packet's picture, rows cropped to what is visible, then `{pixel format}{width}x{height}`; null where nothing is presented."),
+        column("path", list_of(pa.string()), "Of loose images: the file of each, relative to `videos.uri`."),
+        column("crc32", list_of(pa.int64()), "Of images: CRC-32 (ISO/IEC 8802-3) of each one's bytes."),
     ]
 )  # fmt: skip
 

@@ -28,14 +28,22 @@ from framedex.sharder.schema import (
     HEADER,
     MEDIA,
     MEDIA_FOLDER,
-    PAD,
+    MEDIA_PER_ROW_GROUP,
     RECIPES,
     RECIPES_FOLDER,
     SCHEMA_VERSION,
+    SHARDS_NAME,
 )
+from framedex.sharder.sources import CONTENT_ALONE, ByteSource
 
 Root = str | os.PathLike[str] | Mapping[str, str]
 
+GROUP_ROWS = {
+    CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,
+    RECIPES_FOLDER: CLIPS_PER_ROW_GROUP,
+    MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
+}
+PLAIN = frozenset({"clip_id", "damaged", "range_path", "range_crc32"})  # columns of `recipes` that are no numpy columns
 OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
 
 
@@ -56,7 +64,11 @@ class Manifest:
         given_root = None if folder is None else os.path.abspath(folder)
         try:
             self._root: str = given_root or header["root"]
-            self._first_clips = np.cumsum([0, *header["clips_per_part"]])
+            self._first = {
+                CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
+                MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
+            }
+            self._first[RECIPES_FOLDER] = self._first[CLIPS_FOLDER]
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
         self._header = (self.path / HEADER).read_bytes()
@@ -66,11 +78,11 @@ class Manifest:
         # Caches of this process alone; see __getstate__.
         self._lock = threading.Lock()
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
-        self._group = functools.lru_cache(2)(self._read_group)
+        self._group = functools.lru_cache(4)(self._read_group)
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "_root", "_moved", "_first_clips", "_header")
+        kept = ("path", "_root", "_moved", "_first", "_header")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -78,7 +90,7 @@ class Manifest:
         self._open()
 
     def __len__(self) -> int:
-        return int(self._first_clips[-1])
+        return int(self._first[CLIPS_FOLDER][-1])
 
     def clip(self, number: int) -> Clip:
         """Return clip `number`. Raises IndexError."""
@@ -90,36 +102,35 @@ class Manifest:
             raise FormatError("clips and recipes do not belong together", where=str(self.path), found=clip_id)
         frame_index = _values(row, "frames").astype(np.int64)
         columns = {name: row[name][0].as_py() for name in row.schema.names if name not in CLIPS.names}
-        md5 = row["md5"][0].as_py()
+        shard = row["shard"][0].as_py()
         return Clip(
             clip_id=clip_id,
             medium=medium,
             frame_index=frame_index,
             pts=_values(row, "pts", NO_PTS),
             seconds=_values(row, "seconds", float("nan")),
-            mask=frame_index != PAD,
-            md5=md5 and [digest and digest.hex() for digest in md5],
+            mask=_values(row, "mask"),
+            md5=row["md5"][0].as_py(),
             columns=columns,
-            recipe=Recipe(
-                damaged=recipe["damaged"][0].as_py(),
-                **{name: _values(recipe, name) for name in RECIPES.names if name not in ("clip_id", "damaged")},
-            ),
+            recipe=_recipe(recipe),
+            source=medium.source if shard is None else self._shards[shard],
         )
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads that one column of all parts."""
         parts = [
             self._part(CLIPS_FOLDER, part).read(["media_row"])["media_row"]
-            for part in range(len(self._first_clips) - 1)
+            for part in range(len(self._first[CLIPS_FOLDER]) - 1)
         ]
         return np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0)]).astype(np.int64)
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
-        """Return one row of a table that is written in parts and groups of CLIPS_PER_ROW_GROUP."""
-        if not 0 <= number < len(self):
-            raise IndexError(f"clip {number} of {len(self)}")
-        part = int(np.searchsorted(self._first_clips, number, side="right")) - 1
-        group, row = divmod(number - int(self._first_clips[part]), CLIPS_PER_ROW_GROUP)
+        """Return one row of a table that is written in parts, each in groups of GROUP_ROWS."""
+        first = self._first[folder]
+        if not 0 <= number < first[-1]:
+            raise IndexError(f"row {number} of {first[-1]} {folder}")
+        part = int(np.searchsorted(first, number, side="right")) - 1
+        group, row = divmod(number - int(first[part]), GROUP_ROWS[folder])
         return self._group(folder, part, group).slice(row, 1)
 
     def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
@@ -138,15 +149,27 @@ class Manifest:
                 "a part of the dataset is missing or damaged", where=str(self.path), found=error
             ) from error
 
-    def _read_medium(self, row: int) -> Medium:
-        table = self._media.slice(row, 1)
-        facts = {name: table[name][0].as_py() for name in MEDIA.names}
-        cut_path = str(self.path / facts["cut"]) if facts["cut"] else None
-        return Medium(path=self._locate(facts["uri"]), cut_path=cut_path, **facts)
+    def _read_medium(self, number: int) -> Medium:
+        row = self._row(MEDIA_FOLDER, number)
+        facts = {name: row[name][0].as_py() for name in MEDIA.names}
+        return Medium(path=self._locate(facts["uri"]), **facts)
 
     @functools.cached_property
-    def _media(self) -> pa.Table:
-        return self._part(MEDIA_FOLDER, 0).read()
+    def _shards(self) -> list[ByteSource]:
+        """The tars of the dataset."""
+        try:
+            rows = pq.read_table(self.path / SHARDS_NAME).to_pylist()
+        except (OSError, pa.ArrowException) as error:
+            raise FormatError(f"{SHARDS_NAME} is missing or damaged", where=str(self.path), found=error) from error
+        return [
+            ByteSource(
+                path=str(self.path / row["name"]),
+                size_bytes=row["size_bytes"],
+                mtime_ns=CONTENT_ALONE,
+                fingerprint=row["fingerprint"],
+            )
+            for row in rows
+        ]
 
     def _locate(self, uri: str) -> str:
         """Return where a medium lies on this machine."""
@@ -155,6 +178,16 @@ class Manifest:
             if path == old or path.startswith(old.rstrip("/") + "/"):
                 return new.rstrip("/") + path[len(old.rstrip("/")) :]
         return path
+
+
+def _recipe(row: pa.RecordBatch) -> Recipe:
+    columns = {name: _values(row, name) for name in RECIPES.names if name not in PLAIN}
+    return Recipe(
+        damaged=row["damaged"][0].as_py(),
+        range_path=row["range_path"][0].as_py(),
+        range_crc32=_values(row, "range_crc32") if row["range_crc32"][0].is_valid else None,
+        **columns,
+    )
 
 
 def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]:

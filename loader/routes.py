@@ -29,7 +29,7 @@ def gpu_obstacle(clip: Clip) -> str | None:
     medium, recipe = clip.medium, clip.recipe
     if medium.codec not in PROVEN_PROFILES:
         return f"codec {medium.codec}"
-    if medium.container not in PROVEN_CONTAINERS or medium.cut is not None:
+    if medium.container not in PROVEN_CONTAINERS:
         return f"container {medium.container}"
     if medium.profile not in PROVEN_PROFILES[medium.codec] or medium.pixel_format not in PROVEN_FORMATS[medium.codec]:
         return f"profile {medium.profile}, {medium.pixel_format}"

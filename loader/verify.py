@@ -109,7 +109,7 @@ def _recorded(clip: Clip) -> Truth:
     """Return what the index recorded of a clip's frames when it decoded the source (`framedex index --verify`)."""
     assert clip.md5 is not None  # asked by the caller
     rows = zip(clip.frame_index.tolist(), clip.pts.tolist(), clip.md5, strict=True)
-    return {frame: (pts, {md5}) for frame, pts, md5 in rows if md5 is not None}
+    return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
 
 
 def decode_in_order(medium: Medium, wanted: set[int], *, by_pts: bool) -> Iterator[tuple[int, int | None, str]]:

@@ -13,8 +13,9 @@ from framedex.indexer.index import Index
 from framedex.progress import progress
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.policies import read_policy
-from framedex.sharder.requests import read_requests
+from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
+from framedex.sharder.writer import ShardReport
 
 EXAMPLE = """\b
 Example:
@@ -60,9 +61,6 @@ Example:
     show_default=True,
     help="Whether clips may want frames of damaged GOPs.",
 )
-@click.option(
-    "--cut", is_flag=True, help="Copy the packets of clips whose sources are not addressable by bytes (TS, PS, Ogg …)."
-)
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def shard(
@@ -73,7 +71,6 @@ def shard(
     choose: Choose,
     max_failures: int,
     damaged: str,
-    cut: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -87,29 +84,32 @@ def shard(
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
     opened = Index(index)
+    passed_over = 0
     with progress("") as show:
-        options = ShardOptions(overwrite=overwrite, keep_damaged=damaged == "keep", cut=cut, on_progress=show)
+        options = ShardOptions(overwrite=overwrite, keep_damaged=damaged == "keep", on_progress=show)
         if policy is not None:
             made, resolved = read_policy(policy)
+            passed_over = opened.unusable
             report = build_from_policy(opened, out, made, resolved, options)
         else:
             assert clips is not None
-            report = build_from_requests(opened, out, read_requests(clips), choose=choose, options=options)
-    failed = len(report.failures) - (report.left_out if policy is not None else 0)
+            report = build_from_requests(opened, out, Requests(clips), choose=choose, options=options)
     if as_json:
         click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
     else:
         for failure in report.failures:
-            if policy is not None and failure["kind"] == "damaged":
-                continue
-            click.echo(f"failed: {failure['uri']}: {failure['message']}")
-        skipped = f", {report.skipped_media} unusable media passed over" if report.skipped_media else ""
-        skipped += (
-            f", {report.left_out} clips in damaged GOPs left out" if policy is not None and report.left_out else ""
-        )
-        click.echo(
-            f"{report.clips} clips of {report.frames} frames from {report.media} media, "
-            f"{failed} failed{skipped} → {report.out}"
-        )
-    if failed > max_failures:
+            if failure["counts"]:
+                click.echo(f"failed: {failure['uri']}: {failure['message']}")
+        _print_summary(report, passed_over)
+    if report.failed > max_failures:
         sys.exit(3)
+
+
+def _print_summary(report: ShardReport, passed_over: int) -> None:
+    parts = [f"{report.clips} clips of {report.frames} frames from {report.media} media, {report.failed} failed"]
+    if passed_over:
+        parts.append(f"{passed_over} unusable media passed over")
+    parts += [f"{count} clips left out ({kind})" for kind, count in report.left_out.items()]
+    if report.resumed:
+        parts.append(f"{report.resumed} clips taken up from an unfinished run")
+    click.echo(f"{', '.join(parts)} → {report.out}")

@@ -14,12 +14,25 @@ from framedex.sharder.sources import ByteSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WantedClip:
+    """A clip before it is planned. frames: int64 [F], -1 where padded by a constant. mask: bool [F], False where padded,
+    by a constant or by repeating frames. columns: the user's. asked_in: where the user asked for this very clip; None where a policy found it.
+    """
+
+    clip_id: str
+    frames: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+    columns: dict[str, Any]
+    asked_in: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
     """A clip as planned: what is wanted, and the recipe for it.
 
     frame_index: int64 [F], -1 where padded. pts: int64 [F], `NO_PTS` where padded. seconds: float64 [F], NaN where
     padded. mask: bool [F], False where padded. md5: the hash of each frame's native planes, None where padded; None for
-    all where the index has none. columns: the user's.
+    all where the index has none. columns: the user's. source: the file that the recipe's ranges point into.
     """
 
     clip_id: str
@@ -28,11 +41,7 @@ class Clip:
     pts: NDArray[np.int64]
     seconds: NDArray[np.float64]
     mask: NDArray[np.bool_]
-    md5: list[str | None] | None
+    md5: list[bytes | None] | None
     columns: dict[str, Any]
     recipe: Recipe
-
-    @property
-    def source(self) -> ByteSource:
-        """The file that the recipe's ranges point into."""
-        return self.medium.packets
+    source: ByteSource

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +12,17 @@ from framedex.errors import PolicyError
 from framedex.indexer.index import Packets
 from framedex.indexer.look import look
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
-from framedex.sharder.cut import open_same
+from framedex.sharder.media import Medium
+from framedex.sharder.sources import open_recorded
 
 
 class Headers:
     """The packets of one medium, with more and more of their flags read. Raises StaleError for another source."""
 
-    def __init__(self, video: dict[str, Any], path: str, packets: Packets) -> None:
-        self._video, self._path = video, path
+    def __init__(self, medium: Medium, packets: Packets) -> None:
+        self._medium = medium
         self.packets = packets
-        self._descriptor = open_same(video, path)
+        self._descriptor = open_recorded(medium.source)
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -55,8 +55,8 @@ class Headers:
         try:
             found = look(
                 lambda offset, length: os.pread(self._descriptor, length, offset),
-                self._video["codec"],
-                self._video["extradata"] or b"",
+                self._medium.codec,
+                self._medium.extradata or b"",
                 packets.offset[part],
                 packets.size[part],
                 packets.flags[part],
@@ -69,7 +69,7 @@ class Headers:
         except ValueError as error:
             raise PolicyError(
                 f"the pictures contradict the sample tables: {error}",
-                where=self._path,
+                where=self._medium.path,
                 found=f"packets {first} to {end - 1}",
                 remedy="index it again with --depth packets",
             ) from error

@@ -1,24 +1,22 @@
-"""One medium of an index, ready to plan clips of: its packets, read further or cut where plans need that."""
+"""One medium of an index, ready to plan clips of: its packets, read further where plans need that."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import PolicyError
 from framedex.indexer.index import Index
-from framedex.sharder.cut import cut_packets, describe_cut
+from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.headers import Headers
+from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Track
-from framedex.sharder.schema import CUTS_FOLDER, PAD
+from framedex.sharder.schema import MEDIA, PAD
 
 Row = dict[str, Any]
 
@@ -28,7 +26,9 @@ class IndexedMedium:
 
     def __init__(self, index: Index, video: Row, *, keep_damaged: bool) -> None:
         self.video = video
-        self._root = index.root
+        self.medium = Medium(
+            path=os.path.normpath(os.path.join(index.root, video["uri"])), **{name: video[name] for name in MEDIA.names}
+        )
         self._packets = index.packets(video["media_id"])
         self._headers: Headers | None = None
         self.planner = Planner(self._packets, drop_leading=video["codec"] == "hevc", keep_damaged=keep_damaged)
@@ -36,6 +36,28 @@ class IndexedMedium:
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
             time_base=Fraction(video["time_base_num"], video["time_base_den"]),
+        )
+
+    def clip(self, wanted: WantedClip) -> Clip:
+        """Plan a clip. Raises PolicyError for frames that cannot be had, StaleError where the source has to be read and is
+        not what was indexed.
+        """
+        self.read_headers(wanted.frames)
+        recipe = self.planner.plan(wanted.frames)
+        padded = wanted.frames == PAD
+        pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
+        tick = self.track.time_base
+        return Clip(
+            clip_id=wanted.clip_id,
+            medium=self.medium,
+            frame_index=wanted.frames,
+            pts=pts,
+            seconds=np.where(padded, np.nan, pts * tick.numerator / tick.denominator),
+            mask=wanted.mask,
+            md5=self._md5(wanted.frames),
+            columns=wanted.columns,
+            recipe=recipe,
+            source=self.medium.source,
         )
 
     def read_headers(self, frames: NDArray[np.int64]) -> None:
@@ -46,30 +68,12 @@ class IndexedMedium:
         if self._packets.read.all():
             return
         if self._headers is None:
-            self._headers = Headers(self.video, self._path(), self._packets)
+            self._headers = Headers(self.medium, self._packets)
         if self._headers.read(self.planner.packet_of(frames[frames != PAD])):
             self._packets = self._headers.packets
             self.planner.renew(self._packets)
 
-    def _path(self) -> str:
-        return os.path.normpath(os.path.join(self._root, self.video["uri"]))
-
-    def cut(self, clips: list[NDArray[np.int64]], dataset: Path) -> None:
-        """Copy what some clips need of a medium that is not addressable by bytes into a file of the dataset, once."""
-        if self._packets.offset is not None:
-            return
-        needed = np.zeros(len(self._packets.size), np.bool_)
-        for frames in clips:
-            with contextlib.suppress(PolicyError):
-                needed[self.planner.needed(frames)] = True
-        name = f"{CUTS_FOLDER}/{self.video['media_id']}.bin"
-        offset = cut_packets(self.video, self._path(), needed, self._packets.size, dataset / name)
-        size, digest = describe_cut(dataset / name)
-        self.video = self.video | {"cut": name, "cut_size_bytes": size, "cut_fingerprint": digest}
-        self._packets = replace(self._packets, offset=offset)
-        self.planner.renew(self._packets)
-
-    def md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
+    def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
         """Return the hashes of wanted frames, None for padding; None where the index has none."""
         hashes = self._packets.md5
         if hashes is None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from framedex.sharder.sources import CONTENT_ALONE, ByteSource
+from framedex.sharder.sources import ByteSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medium:
-    """A row of `media`, and where its source lies on this machine: `path`, a file, or the folder of loose images.
-
-    cut_path: the file of its packets, where they were cut out of the source.
-    """
+    """A row of `media`, and where its source lies on this machine: `path`, a file, or the folder of loose images."""
 
     path: str
-    cut_path: str | None
     media_id: str
+    kind: str
     uri: str
+    member: str | None
     stream_index: int
     size_bytes: int
     mtime_ns: int
@@ -53,27 +51,10 @@ class Medium:
     field_coded: bool
     frame_count: int
     damaged_gop_count: int
-    cut: str | None
-    cut_size_bytes: int | None
-    cut_fingerprint: str | None
 
     @property
     def source(self) -> ByteSource:
         """The file that was indexed."""
         return ByteSource(
             path=self.path, size_bytes=self.size_bytes, mtime_ns=self.mtime_ns, fingerprint=self.fingerprint
-        )
-
-    @property
-    def packets(self) -> ByteSource:
-        """The file that recipes' ranges point into."""
-        if self.cut_path is None:
-            return self.source
-        assert self.cut_size_bytes is not None  # written together
-        assert self.cut_fingerprint is not None
-        return ByteSource(
-            path=self.cut_path,
-            size_bytes=self.cut_size_bytes,
-            mtime_ns=CONTENT_ALONE,
-            fingerprint=self.cut_fingerprint,
         )

@@ -77,7 +77,7 @@ class Planner:
         if self._packets.offset is None:
             raise PolicyError(
                 "the medium's packets are not byte ranges of its file",
-                remedy="pass --cut, which copies them into the dataset",
+                remedy="pass --pack needed, which copies them into the dataset",
             )
         run_begin, run_end = self._runs(targets)
         kept, run = self._keep(targets, run_begin, run_end)
@@ -88,7 +88,9 @@ class Planner:
         rank[np.lexsort((self._packets.pts[pictures], picture_run))] = np.arange(len(pictures), dtype=np.int32)
         position = np.full(len(frames), PAD, np.int32)
         position[real] = rank[np.searchsorted(pictures, wanted)]
-        range_offset, range_length = coalesce(offset, size, np.searchsorted(run, np.arange(len(run_begin))))
+        paths, crc32 = self._packets.path, self._packets.crc32
+        alone = np.arange(len(kept)) if crc32 is not None else np.searchsorted(run, np.arange(len(run_begin)))
+        range_offset, range_length = coalesce(offset, size, alone)
         return Recipe(
             packet_size=np.add.reduceat(size, first).astype(np.int32),
             packet_rank=rank,
@@ -99,6 +101,8 @@ class Planner:
             run_state=self._packets.state[run_begin],
             damaged=bool(len(damaged)),
             position=position,
+            range_path=None if paths is None else [paths[packet] for packet in kept.tolist()],
+            range_crc32=None if crc32 is None else crc32[kept],
         )
 
     def needed(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -166,10 +170,10 @@ class Planner:
 
 
 def coalesce(
-    offset: NDArray[np.int64], size: NDArray[np.int64], run_first: NDArray[np.int64]
+    offset: NDArray[np.int64], size: NDArray[np.int64], first_of: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Join byte ranges that follow each other without a gap in one run; return (offset, length), int64 [ranges]."""
+    """Join byte ranges that follow each other without a gap; return (offset, length), int64 [ranges]. first_of: where a range begins anyway."""
     first = np.ones(len(offset), np.bool_)
     first[1:] = offset[1:] != offset[:-1] + size[:-1]
-    first[run_first] = True
+    first[first_of] = True
     return offset[first], np.add.reduceat(size, np.flatnonzero(first)).astype(np.int64)

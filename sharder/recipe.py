@@ -19,6 +19,8 @@ class Recipe:
     run_open: bool [runs], whether it begins at an open start point. run_state: int32 [runs], which of the medium's
     states its decoder must be given first. damaged: some wanted frame lies in a damaged GOP.
     position: int32 [wanted], the rank of each wanted frame, -1 for padding.
+    range_path: of loose images, the file of each range in the medium's folder; else None. range_crc32: int64 [ranges], the
+    CRC-32 of each range's bytes; None where the index has none.
     """
 
     range_offset: NDArray[np.int64]
@@ -30,6 +32,8 @@ class Recipe:
     run_state: NDArray[np.int32]
     damaged: bool
     position: NDArray[np.int32]
+    range_path: list[str] | None = None
+    range_crc32: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         if len(self.packet_size) != len(self.packet_rank) or not (

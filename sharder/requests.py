@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.discover import RESERVED_COLUMNS, media_id, relative_uri
 from framedex.indexer.index import Index
+from framedex.indexer.parts import UNSTORABLE
 from framedex.sharder.policies import Track
 from framedex.sharder.sampling import Choose, frames_at, over_common_denominator
 
+ROWS_AT_ONCE = 10_000
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
 
 
@@ -37,24 +42,77 @@ class Request:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-def read_requests(path: Path) -> list[Request]:
-    """Return the requests of a JSONL file. Raises PolicyError with the line for the first malformed one."""
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split(
-            "\n"
-        )  # splitlines() also splits at U+2028, which JSON allows
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError("the clips file cannot be read", where=str(path), found=error) from error
-    requests = [_parse(line, number, f"{path}:{number}") for number, line in enumerate(lines, 1) if line.strip()]
-    seen: dict[str, int] = {}
-    for request in requests:
-        if (first := seen.setdefault(request.clip_id, request.line)) != request.line:
-            raise PolicyError(
-                "clip_id is used twice",
-                where=f"{path}:{request.line}",
-                found=f"{request.clip_id!r}, also in line {first}",
-            )
-    return requests
+class Requests:
+    """The clips of a JSONL file, in its order; iterating reads the file again, so that memory does not grow with it.
+
+    user_schema: the user's columns, typed by all their values. digest: of the file's content. Raises PolicyError with the line of
+    the first malformed clip, of a clip_id that is used twice, and for a column of mixed types.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        digest = hashlib.blake2b(digest_size=16)
+        self._count = 0
+        types = _ColumnTypes(str(path))
+        first_lines: dict[bytes, int] = {}
+        for request in self._read(digest.update):
+            self._count += 1
+            types.add(request)
+            name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
+            if (first := first_lines.setdefault(name, request.line)) != request.line:
+                raise PolicyError(
+                    "clip_id is used twice",
+                    where=f"{path}:{request.line}",
+                    found=f"{request.clip_id!r}, also in line {first}",
+                )
+        self.user_schema = types.schema()
+        self.digest = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Request]:
+        return self._read(lambda line: None)
+
+    def _read(self, note: Callable[[bytes], None]) -> Iterator[Request]:
+        try:
+            with open(self._path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
+                for number, line in enumerate(file, 1):
+                    note(line)
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    if text.strip():
+                        yield _parse(text, number, f"{self._path}:{number}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PolicyError("the clips file cannot be read", where=str(self._path), found=error) from error
+
+
+class _ColumnTypes:
+    """Finds the types of user columns from many rows, some at a time."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._found = pa.schema([])
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, request: Request) -> None:
+        self._rows.append(request.columns)
+        if len(self._rows) == ROWS_AT_ONCE:
+            self._unify()
+
+    def schema(self) -> pa.Schema:
+        """Return the types of all columns, in order of appearance. Raises PolicyError for mixed ones."""
+        self._unify()
+        return self._found
+
+    def _unify(self) -> None:
+        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        for name in names:
+            try:
+                here = pa.schema([(name, pa.array([row.get(name) for row in self._rows]).type)])
+                self._found = pa.unify_schemas([self._found, here], promote_options="permissive")
+            except UNSTORABLE as error:
+                raise PolicyError(f"user column {name!r} cannot be stored", where=self._where, found=error) from error
+        self._rows = []
 
 
 def _parse(line: str, number: int, where: str) -> Request:

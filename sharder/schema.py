@@ -7,9 +7,10 @@ import pyarrow as pa
 from framedex.indexer.schema import VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "3.0"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
-CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, CUTS_FOLDER = "clips", "recipes", "media", "cuts"
+SHARDS_NAME = "shards.parquet"
+CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER = "clips", "recipes", "media"
 
 PAD = -1  # a wanted frame that is padding
 
@@ -18,10 +19,12 @@ CLIPS = pa.schema(
     [
         required("clip_id", pa.string(), "Unique name of the clip."),
         required("media_row", pa.int32(), "Row of the clip's medium in `media`."),
-        required("frames", list_of(pa.int32()), "Wanted frames in order, by presentation number from 0; repeats allowed; -1 for padding.", unit="frames"),
+        required("frames", list_of(pa.int32()), "Wanted frames in order, by presentation number from 0; repeats allowed; -1 for padding by a constant.", unit="frames"),
+        required("mask", list_of(pa.bool_()), "False where padded, by a constant or by repeating frames."),
         required("pts", list_of(pa.int64(), nullable=True), "Their timestamps; null for padding.", unit="time base"),
         required("seconds", list_of(pa.float64(), nullable=True), "Their timestamps by the container's clock; null for padding.", unit="s"),
         column("md5", list_of(pa.binary(16), nullable=True), "MD5 over the native planes of each frame (as `frames.md5` of an index), null for padding; null where the index has none."),
+        column("shard", pa.int32(), "Number of the tar that holds the clip (a row of `shards`); null: its ranges point into the source."),
     ]
 )  # fmt: skip
 
@@ -30,6 +33,8 @@ RECIPES = pa.schema(
         required("clip_id", pa.string(), "As in `clips`; row n of a recipes part belongs to row n of the clips part."),
         required("range_offset", list_of(pa.int64()), "Byte ranges to read, in decode order: where each begins.", unit="bytes"),
         required("range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
+        column("range_path", list_of(pa.string()), "Of loose images: the file of each range, relative to the medium's folder."),
+        column("range_crc32", list_of(pa.int64()), "Of images: CRC-32 of each range."),
         required("packet_size", list_of(pa.int32()), "Sizes of the packets that the joined ranges hold; the packets of one picture count as one.", unit="bytes"),
         required("packet_rank", list_of(pa.int32()), "Presentation rank of each packet within the clip's own stream, from 0."),
         required("run_first", list_of(pa.int32()), "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own."),
@@ -42,7 +47,9 @@ RECIPES = pa.schema(
 
 _CARRIED = [
     "media_id",
+    "kind",
     "uri",
+    "member",
     "stream_index",
     "size_bytes",
     "mtime_ns",
@@ -79,14 +86,7 @@ _CARRIED = [
     "frame_count",
     "damaged_gop_count",
 ]
-MEDIA = pa.schema(
-    [VIDEOS.field(name) for name in _CARRIED]
-    + [
-        column("cut", pa.string(), "File in the dataset that holds this medium's packets, cut out by demuxing; the recipes' ranges point into it. Null: they point into the source."),
-        column("cut_size_bytes", pa.int64(), "Its size.", unit="bytes"),
-        column("cut_fingerprint", pa.string(), "Its fingerprint, made as the source's."),
-    ]
-)  # fmt: skip
+MEDIA = pa.schema([VIDEOS.field(name) for name in _CARRIED])
 
 FAILURES = pa.schema(
     [
@@ -94,10 +94,24 @@ FAILURES = pa.schema(
         column("uri", pa.string(), "The medium it was asked of."),
         required("kind", pa.string(), "Short stable word for why there is no clip."),
         required("message", pa.string(), "The reason in words."),
+        required(
+            "counts",
+            pa.bool_(),
+            "Whether it counts as a failure of the run; what a policy leaves out by its own rules does not.",
+        ),
+    ]
+)
+
+SHARDS = pa.schema(
+    [
+        required("name", pa.string(), "File in the dataset: a tar."),
+        required("size_bytes", pa.int64(), "Its size.", unit="bytes"),
+        required("fingerprint", pa.string(), "Its fingerprint, made as `videos.fingerprint` of an index."),
+        required("clips", pa.int64(), "How many clips it holds."),
     ]
 )
 
 # One clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of 400
 # packets (benchmarks/manifest.py): groups of 32 rows in parts of 4 096.
-CLIPS_PER_PART, CLIPS_PER_ROW_GROUP = 4096, 32
+CLIPS_PER_PART, CLIPS_PER_ROW_GROUP, MEDIA_PER_ROW_GROUP = 4096, 32, 256
 DELTA_COLUMNS = ("range_offset", "range_length", "packet_size", "packet_rank", "run_first", "run_state", "position")

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
-from framedex.sharder.clip import Clip
+from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.decoder import decode_pictures, decode_rgb
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
-from framedex.sharder.schema import MEDIA
 from framedex.sharder.sources import SourceFiles
 from tests.conftest import Truth
 from tests.media import RECIPES, read_barcode
@@ -26,30 +24,16 @@ class Reader:
 
     def __init__(self, index: Index, name: str) -> None:
         (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
-        path = f"{index.root}/{name}"
-        self.medium = Medium(path=path, cut_path=None, **{key: row.get(key) for key in MEDIA.names})
-        self.planning = IndexedMedium(index, row, keep_damaged=False)
+        self.indexed = IndexedMedium(index, row, keep_damaged=False)
         self.sources = SourceFiles()
 
     @property
     def planner(self) -> Planner:
-        return self.planning.planner
+        return self.indexed.planner
 
     def clip(self, frames: list[int]) -> Clip:
         numbers = np.array(frames, np.int64)
-        pts = self.planner.pts[numbers]
-        self.planning.read_headers(numbers)
-        return Clip(
-            clip_id="test",
-            medium=self.medium,
-            frame_index=numbers,
-            pts=pts,
-            seconds=pts.astype(np.float64),
-            mask=np.ones(len(numbers), np.bool_),
-            md5=None,
-            columns={},
-            recipe=self.planner.plan(numbers),
-        )
+        return self.indexed.clip(WantedClip(clip_id="test", frames=numbers, mask=numbers >= 0, columns={}))
 
     def read(self, frames: list[int]) -> list[tuple[int, str]]:
         """Return (pts, md5) of each wanted frame."""

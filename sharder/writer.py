@@ -1,0 +1,372 @@
+"""Writing a dataset: parts and checkpoints in a folder `OUT.unfinished`, which gets the dataset's name when all is there.
+
+After each checkpoint, what was written stays valid: a run that is killed or finds the disk full is completed by the same
+command. A checkpoint is a line of `progress.jsonl`; what no line speaks of is written anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from numpy.typing import NDArray
+
+from framedex.errors import FormatError, OutputError
+from framedex.indexer.parts import (
+    LOCK_NAME,
+    PartWriter,
+    check_format,
+    exclusive,
+    library_versions,
+    part_numbers,
+    part_path,
+    remove_unfinished,
+    table_of,
+    write_aside,
+    write_json_aside,
+    write_part,
+)
+from framedex.sharder.clip import Clip
+from framedex.sharder.media import Medium
+from framedex.sharder.recipe import Recipe
+from framedex.sharder.schema import (
+    CLIPS,
+    CLIPS_FOLDER,
+    CLIPS_PER_PART,
+    CLIPS_PER_ROW_GROUP,
+    DELTA_COLUMNS,
+    FAILURES,
+    FAILURES_NAME,
+    FORMAT,
+    HEADER,
+    MEDIA,
+    MEDIA_FOLDER,
+    MEDIA_PER_ROW_GROUP,
+    PAD,
+    POLICY_NAME,
+    RECIPES,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    SHARDS,
+    SHARDS_NAME,
+)
+
+Row = dict[str, Any]
+
+JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
+OWN_ENTRIES = {HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER}
+FAILURES_PER_CHECKPOINT = 65_536
+DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A clip that cannot be had: a row of failures.parquet."""
+
+    clip_id: str | None
+    uri: str | None
+    kind: str
+    message: str
+    counts: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoint:
+    """What one checkpoint added. items: clips and failures dealt with, in the order of the plan. parts: clips in each."""
+
+    items: int = 0
+    parts: list[int] = field(default_factory=list)
+    media: int = 0
+    frames: int = 0
+    shards: list[Row] = field(default_factory=list)
+    failures: list[Row] = field(default_factory=list)
+    digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport:
+    """What a dataset holds, this run's and earlier runs' work together. resumed: items that earlier runs dealt with."""
+
+    out: Path
+    clips: int
+    media: int
+    frames: int
+    shards: int
+    resumed: int
+    failures: list[Row]
+
+    @property
+    def failed(self) -> int:
+        """How many clips failed, without what a policy left out by its own rules."""
+        return sum(failure["counts"] for failure in self.failures)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many clips a policy left out by its own rules, by kind."""
+        kinds = [failure["kind"] for failure in self.failures if not failure["counts"]]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+class DatasetWriter:
+    """Takes the clips and failures of a plan in order. A context manager: it holds `OUT.unfinished` for itself alone.
+
+    job: what makes two runs the same, plain JSON values; an unfinished dataset of another job is refused. done: items that
+    an earlier run dealt with, which are not to be given again. Raises OutputError.
+    """
+
+    def __init__(self, out: Path, *, job: Row, user_schema: pa.Schema, overwrite: bool) -> None:
+        self._named, self._job, self._overwrite = out, job, overwrite
+        self._out = Path(os.path.realpath(out))
+        self._folder = self._out.with_name(f"{self._out.name}.unfinished")
+        self._clips_schema = pa.unify_schemas([CLIPS, user_schema])
+        self._checkpoints: list[Checkpoint] = []
+        self._media_rows: dict[str, int] = {}
+        self._begin_checkpoint()
+
+    def _begin_checkpoint(self) -> None:
+        self._now = Checkpoint()
+        self._media: list[Row] = []
+        self._clips: list[Row] = []
+        self._recipes: list[Row] = []
+
+    def __enter__(self) -> DatasetWriter:
+        _check_output(self._out, self._overwrite)
+        self._held = contextlib.ExitStack()
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._held.enter_context(exclusive(self._folder))
+            self._resume()
+        except OSError as error:
+            raise OutputError("the output folder cannot be written", where=str(self._folder), found=error) from error
+        self.done = sum(checkpoint.items for checkpoint in self._checkpoints)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._held.close()
+        if self._folder.exists() and not self._checkpoints:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in DISK_IS_FULL:
+            raise self._full(error) from error
+
+    def _full(self, error: OSError) -> OutputError:
+        kept = sum(sum(checkpoint.parts) for checkpoint in self._checkpoints)
+        return OutputError(
+            "the dataset cannot be written to the end",
+            where=str(self._folder),
+            found=error.strerror,
+            remedy=f"make room and run the same command again: {kept} clips are kept",
+        )
+
+    def _resume(self) -> None:
+        """Take up an unfinished dataset of the same job; remove what its last checkpoint does not cover."""
+        job, progress = self._folder / JOB_NAME, self._folder / PROGRESS_NAME
+        wanted = json.dumps(self._job, indent=1, sort_keys=True)
+        if job.exists() and job.read_text(encoding="utf-8") != wanted:
+            if not self._overwrite:
+                raise OutputError(
+                    "an unfinished dataset of another plan is in the way",
+                    where=str(self._folder),
+                    remedy="run that command again to complete it, delete the folder, or pass --overwrite",
+                )
+            progress.unlink(missing_ok=True)
+        write_aside(job, wanted.encode())
+        self._checkpoints = list(_read_progress(progress))
+        remove_unfinished(self._folder)
+        counts = {
+            CLIPS_FOLDER: sum(len(checkpoint.parts) for checkpoint in self._checkpoints),
+            RECIPES_FOLDER: sum(len(checkpoint.parts) for checkpoint in self._checkpoints),
+            MEDIA_FOLDER: sum(checkpoint.media > 0 for checkpoint in self._checkpoints),
+        }
+        for name, count in counts.items():
+            remove_unfinished(self._folder / name)
+            for number in part_numbers(self._folder / name)[count:]:
+                part_path(self._folder / name, number).unlink()
+        for number in range(counts[MEDIA_FOLDER]):
+            names = pq.read_table(part_path(self._folder / MEDIA_FOLDER, number), columns=["media_id"])["media_id"]
+            self._media_rows |= {name: len(self._media_rows) + row for row, name in enumerate(names.to_pylist())}
+
+    def add(self, clip: Clip) -> None:
+        """Write a clip. Raises OSError."""
+        self._now.items += 1
+        self._clips.append(self._clip_row(clip))
+        self._recipes.append(_recipe_row(clip.clip_id, clip.recipe))
+        self._now.frames += len(clip.frame_index)
+        if len(self._clips) == CLIPS_PER_PART:
+            self._checkpoint()
+
+    def fail(self, failure: Failure) -> None:
+        """Note a clip that cannot be had."""
+        self._now.items += 1
+        self._now.failures.append(asdict(failure))
+        if len(self._now.failures) == FAILURES_PER_CHECKPOINT:
+            self._checkpoint()
+
+    def _media_row(self, medium: Medium) -> int:
+        if medium.media_id not in self._media_rows:
+            self._media_rows[medium.media_id] = len(self._media_rows)
+            self._media.append({name: getattr(medium, name) for name in MEDIA.names})
+        return self._media_rows[medium.media_id]
+
+    def _clip_row(self, clip: Clip) -> Row:
+        padded = clip.frame_index == PAD
+        return {
+            "clip_id": clip.clip_id,
+            "media_row": self._media_row(clip.medium),
+            "frames": clip.frame_index,
+            "mask": clip.mask,
+            "pts": _null_where(padded, clip.pts),
+            "seconds": _null_where(padded, clip.seconds),
+            "md5": clip.md5,
+            **clip.columns,
+        }
+
+    def _checkpoint(self) -> None:
+        """Write what has gathered, and then the line that says so."""
+        now, folder = self._now, self._folder
+        if not now.items:
+            return
+        written = []
+        part = sum(len(checkpoint.parts) for checkpoint in self._checkpoints)
+        if self._media:
+            number = sum(checkpoint.media > 0 for checkpoint in self._checkpoints)
+            written.append(part_path(folder / MEDIA_FOLDER, number))
+            _write_groups(written[-1], MEDIA, self._media, MEDIA_PER_ROW_GROUP, ())
+        for first in range(0, len(self._clips), CLIPS_PER_PART):
+            rows = slice(first, first + CLIPS_PER_PART)
+            number = part + len(now.parts)
+            for name, schema, table, delta in (
+                (RECIPES_FOLDER, RECIPES, self._recipes, DELTA_COLUMNS),
+                (CLIPS_FOLDER, self._clips_schema, self._clips, ()),
+            ):
+                written.append(part_path(folder / name, number))
+                _write_groups(written[-1], schema, table[rows], CLIPS_PER_ROW_GROUP, delta)
+            now.parts.append(len(self._clips[rows]))
+        now.media = len(self._media)
+        now.digest = hashlib.blake2b(b"".join(map(_content_digest, written)), digest_size=16).hexdigest()
+        with open(folder / PROGRESS_NAME, "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(now)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._checkpoints.append(now)
+        self._begin_checkpoint()
+
+    def commit(self, *, root: str, resolved: Row) -> ShardReport:
+        """Write what is left, give the dataset its name, and return what it holds."""
+        self._checkpoint()
+        done, folder = self._checkpoints, self._folder
+        failures = [row for checkpoint in done for row in checkpoint.failures]
+        shards = [row for checkpoint in done for row in checkpoint.shards]
+        write_part(folder / FAILURES_NAME, table_of(failures, FAILURES), version=SCHEMA_VERSION)
+        if shards:
+            write_part(folder / SHARDS_NAME, table_of(shards, SHARDS), version=SCHEMA_VERSION)
+        write_aside(folder / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
+        clips = [count for checkpoint in done for count in checkpoint.parts]
+        media = [checkpoint.media for checkpoint in done if checkpoint.media]
+        header = {
+            "format": FORMAT,
+            "schema_version": SCHEMA_VERSION,
+            "root": root,
+            "clips_per_part": clips,
+            "media_per_part": media,
+            "build": hashlib.blake2b(
+                "".join(checkpoint.digest for checkpoint in done).encode(), digest_size=16
+            ).hexdigest(),
+            "libraries": library_versions(),
+        }
+        write_json_aside(folder / HEADER, header)
+        self._publish()
+        return ShardReport(
+            out=self._named,
+            clips=sum(clips),
+            media=sum(media),
+            frames=sum(checkpoint.frames for checkpoint in done),
+            shards=len(shards),
+            resumed=self.done,
+            failures=failures,
+        )
+
+    def _publish(self) -> None:
+        _check_output(self._out, self._overwrite)  # once more: much may have happened since the run began
+        for name in (JOB_NAME, PROGRESS_NAME, LOCK_NAME):
+            (self._folder / name).unlink(missing_ok=True)
+        if self._overwrite and self._out.exists():
+            replaced = self._out.with_name(f"{self._out.name}.replaced")
+            self._out.rename(replaced)
+            self._folder.rename(self._out)
+            shutil.rmtree(replaced)
+        else:
+            self._folder.rename(self._out)  # onto nothing or an empty folder; anything else is an error
+
+
+def _read_progress(path: Path) -> Iterator[Checkpoint]:
+    """Yield the checkpoints of an unfinished dataset; a line that was not written to its end ends them."""
+    if not path.exists():
+        return
+    names = {entry.name for entry in fields(Checkpoint)}
+    good = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            content = json.loads(line)
+            if not line.endswith(b"\n") or content.keys() != names:
+                break
+        except ValueError:
+            break
+        good += len(line)
+        yield Checkpoint(**content)
+    os.truncate(path, good)
+
+
+def _check_output(out: Path, overwrite: bool) -> None:
+    """Raise OutputError unless `out` is new, empty, or a dataset that may be replaced."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    strange = sorted({path.name for path in out.iterdir()} - OWN_ENTRIES) if out.is_dir() else [out.name]
+    try:
+        check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+    except FormatError as error:
+        strange = strange or [error.what]
+    if strange:
+        raise OutputError(
+            "the output folder holds something else than a dataset",
+            where=str(out),
+            found=", ".join(strange[:5]),
+            remedy="choose a new or empty folder",
+        )
+    if not overwrite:
+        raise OutputError(
+            "the output folder holds a dataset already",
+            where=str(out),
+            remedy="pass --overwrite, or choose another folder",
+        )
+
+
+def _content_digest(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "blake2b").digest()
+
+
+def _write_groups(path: Path, schema: pa.Schema, rows: list[Row], group: int, delta: tuple[str, ...]) -> None:
+    writer = PartWriter(path, schema, version=SCHEMA_VERSION, delta=delta)
+    for at in range(0, len(rows), group):
+        writer.write(table_of(rows[at : at + group], schema))
+    writer.commit()
+
+
+def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
+    return np.ma.masked_array(values, padded) if padded.any() else values
+
+
+def _recipe_row(clip_id: str, recipe: Recipe) -> Row:
+    return {"clip_id": clip_id} | {name: getattr(recipe, name) for name in RECIPES.names[1:]}
