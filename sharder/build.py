@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from framedex.indexer.schema import LISTING, OK
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.policies import Policy
-from framedex.sharder.requests import Requests, UriResolver, frames_of
+from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
 from framedex.sharder.writer import DatasetWriter, Failure, ShardReport
@@ -26,6 +27,7 @@ from framedex.sharder.writer import DatasetWriter, Failure, ShardReport
 Row = dict[str, Any]
 
 MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
+REQUESTS_AT_ONCE = 256
 MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
 
 
@@ -123,22 +125,43 @@ def _request_batches(index: Index, requests: Requests, choose: Choose, options: 
             raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
         return IndexedMedium(index, video, keep_damaged=options.keep_damaged)
 
-    for number, request in enumerate(requests, 1):
-        medium: IndexedMedium | None = None
-        line = f"line {request.line}"
-        item: WantedClip | Failure
-        try:
-            identity = resolver.media_id(request.uri, request.stream)
-            if identity is None:
-                raise PolicyError("the index has no such medium", remedy="index it first")
-            medium = medium_of(identity)
-            frames = frames_of(request, medium.track, choose)
-            item = WantedClip(
-                clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
-            )
-        except PolicyError as error:
-            item = Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
-        yield Batch(medium=medium, items=[item], done=number)
+    number = 0
+    for chunk in _chunks(requests, REQUESTS_AT_ONCE):
+        found = [_find(request, resolver, medium_of, choose) for request in chunk]
+        together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
+        for medium, item in found:
+            if medium is not None and isinstance(item, WantedClip):
+                together.setdefault(medium.medium.media_id, (medium, []))[1].append(item)
+        for medium, clips in together.values():
+            medium.prepare(clips)
+        for medium, item in found:
+            number += 1
+            yield Batch(medium=medium, items=[item], done=number)
+
+
+def _chunks(requests: Requests, size: int) -> Iterator[list[Request]]:
+    left = iter(requests)
+    while chunk := list(itertools.islice(left, size)):
+        yield chunk
+
+
+def _find(
+    request: Request, resolver: UriResolver, medium_of: Callable[[str], IndexedMedium], choose: Choose
+) -> tuple[IndexedMedium | None, WantedClip | Failure]:
+    """Return the medium that a request means, and the frames that it wants of it, or why they cannot be had."""
+    line = f"line {request.line}"
+    medium: IndexedMedium | None = None
+    try:
+        identity = resolver.media_id(request.uri, request.stream)
+        if identity is None:
+            raise PolicyError("the index has no such medium", remedy="index it first")
+        medium = medium_of(identity)
+        frames = frames_of(request, medium.track, choose)
+    except PolicyError as error:
+        return medium, Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
+    return medium, WantedClip(
+        clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
+    )
 
 
 def _build(
@@ -159,10 +182,13 @@ def _build(
     with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite) as writer:
         position = 0
         for batch in batches:
-            for item in batch.items:
-                position += 1
-                if position > writer.done:
-                    _take(writer, batch.medium, item)
+            left = batch.items[max(0, writer.done - position) :]
+            position += len(batch.items)
+            wanted = [item for item in left if isinstance(item, WantedClip)]
+            if batch.medium is not None and len(wanted) > 1:
+                batch.medium.prepare(wanted)
+            for item in left:
+                _take(writer, batch.medium, item)
             options.on_progress(batch.done, total)
         return writer.commit(root=index.root, resolved=resolved)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from fractions import Fraction
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import PolicyError, StaleError
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip, WantedClip
@@ -60,6 +62,12 @@ class IndexedMedium:
             source=self.medium.source,
         )
 
+    def prepare(self, clips: list[WantedClip]) -> None:
+        """Read at once what planning some clips needs to know. What goes wrong is raised when the clip concerned is planned."""
+        if not self._packets.read.all():
+            with contextlib.suppress(PolicyError, StaleError):
+                self.read_headers(np.concatenate([clip.frames for clip in clips]))
+
     def read_headers(self, frames: NDArray[np.int64]) -> None:
         """Look into the packets between the starts and the last targets of some frames, where the index did not.
 
@@ -69,9 +77,13 @@ class IndexedMedium:
             return
         if self._headers is None:
             self._headers = Headers(self.medium, self._packets)
-        if self._headers.read(self.planner.packet_of(frames[frames != PAD])):
-            self._packets = self._headers.packets
-            self.planner.renew(self._packets)
+        targets = self.planner.packet_of(frames[frames != PAD])
+        try:
+            self._headers.read(targets)
+        finally:
+            if self._headers.packets is not self._packets:
+                self._packets = self._headers.packets
+                self.planner.renew(self._packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
         """Return the hashes of wanted frames, None for padding; None where the index has none."""
