@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import threading
@@ -12,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError
+from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.recipe import Recipe
@@ -35,6 +37,10 @@ from framedex.sharder.schema import (
 
 Root = str | os.PathLike[str] | Mapping[str, str]
 
+CLOSE_MATCHES, SEARCHED_FOR_CLOSE = (
+    3,
+    100_000,
+)  # names to suggest for one that is not there; clips they are sought among
 OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
 
 
@@ -183,6 +189,25 @@ class Manifest:
             for part in range(len(self._first_clips) - 1)
         ]
         return np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0)]).astype(np.int64)
+
+    @property
+    def media_count(self) -> int:
+        """How many media the clips come from."""
+        return int(self._part(MEDIA_FOLDER, 0).metadata.num_rows)
+
+    def find(self, clip_id: str) -> int:
+        """Return the number of the clip of that name. Reads one column, part by part. Raises FramedexError."""
+        close: list[str] = []
+        for part, first in enumerate(self._first_clips[:-1].tolist()):
+            with self._lock:
+                names = self._part(CLIPS_FOLDER, part).read(["clip_id"], use_threads=False)["clip_id"]
+            row = pc.index(names, clip_id).as_py()
+            if row >= 0:
+                return int(first + row)
+            if first < SEARCHED_FOR_CLOSE:
+                close = difflib.get_close_matches(clip_id, close + names.to_pylist(), CLOSE_MATCHES)
+        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has them all"
+        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
         """Return one row of a table that is written in parts and groups of CLIPS_PER_ROW_GROUP."""

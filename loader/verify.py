@@ -19,6 +19,7 @@ from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.planes import picture_md5
 from framedex.loader.cpu import decode_pictures
 from framedex.loader.manifest import Clip, Manifest, Medium
+from framedex.loader.order import sample_of
 from framedex.loader.sources import SourceFiles, open_source
 from framedex.sharder.schema import PAD
 
@@ -64,9 +65,7 @@ def verify(
     source; the clips of one that takes longer are undecodable.
     """
     manifest = Manifest(dataset, root=root)
-    chosen = np.arange(len(manifest))
-    if sample is not None and sample < len(manifest):
-        chosen = np.sort(np.random.default_rng(seed).choice(len(manifest), sample, replace=False))
+    chosen = sample_of(len(manifest), size=sample, seed=seed)
     media = manifest.media_rows()[chosen]
     order = np.argsort(media, kind="stable")
     groups = np.split(chosen[order], np.flatnonzero(np.diff(media[order])) + 1) if len(chosen) else []
