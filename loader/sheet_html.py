@@ -82,7 +82,7 @@ figcaption .gap { flex-basis: 100%; text-align: right; font-size: .7rem; line-he
   article { content-visibility: visible; }
   nav { display: none; }
   h2, dl { break-after: avoid; }
-  li, .error, .sound { break-inside: avoid; }
+  dl, li, .error, .sound { break-inside: avoid; }
 }
 """
 
