@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import threading
@@ -11,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError
+from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip
@@ -44,6 +46,8 @@ GROUP_ROWS = {
     MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
 }
 PLAIN = frozenset({"clip_id", "damaged", "range_path", "range_crc32"})  # columns of `recipes` that are no numpy columns
+CLOSE_MATCHES = 3  # names to suggest for one that is not there
+SEARCHED_FOR_CLOSE = 100_000  # clips among which they are sought
 OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
 
 
@@ -123,6 +127,25 @@ class Manifest:
             for part in range(len(self._first[CLIPS_FOLDER]) - 1)
         ]
         return np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0)]).astype(np.int64)
+
+    @property
+    def media_count(self) -> int:
+        """How many media the clips come from."""
+        return int(self._first[MEDIA_FOLDER][-1])
+
+    def find(self, clip_id: str) -> int:
+        """Return the number of the clip of that name. Reads one column, part by part. Raises FramedexError."""
+        close: list[str] = []
+        for part, first in enumerate(self._first[CLIPS_FOLDER][:-1].tolist()):
+            with self._lock:
+                names = self._part(CLIPS_FOLDER, part).read(["clip_id"], use_threads=False)["clip_id"]
+            row = pc.index(names, clip_id).as_py()
+            if row >= 0:
+                return int(first + row)
+            if first < SEARCHED_FOR_CLOSE:
+                close = difflib.get_close_matches(clip_id, close + names.to_pylist(), CLOSE_MATCHES)
+        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has them all"
+        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
         """Return one row of a table that is written in parts, each in groups of GROUP_ROWS."""

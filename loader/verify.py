@@ -18,6 +18,7 @@ from framedex.indexer.engines import run_local
 from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.planes import picture_md5
 from framedex.loader.manifest import Manifest
+from framedex.loader.order import sample_of
 from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import decode_pictures
 from framedex.sharder.media import Medium
@@ -66,9 +67,7 @@ def verify(
     source; the clips of one that takes longer are undecodable.
     """
     manifest = Manifest(dataset, root=root)
-    chosen = np.arange(len(manifest))
-    if sample is not None and sample < len(manifest):
-        chosen = np.sort(np.random.default_rng(seed).choice(len(manifest), sample, replace=False))
+    chosen = sample_of(len(manifest), size=sample, seed=seed)
     media = manifest.media_rows()[chosen]
     order = np.argsort(media, kind="stable")
     groups = np.split(chosen[order], np.flatnonzero(np.diff(media[order])) + 1) if len(chosen) else []

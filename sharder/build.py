@@ -210,7 +210,9 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip) -> Clip | Failure:
     try:
         return medium.clip(wanted)
     except (PolicyError, StaleError) as error:
-        kind = "damaged" if isinstance(error, DamageError) else "stale" if isinstance(error, StaleError) else "policy"
+        kind = "policy" if wanted.asked_in is None else "request"
+        if isinstance(error, DamageError | StaleError):
+            kind = "damaged" if isinstance(error, DamageError) else "stale"
         return Failure(
             clip_id=wanted.clip_id,
             uri=medium.medium.uri,

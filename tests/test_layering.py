@@ -39,6 +39,7 @@ HOMES = {
     },
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
+    "PIL": {"loader/sheet_html.py", "loader/sheet_png.py"},
     "pebble": {"indexer/engines.py"},
     "yaml": {"sharder/policies.py", "sharder/writer.py"},
 }
