@@ -120,12 +120,12 @@ def time_dataset(folder: Path, clips: int) -> dict[str, float]:
     frames = 60_000  # a clip every 96 frames: 16 frames, 60 apart, overlapping
     per_video = (frames - 960) // 96
     index = SyntheticIndex(folder, -(-clips // per_video), frames)
-    policy, resolved = make_policy(
+    made = make_policy(
         {"policy": "segments", "segments": [{"fps": 1, "frames": 16}], "every_seconds": 1.6, "last": "drop"},
         where="benchmark",
     )
     started = time.perf_counter()
-    report = build_from_policy(index, folder / "DATASET", policy, resolved)
+    report = build_from_policy(index, folder / "DATASET", made.policy, made.resolved)
     seconds = time.perf_counter() - started
     read = subprocess.run(
         [sys.executable, "-m", "benchmarks.manifest", "--read", str(folder / "DATASET")],

@@ -78,7 +78,7 @@ class ShardReport:
     @property
     def left_out(self) -> int:
         """How many clips a policy found and damage took; a dataset without them is what was asked for."""
-        return sum(failure["kind"] == "damaged" for failure in self.failures)
+        return sum(failure["kind"] in ("damaged", "short", "tolerance") for failure in self.failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +121,17 @@ def build_from_policy(
     with DatasetWriter(out, user_schema, overwrite=options.overwrite) as writer:
         for number, video in enumerate(usable, 1):
             medium = Medium(index, video, keep_damaged=options.keep_damaged)
-            clips = policy.sample(medium.track)
-            if options.cut:
-                medium.cut(clips, writer.folder)
             mentions = listed.get(media_id(video["uri"]), [{}])
-            for mention, columns in enumerate(mentions):
+            samplings = [policy.sample(medium.track, columns) for columns in mentions]
+            if options.cut:
+                medium.cut([clip.frames for sampling in samplings for clip in sampling.clips], writer.folder)
+            for mention, (columns, sampling) in enumerate(zip(mentions, samplings, strict=True)):
                 prefix = video["media_id"] if len(mentions) == 1 else f"{video['media_id']}-row{mention}"
-                for clip, frames in enumerate(clips):
-                    wanted = WantedClip(clip_id=f"{prefix}-{clip:06d}", frames=frames, columns=columns)
+                for clip in sampling.clips:
+                    wanted = WantedClip(clip_id=f"{prefix}-{clip.number:06d}", frames=clip.frames, columns=columns)
                     writer.try_add(medium, wanted)
+                for missed in sampling.missed:
+                    writer.fail(clip_id=prefix, uri=video["uri"], kind=missed.kind, message=missed.message)
             options.on_progress(number, len(usable))
         return writer.commit(index, resolved, skipped_media=len(index.videos) - len(usable))
 

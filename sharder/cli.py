@@ -90,8 +90,8 @@ def shard(
     with progress("") as show:
         options = ShardOptions(overwrite=overwrite, keep_damaged=damaged == "keep", cut=cut, on_progress=show)
         if policy is not None:
-            made, resolved = read_policy(policy)
-            report = build_from_policy(opened, out, made, resolved, options)
+            made = read_policy(policy)
+            report = build_from_policy(opened, out, made.policy, made.resolved, options)
         else:
             assert clips is not None
             report = build_from_requests(opened, out, read_requests(clips), choose=choose, options=options)

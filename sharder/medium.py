@@ -36,6 +36,8 @@ class Medium:
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
             time_base=Fraction(video["time_base_num"], video["time_base_den"]),
+            starts=self.planner.start_frames(),
+            name=video["media_id"],
         )
 
     def read_headers(self, frames: NDArray[np.int64]) -> None:

@@ -40,7 +40,7 @@ HOMES = {
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
     "pebble": {"indexer/engines.py"},
-    "yaml": {"sharder/policies.py", "sharder/build.py"},
+    "yaml": {"sharder/policies/reading.py", "sharder/build.py"},
 }
 FILES = sorted(
     path
