@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError
 from framedex.sharder.checks import did_you_mean
 
-MOST_CHARACTERS, MOST_DEPTH, MOST_PARTS = 10_000, 50, 1_000
+MOST_CHARACTERS, MOST_DEPTH, MOST_PARTS = 10_000, 50, 3_000
 GRAMMAR = (
     'columns, numbers, texts, True, False, == != < <= > >=, in [...], is None, + - * /, and, or, not, column("a name")'
 )
@@ -55,20 +56,22 @@ def parse_filter(text: str) -> pc.Expression:
         raise PolicyError("a filter is too long", found=f"{len(text):,} characters", allowed=f"{MOST_CHARACTERS:,}")
     line = re.sub(r"\s", " ", text).strip()
     try:
-        tree = ast.parse(line, mode="eval")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what Python would warn of in a program, such as "\\d"
+            tree = ast.parse(line, mode="eval")
         parts = sum(1 for _ in ast.walk(tree))
     except SyntaxError as error:
         raise PolicyError(
             f"a filter cannot be parsed: {error.msg}",
-            where=f"filter, character {error.offset or 1}",
+            where=f"filter, character {error.offset or len(line) + 1}",
             found=line[:80],
             allowed=GRAMMAR,
             remedy='a column whose name is no Python name, or a word such as class, is written column("class")',
         ) from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise PolicyError("a filter cannot be parsed", where="filter", found=error, allowed=GRAMMAR) from error
-    if parts > MOST_PARTS * 3:
-        raise PolicyError("a filter has too many parts", where="filter", found=parts, allowed=MOST_PARTS * 3)
+    if parts > MOST_PARTS:
+        raise PolicyError("a filter has too many parts", where="filter", found=parts, allowed=MOST_PARTS)
     try:
         return _Reader(line).truth(tree.body, 0)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -31,7 +31,7 @@ def record(cls: type[Any], content: object, where: str, *, beside: tuple[str, ..
                 where=where,
                 found=shown(key),
                 allowed=", ".join([*known, *beside]),
-                remedy=did_you_mean(str(key), [*known, *beside]),
+                remedy=did_you_mean(key if isinstance(key, str) else shown(key), [*known, *beside]),
             )
     missing = [name for name, field in known.items() if field.default is MISSING and content.get(name) is None]
     if missing:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from framedex.errors import PolicyError
 from framedex.sharder import checks
-from framedex.sharder.checks import did_you_mean, shown
+from framedex.sharder.checks import MOST_SHOWN, did_you_mean, shown
 from framedex.sharder.parameters import parameter, plain, record
 
 NAME = re.compile(r"[\w.-]{1,64}")  # splits become names of files and folders
@@ -40,7 +40,7 @@ def _names(value: object, where: str) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     for key, split in _pairs(value, where, "{0: train, 1: val}"):
         text = as_text(key)
-        if text is None or text in found:
+        if text is None or text in found or not text.isprintable():
             raise PolicyError("must be a value of the column, once", where=where, found=shown(key))
         found[text] = _name(split, where)
     return tuple(found.items())
@@ -104,7 +104,12 @@ class Split:
                 remedy=did_you_mean(name, table.column_names),
             )
         column = table[name].combine_chunks()
-        encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        try:
+            encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        except pa.ArrowNotImplementedError as error:
+            raise PolicyError(
+                "rows cannot be split by a column of this type", where=f"split, column {name!r}", found=column.type
+            ) from error
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         if encoded.null_count:
@@ -156,4 +161,6 @@ def as_text(value: object) -> str | None:
         if not math.isfinite(value):
             return None
         return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
+    if isinstance(value, int) and abs(value) > MOST_SHOWN:
+        return None
     return str(value) if isinstance(value, str | int) else None

@@ -202,10 +202,7 @@ def _frames(track: Track, span: Span, places: NDArray[Any], wanted: Wanted, term
         return np.zeros(places.shape, np.int64)
     if wanted.denominator is None:
         return np.asarray(np.minimum(places, wanted.limit - 1), np.int64)
-    frames = frames_at(track.pts, places, wanted.denominator, terms.choose)
-    if span.first == 0 and span.stop == len(track.pts):
-        return frames
-    return np.asarray(np.clip(frames, span.first, span.stop - 1), np.int64)
+    return span.first + frames_at(track.pts[span.first : span.stop], places, wanted.denominator, terms.choose)
 
 
 def _far(
