@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import tracemalloc
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
 from framedex.sharder.policies import POLICIES, Sampling, Track, make_policy, read_policy
+from framedex.sharder.policies.places import BLOCK
 from tests.policy_reference import Clips, Stretch, expected, frame_times
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
@@ -594,3 +596,18 @@ def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     path.write_text("policy: [fps")
     with pytest.raises(PolicyError, match="cannot be read"):
         read_policy(path)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_times_count_from_the_first_frame_wherever_the_clock_stands(path: Path) -> None:
+    policy, row = read_policy(path).policy, {"start": 1, "end": 6, "cuts": [0, 2.5, 7.1]}
+    late = dataclasses.replace(THIRTY, pts=THIRTY.pts + 123_456_789)
+    assert clips_of(policy.sample(late, row)) == clips_of(policy.sample(THIRTY, row))
+
+
+def test_no_two_blocks_of_clips_jitter_alike() -> None:
+    video = track([1] * 300_000)
+    document: Document = {"policy": "stride", "stride": 1, "frames": 1, "jitter_frames": 1000}
+    moved = np.array(sample(document, video))[:, 0] - np.arange(300_000)
+    assert abs(moved[2000:-2000].mean()) < 10
+    assert (moved[2000:3000] != moved[2000 + BLOCK : 3000 + BLOCK]).mean() > 0.9
