@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from framedex.errors import DamageError, PolicyError, StaleError
-from framedex.indexer.discover import media_id
 from framedex.indexer.index import Index
-from framedex.indexer.schema import LISTING, OK
+from framedex.indexer.schema import OK
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.policies import Policy
+from framedex.sharder.mentions import Mention, usable_media, user_columns
+from framedex.sharder.parameters import located
+from framedex.sharder.policies import Missed, PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
@@ -28,7 +28,6 @@ Row = dict[str, Any]
 
 MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
 REQUESTS_AT_ONCE = 256
-MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,52 +53,42 @@ class Batch:
     done: int
 
 
-def build_from_policy(
-    index: Index, out: Path, policy: Policy, resolved: Row, options: ShardOptions = DEFAULTS
-) -> ShardReport:
-    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError.
+def build_from_policy(index: Index, out: Path, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
+    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError, PolicyError.
 
     A clip that cannot be had becomes a row of failures.parquet.
     """
-    user_schema = pa.schema([entry for entry in index.listing.schema if entry.name not in LISTING.names])
-    usable = int(np.count_nonzero([status == OK for status in index.videos["status"].to_pylist()]))
-    return _build(index, out, resolved, user_schema, _policy_batches(index, policy, options), usable, options)
+    schema = user_columns(index, file.split)
+    total = len(index.videos) - index.unusable
+    return _build(index, out, file.resolved, schema, _policy_batches(index, file, options), total, options)
 
 
-def _policy_batches(index: Index, policy: Policy, options: ShardOptions) -> Iterator[Batch]:
+def _policy_batches(index: Index, file: PolicyFile, options: ShardOptions) -> Iterator[Batch]:
     """Yield what a policy wants, medium by medium in the order of the index."""
-    mentions = _Mentions(index.listing)
-    number = 0
-    for first in range(0, len(index.videos), MEDIA_AT_ONCE):
-        for video in index.videos.slice(first, MEDIA_AT_ONCE).to_pylist():
-            if video["status"] != OK:
-                continue
-            number += 1
-            medium = IndexedMedium(index, video, keep_damaged=options.keep_damaged)
-            rows = mentions.of(media_id(video["uri"])) or [{}]
-            items: list[WantedClip | Failure] = []
-            for mention, columns in enumerate(rows):
-                prefix = video["media_id"] if len(rows) == 1 else f"{video['media_id']}-row{mention}"
-                for clip, frames in enumerate(policy.sample(medium.track)):
-                    items.append(
-                        WantedClip(clip_id=f"{prefix}-{clip:06d}", frames=frames, mask=frames != PAD, columns=columns)
-                    )
-            yield Batch(medium=medium, items=items, done=number)
+    for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
+        medium = IndexedMedium(index, mentioned.video, keep_damaged=options.keep_damaged)
+        items: list[WantedClip | Failure] = []
+        for mention in mentioned.mentions:
+            try:
+                sampling = file.policy.sample(medium.track, mention.columns)
+            except PolicyError as error:
+                raise located(error, mentioned.video["uri"]) from error
+            items += [
+                WantedClip(
+                    clip_id=f"{mention.name}-{clip.number:06d}",
+                    frames=clip.frames,
+                    mask=clip.mask,
+                    columns=mention.columns,
+                )
+                for clip in sampling.clips
+            ]
+            items += [_missed(mentioned.video["uri"], mention, missed) for missed in sampling.missed]
+        yield Batch(medium=medium, items=items, done=number)
 
 
-class _Mentions:
-    """The listing's rows by medium, as Python objects only when asked for."""
-
-    def __init__(self, listing: pa.Table) -> None:
-        self._table = listing.drop_columns(LISTING.names)
-        self._rows: dict[str, list[int]] = {}
-        for row, identity in enumerate(listing["media_id"].to_pylist()):
-            self._rows.setdefault(identity, []).append(row)
-
-    def of(self, identity: str) -> list[Row]:
-        """Return the user's columns of every mention of a medium."""
-        rows: list[Row] = self._table.take(self._rows.get(identity, [])).to_pylist()
-        return rows
+def _missed(uri: str, mention: Mention, missed: Missed) -> Failure:
+    clip_id = mention.name if missed.number is None else f"{mention.name}-{missed.number:06d}"
+    return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=missed.message, counts=missed.counts)
 
 
 def build_from_requests(

@@ -38,6 +38,8 @@ class IndexedMedium:
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
             time_base=Fraction(video["time_base_num"], video["time_base_den"]),
+            starts=self.planner.start_frames(),
+            name=video["media_id"],
         )
 
     def clip(self, wanted: WantedClip) -> Clip:

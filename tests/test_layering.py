@@ -42,7 +42,7 @@ HOMES = {
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
     "PIL": {"indexer/rgb.py", "loader/sheet_html.py", "loader/sheet_png.py"},
     "pebble": {"indexer/engines.py"},
-    "yaml": {"sharder/policies.py", "sharder/writer.py"},
+    "yaml": {"sharder/policies/reading.py", "sharder/writer.py"},
 }
 FILES = sorted(
     path

@@ -105,7 +105,11 @@ def test_a_malformed_line_stops_before_anything_is_written(index: Index, tmp_pat
     assert not (tmp_path / "D").exists()
 
 
-@pytest.mark.parametrize("config", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "config",
+    [path for path in sorted(CONFIGS.glob("*.yaml")) if "per_row" not in path.name],  # which need a listing's columns
+    ids=lambda path: path.name,
+)
 def test_every_config_shards_and_its_resolved_form_lies_beside(index: Index, tmp_path: Path, config: Path) -> None:
     run("shard", index.path, "--policy", config, "--out", tmp_path / "D")
     resolved = yaml.safe_load((tmp_path / "D/policy.yaml").read_text())
