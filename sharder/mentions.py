@@ -85,7 +85,7 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
             name = identity if counts[place] == 1 else f"{identity}-row{number}"
             mentions.setdefault(place, []).append(Mention(name=name, columns=own))
         chosen = sorted(mentions)
-        for place, video in zip(chosen, videos.take(chosen).to_pylist(), strict=True):
+        for place, video in zip(chosen, videos.take(pa.array(chosen, pa.int64())).to_pylist(), strict=True):
             yield Mentioned(video=video, mentions=mentions[place])
 
 
