@@ -277,6 +277,10 @@ class DatasetWriter:
         write_aside(folder / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
         clips = [count for checkpoint in done for count in checkpoint.parts]
         media = [checkpoint.media for checkpoint in done if checkpoint.media]
+        if not clips:  # the tables are there all the same, with their columns
+            for name, schema in ((CLIPS_FOLDER, self._clips_schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
+                _write_groups(part_path(folder / name, 0), schema, [], 1, ())
+            clips, media = [0], [0]
         header = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
