@@ -69,7 +69,7 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
         videos = videos.filter(pc.equal(videos["status"], OK))
         # A row that names one of several media of a file says more than one that names the file.
         listed = [
-            rows_of.get(identity) or rows_of.get(media_id(uri), [None])
+            rows_of.get(identity, rows_of.get(media_id(uri), [None]))
             for identity, uri in zip(videos["media_id"].to_pylist(), videos["uri"].to_pylist(), strict=True)
         ]
         counts = [len(rows) for rows in listed]
