@@ -119,7 +119,10 @@ def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> 
     """Read a range of a file to its end; one call reads 2 GiB at most."""
     at = 0
     while at < len(piece):
-        got = os.preadv(descriptor, [piece.data[at:]], offset + at)
+        try:
+            got = os.preadv(descriptor, [piece.data[at:]], offset + at)
+        except OSError as error:
+            raise _stale(path, error.strerror or str(error)) from error
         if not got:
             raise _stale(path, f"no bytes at {offset + at}")
         at += got
@@ -128,8 +131,8 @@ def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> 
 def _read_file(folder: str, name: str, piece: NDArray[np.uint8]) -> None:
     """Read a whole file of a folder, which must be as long as the piece."""
     path = os.path.join(folder, name)
-    if os.path.isabs(name) or ".." in name.split("/"):
-        raise _stale(path, "a name that leads out of the medium's folder")
+    if not name or os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
+        raise _stale(path, "no name of a file in the medium's folder")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
