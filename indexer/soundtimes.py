@@ -105,8 +105,8 @@ def presented(
         cut = min(waiting, count)
         waiting -= cut
         if not discarded[number] and cut < count:
-            kept = count - cut - (end if end <= count - cut else 0)
-            pieces.append((number, int(sample[number]) + cut, int(sample[number]) + cut + kept))
+            left = count - cut - (end if end <= count - cut else 0)
+            pieces.append((number, int(sample[number]) + cut, int(sample[number]) + cut + left))
     whole = np.flatnonzero(~trimmed & (samples > 0))
     kept = {number: (begin, end) for number, begin, end in pieces if end > begin}
     numbers = np.union1d(whole, np.array(list(kept), np.int64)).astype(np.int64)
