@@ -14,7 +14,6 @@ import av.audio.stream
 import av.container
 import av.error
 import numpy as np
-from av.audio.codeccontext import AudioCodecContext
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.sound import CONSTANT, HEADERS, fixed_header
@@ -80,7 +79,7 @@ def _described(stream: av.audio.stream.AudioStream) -> Row:
         "audio_start_seconds": start,
         "audio_duration_seconds": float(stream.duration * time_base) if time_base and stream.duration else None,
     }
-    if not isinstance(context, AudioCodecContext):  # no decoder
+    if not context:  # no decoder
         return columns
     try:
         tag = context.codec_tag
@@ -160,6 +159,8 @@ def _from_packets(
     sample = positions(pts, samples, stream.time_base, sound.rate)
     multiplier = 2 if _doubled(stream, samples) else 1
     discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
+    if sound.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
+        demuxed.skip.setdefault(0, (int(samples[0]), 0))
     span = presented(sample, samples, demuxed.skip, discarded, multiplier)
     return span, _frames(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
 

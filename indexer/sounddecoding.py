@@ -14,6 +14,11 @@ from av.codec.context import Flags2
 from framedex.indexer.opening import memory_errors
 from framedex.indexer.soundtimes import AudioProblem
 
+DECODERS = {
+    "mp3": "mp3float",
+    "mp3adu": "mp3adufloat",
+}  # what libavformat's streams get; the plain names are fixed-point
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sound:
@@ -30,7 +35,7 @@ class Sound:
 def make_decoder(sound: Sound) -> AudioCodecContext:
     """Return a fresh decoder that trims no samples by itself (Opus' pre-skip). Raises AudioProblem without one."""
     try:
-        context = av.CodecContext.create(sound.codec, "r")
+        context = av.CodecContext.create(DECODERS.get(sound.codec, sound.codec), "r")
         assert isinstance(context, AudioCodecContext)  # the codec is an audio stream's
         context.extradata = sound.extradata
         context.sample_rate = sound.rate

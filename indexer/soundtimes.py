@@ -23,7 +23,7 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
     """Return int64 [packets]: the position of each packet's first decoded sample, sample n being at n / rate seconds.
 
     pts: int64 [packets], NO_PTS where missing, in `time_base`. samples: int64 [packets], what each packet decodes to.
-    Where the time base counts samples and no packet overlaps the next, positions are the timestamps. Else samples are
+    Where the time base counts samples, or whole packets, and no packet overlaps the next, positions are the timestamps. Else samples are
     counted, and only a timestamp more than 2 ticks and 2 ms behind the count makes a gap. A packet without samples
     has the position of the next one's. Raises AudioProblem where timestamps turn back, are too irregular, or missing.
     """
@@ -44,14 +44,14 @@ def _positions(
     if int(np.abs(pts[stated]).max()) * tick >= 1 << 52:
         raise AudioProblem("timestamps of the audio are absurd")
     counted = np.cumsum(samples) - samples
-    if tick.denominator == 1 and stated.all():
+    if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         if (np.diff(exact) >= samples[:-1]).all():
             return exact
     # The distance of stated times from counted ones, in samples; a missing timestamp has that of the packet before.
     late = np.where(stated, pts, 0) * float(tick) - counted
     late = late[np.maximum.accumulate(np.where(stated, np.arange(len(pts)), 0))]
-    tolerance = float(max(TOLERANCE_TICKS * tick, TOLERANCE_SECONDS * rate, 1))
+    tolerance = max(TOLERANCE_TICKS * float(tick), float(TOLERANCE_SECONDS * rate), 1.0)
     start = np.zeros(len(pts), np.int64)
     first, gaps = 0, 0
     while first < len(pts):
