@@ -46,7 +46,9 @@ def _positions(
     counted = np.cumsum(samples) - samples
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
-        if (np.diff(exact) >= samples[:-1]).all():
+        steps = np.diff(exact) - samples[:-1]
+        if (steps >= 0).all():
+            _check_gaps(np.count_nonzero(steps), len(pts))
             return exact
     # The distance of stated times from counted ones, in samples; a missing timestamp has that of the packet before.
     late = np.where(stated, pts, 0) * float(tick) - counted
@@ -63,10 +65,14 @@ def _positions(
                 f"timestamps turn back by {(start[first - 1] - start[first]) / rate:.4f} s at audio packet {numbers[first]}"
             )
         gaps += first > 0
-        if gaps > FREE_GAPS + len(pts) // PACKETS_PER_GAP:
-            raise AudioProblem(f"timestamps are irregular: {gaps} gaps up to audio packet {numbers[first]}")
+        _check_gaps(gaps, len(pts))
         first = end
     return counted + start
+
+
+def _check_gaps(gaps: int, packets: int) -> None:
+    if gaps > FREE_GAPS + packets // PACKETS_PER_GAP:
+        raise AudioProblem(f"timestamps are irregular: {gaps} gaps or more between {packets} audio packets")
 
 
 def _first_position(late: NDArray[np.float64], tick: float) -> int:

@@ -62,8 +62,8 @@ MEDIA = {
         Medium(name="opus.mp4", codec="libopus", rate=48_000),
         Medium(name="opus.ogg", codec="libopus", rate=48_000),
         Medium(name="opus_60ms.mkv", codec="libopus", rate=48_000, layout="mono", options={"frame_duration": "60"}),
-        Medium(name="vorbis.webm", codec="libvorbis"),
-        Medium(name="vorbis.ogg", codec="libvorbis"),
+        Medium(name="vorbis.webm", codec="vorbis"),
+        Medium(name="vorbis.ogg", codec="vorbis"),
         Medium(name="flac.mkv", codec="flac"),
         Medium(name="flac.ogg", codec="flac"),
         Medium(name="flac.mp4", codec="flac", muxer=UNOFFICIAL),
@@ -93,7 +93,6 @@ MEDIA = {
         Medium(name="gap.mp4", codec="aac", gap=(0.6, 0.4)),
         Medium(name="gap.mkv", codec="aac", gap=(0.6, 0.4)),
         Medium(name="gap.ts", codec="aac", gap=(0.6, 0.4)),
-        Medium(name="gap_pcm.mov", codec="pcm_s16le", gap=(0.6, 0.4)),
         Medium(name="gap_flac.mp4", codec="flac", gap=(0.6, 0.4), muxer=UNOFFICIAL),
         Medium(name="video_at_10s.mkv", codec="aac", start=10.0, video_start=10.0),
         Medium(name="video_at_10s.ts", codec="aac", start=10.0, video_start=10.0),
@@ -103,7 +102,7 @@ MEDIA = {
 }  # fmt: skip
 # Media whose packets are not byte ranges of the file.
 SCATTERED = (".ts", ".ogg")
-VIDEO_CODECS = {".webm": "libvpx", ".ogg": "libtheora"}
+VIDEO_CODECS = {".webm": "libvpx", ".ogg": "libvpx", ".flv": "flv"}
 
 
 def make(medium: Medium, path: Path) -> Path:
@@ -131,7 +130,6 @@ def make(medium: Medium, path: Path) -> Path:
 
 
 def _encode(medium: Medium, sound: Any, formats: list[str]) -> list[av.Packet[Any]]:
-    noise = np.random.default_rng(7).integers(-8000, 8000, (2 if medium.layout == "stereo" else 1, 1))
     channels = av.AudioLayout(medium.layout).nb_channels
     noise = np.random.default_rng(7).integers(-8000, 8000, (1, round(medium.seconds * medium.rate) * channels))
     whole = av.AudioFrame.from_ndarray(noise.astype(np.int16), format="s16", layout=medium.layout)
@@ -275,9 +273,7 @@ def test_ranges_hold_exactly_the_demuxed_bytes(sounding: Callable[[str], Path]) 
         assert b"".join(packet_bytes(sounding(name), frames["audio_offset"], frames["audio_size"])) == demuxed
 
 
-@pytest.mark.parametrize(
-    ("name", "seconds"), [("gap.mp4", 0.4), ("gap.mkv", 0.4), ("gap.ts", 0.4), ("gap_pcm.mov", 0.4)]
-)
+@pytest.mark.parametrize(("name", "seconds"), [("gap.mp4", 0.4), ("gap.mkv", 0.4), ("gap.ts", 0.4)])
 def test_a_gap_stays_where_it_is(name: str, seconds: float, sounding: Callable[[str], Path]) -> None:
     video, frames = probe(sounding(name), "packets")
     _, position = laid_out(video, frames, sounding(name))
@@ -351,9 +347,7 @@ def test_timestamps_that_turn_back_or_scatter_are_refused() -> None:
     with pytest.raises(AudioProblem, match="turn back"):
         positions(np.where(np.arange(100) > 50, pts - 3000, pts), samples, Fraction(1, 44_100), 44_100)
     with pytest.raises(AudioProblem, match="irregular"):
-        positions(pts + np.arange(100) * 500, samples - 24, Fraction(1, 44_100) * 1, 44_100) if False else positions(
-            pts + np.arange(100) * 500 - (np.arange(100) == 99) * 600, samples, Fraction(1, 44_100), 44_100
-        )
+        positions(pts + np.arange(100) * 500, samples, Fraction(1, 44_100), 44_100)
 
 
 def test_trimming_is_that_of_libavcodec() -> None:
