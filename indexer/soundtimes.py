@@ -48,7 +48,7 @@ def _positions(
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
         if (steps >= 0).all():
-            _check_gaps(np.count_nonzero(steps), len(pts))
+            _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
     # The distance of stated times from counted ones, in samples; a missing timestamp has that of the packet before.
     late = np.where(stated, pts, 0) * float(tick) - counted
