@@ -35,6 +35,8 @@ HOMES = {
         "indexer/demux.py",
         "indexer/decoding.py",
         "indexer/planes.py",
+        "indexer/sound.py",
+        "indexer/sounddecoding.py",
         "sharder/decoder.py",
         "loader/verify.py",
     },
