@@ -83,6 +83,7 @@ class Manifest:
         self._lock = threading.Lock()
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(4)(self._read_group)
+        self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -181,8 +182,16 @@ class Manifest:
         return self._group(folder, part, group).slice(row, 1)
 
     def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
-        table = self._part(folder, part).read_row_group(group, use_threads=False)
+        file = self._part(folder, part)
+        names = None
+        if folder == MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
+            names = [name for name in MEDIA.names if name not in self._constants(part)]
+        table = file.read_row_group(group, columns=names, use_threads=False)
         return table.combine_chunks().to_batches()[0]
+
+    def _find_constants(self, part: int) -> dict[str, Any]:
+        """Return the columns that are the same for all media of a part, with their values, by its footer alone."""
+        return constant_columns(self._part(MEDIA_FOLDER, part).metadata, MEDIA)
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
         try:
@@ -198,7 +207,8 @@ class Manifest:
 
     def _read_medium(self, number: int) -> Medium:
         row = self._row(MEDIA_FOLDER, number)
-        facts = {name: row[name][0].as_py() for name in MEDIA.names}
+        part = int(np.searchsorted(self._first[MEDIA_FOLDER], number, side="right")) - 1
+        facts = self._constants(part) | {name: row[name][0].as_py() for name in row.schema.names}
         return Medium(path=self._locate(facts["uri"]), **facts)
 
     @functools.cached_property
@@ -225,6 +235,29 @@ class Manifest:
             if path == old or path.startswith(old.rstrip("/") + "/"):
                 return new.rstrip("/") + path[len(old.rstrip("/")) :]
         return path
+
+
+def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Return the columns of whole numbers, truth values and strings that hold one value, or nulls alone, in a whole file.
+
+    What its footer does not say is not among them.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    leaves = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    found: dict[str, Any] = {}
+    for field in schema:
+        if field.name not in leaves or pa.types.is_floating(field.type):
+            continue
+        columns = [(group.num_rows, group.column(leaves[field.name]).statistics) for group in groups]
+        if any(statistics is None or not statistics.has_null_count for _, statistics in columns):
+            continue
+        if all(statistics.null_count == rows for rows, statistics in columns):
+            found[field.name] = None
+        elif all(statistics.has_min_max and not statistics.null_count for _, statistics in columns):
+            ends = {end for _, statistics in columns for end in (statistics.min, statistics.max)}
+            if len(ends) == 1:
+                found[field.name] = ends.pop()
+    return found
 
 
 def _recipe(row: pa.RecordBatch) -> Recipe:
