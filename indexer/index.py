@@ -148,11 +148,23 @@ class Index:
         file, first_rows = self._frames_part(int(self._part[number]))
         row = int(self._row[number])
         group = int(np.searchsorted(first_rows, row, side="right")) - 1
-        table = file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
+        # Small media share a group, and most callers ask for one after the other; a long one has its group for itself.
+        shared = file.metadata.row_group(group).num_rows > 1
+        read = self._shared_group if shared else self._read_group
+        table = read(int(self._part[number]), group, columns)
         record = table.slice(row - int(first_rows[group]), 1)
         if record["media_id"][0].as_py() != media_id:
             raise ValueError(f"frames row {row} does not belong to medium {media_id}")
         return record
+
+    def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+        file, _ = self._frames_part(part)
+        return file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
+    def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+        """Return a row group of several media, of FRAMES_PER_ROW_GROUP packets at most."""
+        return self._read_group(part, group, columns)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _frames_part(self, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
