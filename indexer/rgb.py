@@ -11,9 +11,8 @@ from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})  # of these, alpha is dropped
-STILLS_TOGETHER = frozenset(
-    {"MPO"}
-)  # a JPEG with others behind it: previews, depth or gain maps of phones' photographs
+# A JPEG with others behind it: previews, depth or gain maps of phones' photographs.
+STILLS_TOGETHER = frozenset({"MPO"})
 SIXTEEN_BIT_GREY = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
 
 
