@@ -63,7 +63,7 @@ class SourceFiles:
             return self._read(source, recipe, states)
 
     def _read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
-        descriptor = self._descriptor(source)
+        descriptor = self._opened(source)
         given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
         extra = np.zeros(len(recipe.packet_size), np.int64)
         extra[recipe.run_first] = [len(state) for state in given]
@@ -80,11 +80,16 @@ class SourceFiles:
             while at < end:  # one call reads 2 GiB at most
                 got = os.preadv(descriptor, [view[at:end]], offset)
                 if not got:
-                    raise _stale(source, f"no bytes at {offset}")
+                    raise stale(source, f"no bytes at {offset}")
                 at, offset = at + got, offset + got
         return EncodedClip(payload=payload, packet_first=packet_first)
 
-    def _descriptor(self, source: ByteSource) -> int:
+    def descriptor(self, source: ByteSource) -> int:
+        """Return the open file of a source, to be used before another one is asked for. Raises StaleError."""
+        with self._lock:
+            return self._opened(source)
+
+    def _opened(self, source: ByteSource) -> int:
         if source.path in self._open:
             self._open.move_to_end(source.path)
             return self._open[source.path]
@@ -102,13 +107,14 @@ def open_recorded(source: ByteSource) -> int:
             source.path, size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, expected=source.fingerprint
         )
         if descriptor is None:
-            raise _stale(source, f"{os.stat(source.path).st_size} bytes of other content")
+            raise stale(source, f"{os.stat(source.path).st_size} bytes of other content")
     except OSError as error:
-        raise _stale(source, error.strerror or str(error)) from error
+        raise stale(source, error.strerror or str(error)) from error
     return descriptor
 
 
-def _stale(source: ByteSource, found: str) -> StaleError:
+def stale(source: ByteSource, found: str) -> StaleError:
+    """Return the error for a file that is not the one recorded."""
     return StaleError(
         "the source is not the file that was indexed",
         where=source.path,
