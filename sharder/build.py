@@ -1,4 +1,4 @@
-"""Build a dataset: index and policy (or explicit clips) → wanted clips → planned clips → the writer."""
+"""Build a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → the writer."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from framedex.errors import DamageError, PolicyError, StaleError
+from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
 from framedex.indexer.discover import media_id
 from framedex.indexer.index import Index
 from framedex.indexer.schema import LISTING, OK
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, Pack, Packing, Step, failure_of
 from framedex.sharder.policies import Policy
 from framedex.sharder.requests import Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
-from framedex.sharder.writer import DatasetWriter, Failure, ShardReport
+from framedex.sharder.spool import Spools
+from framedex.sharder.writer import DatasetWriter, Failure, ShardReport, TarLayout
 
 Row = dict[str, Any]
 
@@ -29,12 +31,19 @@ MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and
 MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
 
 
+SHARD_BYTES = 512_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
-    """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. on_progress: called with (done, total)."""
+    """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
+    none. shard_bytes: a new tar begins when a clip would not fit. on_progress: called with (done, total).
+    """
 
     overwrite: bool = False
     keep_damaged: bool = False
+    pack: Pack | None = None
+    shard_bytes: int = SHARD_BYTES
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -73,7 +82,7 @@ def _policy_batches(index: Index, policy: Policy, options: ShardOptions) -> Iter
             if video["status"] != OK:
                 continue
             number += 1
-            medium = IndexedMedium(index, video, keep_damaged=options.keep_damaged)
+            medium = _open(index, video, options)
             rows = mentions.of(media_id(video["uri"])) or [{}]
             items: list[WantedClip | Failure] = []
             for mention, columns in enumerate(rows):
@@ -121,7 +130,7 @@ def _request_batches(index: Index, requests: Requests, choose: Choose, options: 
         video = index.video(identity)
         if video["status"] != OK:
             raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
-        return IndexedMedium(index, video, keep_damaged=options.keep_damaged)
+        return _open(index, video, options)
 
     for number, request in enumerate(requests, 1):
         medium: IndexedMedium | None = None
@@ -150,41 +159,81 @@ def _build(
     total: int,
     options: ShardOptions,
 ) -> ShardReport:
+    _check_columns(user_schema, options.pack)
     job = {
         "schema_version": SCHEMA_VERSION,
         "index": index.state(),
         "policy": resolved,
         "keep_damaged": options.keep_damaged,
+        "pack": None if options.pack is None else [options.pack, options.shard_bytes],
     }
-    with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite) as writer:
-        position = 0
-        for batch in batches:
-            for item in batch.items:
-                position += 1
-                if position > writer.done:
-                    _take(writer, batch.medium, item)
-            options.on_progress(batch.done, total)
+    tars = None if options.pack is None else TarLayout(prefix="clips", size_bytes=options.shard_bytes)
+    with (
+        DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer,
+        Spools(writer.folder) as spools,
+    ):
+        steps = _plan(batches, writer.done, spools if options.pack in ("clips", "needed") else None)
+        for step in _packing(options).pack(steps):
+            _take(writer, step)
+            options.on_progress(step.done, total)
         return writer.commit(root=index.root, resolved=resolved)
 
 
-def _take(writer: DatasetWriter, medium: IndexedMedium | None, item: WantedClip | Failure) -> None:
-    """Plan a clip and give it to the writer, or say why it cannot be had."""
-    if isinstance(item, WantedClip):
-        assert medium is not None  # a clip is wanted of some medium
-        outcome = plan_clip(medium, item)
-        if isinstance(outcome, Clip):
-            writer.add(outcome)
-            return
-        item = outcome
-    writer.fail(item)
+def _open(index: Index, video: Row, options: ShardOptions) -> IndexedMedium:
+    one_stream = options.pack == "clips" or (options.pack == "needed" and not video["byte_addressable"])
+    return IndexedMedium(index, video, keep_damaged=options.keep_damaged, one_stream=one_stream)
 
 
-def plan_clip(medium: IndexedMedium, wanted: WantedClip) -> Clip | Failure:
-    """Return a planned clip, or why it cannot be had."""
+def _packing(options: ShardOptions) -> Packing:
+    return ByReference() if options.pack is None else ClipPacking(needed=options.pack == "needed")
+
+
+def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
+    """Raise PolicyError where a column of the user's has the name of something else in a sample's JSON."""
+    clash = JSON_KEYS & set(user_schema.names)
+    if pack is not None and clash:
+        raise PolicyError(
+            "a user column has a name that the JSON of packed clips uses",
+            found=", ".join(sorted(clash)),
+            remedy="rename the column",
+        )
+
+
+def _plan(batches: Iterable[Batch], done: int, spools: Spools | None) -> Iterator[Step]:
+    """Yield the planned clips behind the first `done`, and why others cannot be had."""
+    position = 0
+    for batch in batches:
+        for item in batch.items:
+            position += 1
+            if position <= done:
+                continue
+            if isinstance(item, WantedClip):
+                assert batch.medium is not None  # a clip is wanted of some medium
+                yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
+            else:
+                yield Step(outcome=item, done=batch.done)
+
+
+def _take(writer: DatasetWriter, step: Step) -> None:
+    """Give a clip to the writer, or say why it cannot be had."""
+    if isinstance(step.outcome, Failure):
+        writer.fail(step.outcome)
+        return
     try:
+        writer.add(step.outcome, step.members)
+    except StaleError as error:  # met while its bytes were copied
+        writer.fail(failure_of(step.outcome, error))
+
+
+def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
+    """Return a planned clip, or why it cannot be had. spools: where packets go that are no byte ranges of their file."""
+    try:
+        if spools is not None and not medium.addressable:
+            spools.make_addressable(medium)
         return medium.clip(wanted)
     except (PolicyError, StaleError) as error:
-        kind = "damaged" if isinstance(error, DamageError) else "stale" if isinstance(error, StaleError) else "policy"
+        kinds = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
+        kind = kinds.get(type(error), "policy")
         return Failure(
             clip_id=wanted.clip_id,
             uri=medium.medium.uri,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.index import Index
+from framedex.indexer.index import Index, Packets
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.headers import Headers
@@ -17,19 +18,24 @@ from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Track
 from framedex.sharder.schema import MEDIA, PAD
+from framedex.sharder.sources import ByteSource
 
 Row = dict[str, Any]
 
 
 class IndexedMedium:
-    """A usable row of `videos` with its packets, ready to plan clips of."""
+    """A usable row of `videos` with its packets, ready to plan clips of.
 
-    def __init__(self, index: Index, video: Row, *, keep_damaged: bool) -> None:
-        self.video = video
+    one_stream: so that a decoder which takes a clip's packets for one stream gives the same frames.
+    """
+
+    def __init__(self, index: Index, video: Row, *, keep_damaged: bool, one_stream: bool = False) -> None:
+        self.video, self._one_stream = video, one_stream
         self.medium = Medium(
             path=os.path.normpath(os.path.join(index.root, video["uri"])), **{name: video[name] for name in MEDIA.names}
         )
         self._packets = index.packets(video["media_id"])
+        self._source = self.medium.source
         self._headers: Headers | None = None
         self.planner = Planner(self._packets, drop_leading=video["codec"] == "hevc", keep_damaged=keep_damaged)
         self.track = Track(
@@ -43,7 +49,7 @@ class IndexedMedium:
         not what was indexed.
         """
         self.read_headers(wanted.frames)
-        recipe = self.planner.plan(wanted.frames)
+        recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
         padded = wanted.frames == PAD
         pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
         tick = self.track.time_base
@@ -57,7 +63,7 @@ class IndexedMedium:
             md5=self._md5(wanted.frames),
             columns=wanted.columns,
             recipe=recipe,
-            source=self.medium.source,
+            source=self._source,
         )
 
     def read_headers(self, frames: NDArray[np.int64]) -> None:
@@ -70,8 +76,29 @@ class IndexedMedium:
         if self._headers is None:
             self._headers = Headers(self.medium, self._packets)
         if self._headers.read(self.planner.packet_of(frames[frames != PAD])):
-            self._packets = self._headers.packets
-            self.planner.renew(self._packets)
+            self._renew(self._headers.packets)
+        while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
+            self._renew(self._headers.packets)  # what was read may join runs further
+
+    @property
+    def addressable(self) -> bool:
+        """Whether the packets are byte ranges of a file."""
+        return self._packets.offset is not None
+
+    @property
+    def packets(self) -> Packets:
+        """All packets, as far as they were read."""
+        return self._packets
+
+    def spooled(self, source: ByteSource) -> None:
+        """Plan from now on with a file that holds all packets, one behind the other, in place of the source."""
+        size = self._packets.size
+        self._source = source
+        self._renew(replace(self._packets, offset=np.cumsum(size) - size))
+
+    def _renew(self, packets: Packets) -> None:
+        self._packets = packets
+        self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
         """Return the hashes of wanted frames, None for padding; None where the index has none."""

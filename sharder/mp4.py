@@ -86,7 +86,7 @@ def movie_header(
     sync: NDArray[np.integer],
     times: Times | None = None,
     inband: bool = True,
-    look: Look = Look(),  # noqa: B008 - a frozen record
+    look: Look = Look(),
 ) -> bytes:
     """Return all bytes of the movie up to its first packet; the packets follow, in decode order, without gaps.
 
@@ -103,9 +103,7 @@ def movie_header(
     head = box(b"ftyp", FILE_TYPE)
     decoding_times, offsets, duration = _timing(times)
     sample_tables = [
-        full_box(
-            b"stsd", 0, 0, struct.pack(">I", 1), _sample_entry(codec, width, height, configuration, inband, look)
-        ),
+        full_box(b"stsd", 0, 0, struct.pack(">I", 1), _sample_entry(codec, width, height, configuration, inband, look)),
         full_box(b"stts", 0, 0, decoding_times),
         full_box(b"ctts", 1, 0, struct.pack(">I", count), offsets),
         full_box(b"stss", 0, 0, struct.pack(">I", len(sync)), (sync + 1).astype(">u4").tobytes()),

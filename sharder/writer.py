@@ -67,7 +67,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.sharder.sources import SourceFiles
-from framedex.sharder.tars import TAR_END, Member, Tar, index_path, sample_bytes
+from framedex.sharder.tars import TAR_END, Member, Tar, sample_bytes
 
 Row = dict[str, Any]
 
