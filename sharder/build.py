@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from framedex.indexer.discover import media_id
 from framedex.indexer.index import Index
 from framedex.indexer.schema import LISTING, OK
 from framedex.sharder.clip import Clip, WantedClip
+from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, Pack, Packing, Step, failure_of
+from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, ImagePacking, Pack, Packing, Step, failure_of
 from framedex.sharder.policies import Policy
 from framedex.sharder.requests import Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
@@ -32,18 +34,22 @@ MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
 
 
 SHARD_BYTES = 512_000_000
+IMAGE_DEFAULTS = ImageOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
     """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
-    none. shard_bytes: a new tar begins when a clip would not fit. on_progress: called with (done, total).
+    none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
+    decode and encode them. on_progress: called with (done, total).
     """
 
     overwrite: bool = False
     keep_damaged: bool = False
     pack: Pack | None = None
     shard_bytes: int = SHARD_BYTES
+    images: ImageOptions = IMAGE_DEFAULTS
+    workers: int = os.cpu_count() or 1
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -165,18 +171,24 @@ def _build(
         "index": index.state(),
         "policy": resolved,
         "keep_damaged": options.keep_damaged,
-        "pack": None if options.pack is None else [options.pack, options.shard_bytes],
+        "pack": _pack_facts(options) | {"shard_bytes": options.shard_bytes},
     }
-    tars = None if options.pack is None else TarLayout(prefix="clips", size_bytes=options.shard_bytes)
+    prefix = "images" if options.pack == "images" else "clips"
+    tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
     with (
         DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer,
         Spools(writer.folder) as spools,
     ):
-        steps = _plan(batches, writer.done, spools if options.pack in ("clips", "needed") else None)
+        steps = _plan(batches, writer.done, None if options.pack is None else spools)
         for step in _packing(options).pack(steps):
             _take(writer, step)
             options.on_progress(step.done, total)
-        return writer.commit(root=index.root, resolved=resolved)
+        return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))
+
+
+def _pack_facts(options: ShardOptions) -> Row:
+    """Return what makes the content of tars, as dataset.json records it."""
+    return {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
 
 
 def _open(index: Index, video: Row, options: ShardOptions) -> IndexedMedium:
@@ -185,7 +197,11 @@ def _open(index: Index, video: Row, options: ShardOptions) -> IndexedMedium:
 
 
 def _packing(options: ShardOptions) -> Packing:
-    return ByReference() if options.pack is None else ClipPacking(needed=options.pack == "needed")
+    if options.pack is None:
+        return ByReference()
+    if options.pack == "images":
+        return ImagePacking(options.images, workers=options.workers)
+    return ClipPacking(needed=options.pack == "needed")
 
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:

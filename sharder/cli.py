@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from dataclasses import asdict
@@ -14,6 +15,8 @@ import click
 from framedex.indexer.index import Index
 from framedex.progress import progress
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
+from framedex.sharder.decoder import Size
+from framedex.sharder.image_files import FORMATS, ImageFormat, ImageOptions
 from framedex.sharder.pack import PACKS, Pack
 from framedex.sharder.policies import read_policy
 from framedex.sharder.requests import Requests
@@ -42,7 +45,20 @@ class ByteCount(click.ParamType[int]):
         return int(found)
 
 
-SIZE = ByteCount()
+class FrameSize(click.ParamType[Size]):
+    """Height and width of a frame."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
+        """Return the (height, width) that `224x320` means."""
+        match = re.fullmatch(r"(\d+)x(\d+)", str(value).strip().lower())
+        if match is None:
+            self.fail(f"{value!r} is no height and width; write 224x320", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+SIZE, FRAME_SIZE = ByteCount(), FrameSize()
 
 
 @click.command("shard", epilog=EXAMPLE)
@@ -95,6 +111,30 @@ SIZE = ByteCount()
     show_default=True,
     help="With --pack: a new tar begins when a clip would make it larger than this.",
 )
+@click.option(
+    "--image-format",
+    type=click.Choice(list(FORMATS)),
+    default="jpeg",
+    show_default=True,
+    help="With --pack images: what frames are stored as.",
+)
+@click.option(
+    "--quality",
+    type=click.IntRange(1, 100),
+    default=90,
+    show_default=True,
+    help="With --pack images: of JPEG and WebP.",
+)
+@click.option("--short-side", type=click.IntRange(1), help="With --pack images: the shorter side's length at most.")
+@click.option("--box", type=click.IntRange(1), help="With --pack images: the longer side's length at most.")
+@click.option("--size", type=FRAME_SIZE, metavar="HxW", help="With --pack images: height and width exactly.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default="all cores",
+    help="With --pack images: processes that decode and encode.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def shard(
@@ -107,6 +147,12 @@ def shard(
     damaged: str,
     pack: Pack | None,
     shard_size: int,
+    image_format: ImageFormat,
+    quality: int,
+    short_side: int | None,
+    box: int | None,
+    size: Size | None,
+    workers: int,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -120,6 +166,7 @@ def shard(
     """
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
+    images = ImageOptions(format=image_format, quality=quality, short_side=short_side, box=box, size=size)
     opened = Index(index)
     passed_over = 0
     with progress("") as show:
@@ -128,6 +175,8 @@ def shard(
             keep_damaged=damaged == "keep",
             pack=pack,
             shard_bytes=shard_size,
+            images=images,
+            workers=workers,
             on_progress=show,
         )
         if policy is not None:

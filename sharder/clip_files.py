@@ -28,8 +28,11 @@ OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
 NAL_CODECS = frozenset({"h264", "hevc"})
 LENGTH_SIZE = 4
 # Where the codec is registered; Matroska keeps no such packets byte for byte, or not what decoders must be told.
-MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "rawvideo"})
+MOV_CODECS = frozenset(
+    {"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "rawvideo", "h263", "gif"}
+)
 MATROSKA_TICKS = 1000  # its times count milliseconds
+MOST_STEP = 1 << 31  # between two packets; what a movie's tables hold
 OPEN_MEDIA = 16
 
 
@@ -38,7 +41,8 @@ class ClipFile:
     """A tiny file. clip: with ranges in it, of a medium that is what decoders of the file see. member: its bytes.
 
     seconds: float64 [wanted], when each wanted frame is shown in it, NaN where padded. frames: int64 [wanted], the place
-    of each among the frames that a decoder outputs, -1 where padded. real_times: its timestamps are the source's, from
+    of each among the frames that a decoder outputs, -1 where padded. unshown: packets of which a decoder outputs nothing.
+    real_times: its timestamps are the source's, from
     the first on; else frames are shown 30 times a second.
     """
 
@@ -46,6 +50,7 @@ class ClipFile:
     member: Member
     frames: NDArray[np.int64]
     seconds: NDArray[np.float64]
+    unshown: int
     real_times: bool
 
 
@@ -87,13 +92,14 @@ class ClipFiles:
             assert track.template is not None  # whatever is muxed by libavformat has one
             contents = list(self._packets(clip))
             times, real = _times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
-            content, offset, size = _muxed(suffix, track.template, contents, times, recipe.run_first.tolist())
+            content, offset, size = _muxed(suffix, track.template, contents, times, _sync(clip).tolist())
             member, length = Member(suffix=suffix, pieces=[content]), size
         return ClipFile(
             clip=replace(clip, medium=track.packed, recipe=_packed(recipe, size, offset, length)),
             member=member,
             frames=_places(recipe),
             seconds=_seconds(recipe, times),
+            unshown=_unshown(recipe),
             real_times=real,
         )
 
@@ -179,23 +185,41 @@ def _copied(clip: Clip) -> Iterator[Piece]:
 def _times(clip: Clip, timescale: int) -> tuple[Times, bool]:
     """Return when packets are shown, and whether that is as in the source; ranks where times do not ascend."""
     recipe, medium = clip.recipe, clip.medium
+    tick = Fraction(medium.time_base_num, medium.time_base_den)
+    time = _real_times(recipe, tick * timescale)
+    if time is None:
+        scale = timescale if timescale == MATROSKA_TICKS else TIMESCALE
+        ranks = recipe.packet_rank.astype(np.int64) * scale // TIMESCALE
+        return Times(packet_time=ranks, timescale=scale, last=scale // TIMESCALE), False
+    mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
+    usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
+    return Times(
+        packet_time=time, timescale=timescale, last=max(1, round(min(usual, mean) if mean > 0 else usual))
+    ), True
+
+
+def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
+    """Return int64 [packets]: the timestamps in units of which `tick` make one of theirs, the first 0; None where they do
+    not ascend with the ranks. A packet of which nothing is shown comes right behind the one before it.
+    """
     assert recipe.packet_pts is not None  # known when a clip is planned
-    by_rank = np.empty(len(recipe.packet_rank), np.int64)
-    by_rank[recipe.packet_rank] = recipe.packet_pts
-    if by_rank.min() != NO_PTS:
-        units = (by_rank - by_rank[0]) * medium.time_base_num
-        if timescale != medium.time_base_den:
-            units = np.rint(units * (timescale / medium.time_base_den)).astype(np.int64)
-        if (np.diff(units) > 0).all() and timescale > 0 and units[-1] < 1 << 40:
-            mean = medium.duration_pts * medium.time_base_num * timescale / medium.time_base_den / medium.frame_count
-            usual = np.median(np.diff(units)) if len(units) > 1 else mean
-            last = max(1, round(float(min(usual, mean) if mean > 0 else usual)))
-            times = Times(packet_time=units[recipe.packet_rank], timescale=timescale, last=last)
-            if np.diff(units).max(initial=0) < 1 << 31:
-                return times, True
-    scale = timescale if timescale == MATROSKA_TICKS else TIMESCALE
-    ranks = recipe.packet_rank.astype(np.int64) * scale // TIMESCALE
-    return Times(packet_time=ranks, timescale=scale, last=scale // TIMESCALE), False
+    assert recipe.packet_shown is not None
+    pts, shown = recipe.packet_pts, recipe.packet_shown
+    known = pts != NO_PTS
+    if not known[shown].all() or not shown.any():
+        return None
+    first = int(pts[known].min())
+    time = np.rint((pts - first) * float(tick)).astype(np.int64) if tick.denominator > 1 else (pts - first) * int(tick)
+    for number in np.flatnonzero(~known).tolist():
+        time[number] = time[number - 1] + 1 if number else -1
+    by_rank = np.empty_like(time)
+    by_rank[recipe.packet_rank] = np.where(known, time, np.iinfo(np.int64).min)
+    seen = by_rank[by_rank != np.iinfo(np.int64).min]
+    steps = np.diff(np.sort(time))
+    if (np.diff(seen) <= 0).any() or (steps <= 0).any() or steps.max(initial=0) >= MOST_STEP:
+        return None
+    moved: NDArray[np.int64] = time - time.min()
+    return moved
 
 
 def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: Times) -> bytes:
@@ -208,13 +232,20 @@ def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: Times) ->
             configuration=track.configuration,
             packet_size=size,
             packet_rank=clip.recipe.packet_rank,
-            sync=clip.recipe.run_first,
+            sync=_sync(clip),
             times=times,
             inband=track.packed.inband_parameter_sets,
             look=look_of(medium),
         )
     except ValueError as error:
         raise UncuttableError(str(error), where=medium.path, remedy="pass --pack images") from error
+
+
+def _sync(clip: Clip) -> NDArray[np.int64]:
+    """Return the numbers of the packets where a player may start."""
+    first, start = clip.recipe.run_first.astype(np.int64), clip.recipe.packet_start
+    assert start is not None  # known when a clip is planned
+    return np.union1d(first, np.flatnonzero(start)) if len(clip.medium.states) == 1 else first
 
 
 def look_of(medium: Medium) -> Look:
@@ -269,6 +300,11 @@ def _places(recipe: Recipe) -> NDArray[np.int64]:
     shown = np.empty(len(recipe.packet_rank), np.int64)
     shown[recipe.packet_rank] = recipe.packet_shown
     return np.where(recipe.position == PAD, PAD, (np.cumsum(shown) - 1)[recipe.position])
+
+
+def _unshown(recipe: Recipe) -> int:
+    assert recipe.packet_shown is not None  # known when a clip is planned
+    return int(np.count_nonzero(~recipe.packet_shown))
 
 
 def _seconds(recipe: Recipe, times: Times) -> NDArray[np.float64]:

@@ -131,3 +131,13 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
         for place in places[rank]:
             frames[place].reshape(height, 3 * width)[...] = pixels
     return frames
+
+
+def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, as `decode_rgb` converts them."""
+    height, width = clip.medium.height, clip.medium.width
+    reformatter = VideoReformatter()
+    for rank, picture in decode_pictures(clip, encoded):
+        rgb = reformatter.reformat(picture, width, height, "rgb24", interpolation=Interpolation.BILINEAR)
+        pixels = plane_rows(rgb.planes[0], height)[:, : 3 * width]
+        yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)

@@ -109,6 +109,8 @@ class Planner:
             range_crc32=None if crc32 is None else crc32[kept],
             packet_pts=self._packets.pts[pictures],
             packet_shown=(self._packets.flags[pictures] & SKIPPED) == 0,
+            packet_start=((self._packets.flags[pictures] & (CLOSED | RESET)) == CLOSED)
+            & (self._packets.state[pictures] == 0),
         )
 
     def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -155,10 +157,12 @@ class Planner:
         between. The first one begins where a decoder is left with no leading picture that it cannot decode. Raises
         UncuttableError where there is no such start, and where the decoder's configuration changes on the way.
         """
+        alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & CLOSED) != 0), 0)
+        begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
         first = int(np.searchsorted(self._starts, begin[0]))
         while first > 0 and self._leaves_undecodable(first, int(end[0])):
             first -= 1
-        begin = np.append(self._starts[first], begin[1:])
+        begin[0] = self._starts[first]
         inside = self._starts[(self._starts > begin[0]) & (self._starts <= end[-1])]
         if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & RESET).any():
             raise UncuttableError(
@@ -166,17 +170,17 @@ class Planner:
                 found=f"packets {int(begin[0])} to {int(end[-1])}",
                 remedy="pass --pack images",
             )
-        alone = np.flatnonzero((self._packets.flags[begin] & CLOSED) != 0)
-        alone = np.union1d(alone, 0)
-        return begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
+        return begin, end
 
     def _leaves_undecodable(self, start: int, end: int) -> bool:
-        """Return whether a run from this start point (its number) keeps leading pictures that need what is before it."""
+        """Return whether a run from this start point (its number) keeps leading pictures that need what is before it,
+        and which no decoder drops by itself.
+        """
         if self._drop_leading:
             return False
         edges = np.append(self._starts, len(self._packets.pts))
         flags = self._packets.flags[edges[start] : min(int(edges[start + 1]), end + 1)]
-        return bool(((flags & (LEADING | NON_REFERENCE)) == LEADING).any())
+        return bool(((flags & (LEADING | NON_REFERENCE | SKIPPED)) == LEADING).any())
 
     def _picture_end(self, packets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the last packet of the picture that each packet begins."""

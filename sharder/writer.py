@@ -359,8 +359,8 @@ class DatasetWriter:
         self._checkpoints.append(now)
         self._begin_checkpoint()
 
-    def commit(self, *, root: str, resolved: Row) -> ShardReport:
-        """Write what is left, give the dataset its name, and return what it holds."""
+    def commit(self, *, root: str, resolved: Row, pack: Row) -> ShardReport:
+        """Write what is left, give the dataset its name, and return what it holds. pack: what tars hold."""
         self._checkpoint()
         done, folder = self._checkpoints, self._folder
         failures = [row for checkpoint in done for row in checkpoint.failures]
@@ -375,6 +375,7 @@ class DatasetWriter:
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
             "root": root,
+            **pack,
             "clips_per_part": clips,
             "media_per_part": media,
             "build": hashlib.blake2b(
