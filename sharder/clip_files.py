@@ -205,7 +205,7 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     assert recipe.packet_pts is not None  # known when a clip is planned
     assert recipe.packet_shown is not None
     pts, shown = recipe.packet_pts, recipe.packet_shown
-    known = pts != NO_PTS
+    known = (pts != NO_PTS) & (shown | ~np.isin(pts, pts[shown]))
     if not known[shown].all() or not shown.any():
         return None
     first = int(pts[known].min())

@@ -21,8 +21,12 @@ class Headers:
 
     def __init__(self, medium: Medium, packets: Packets) -> None:
         self._medium = medium
-        self.packets = packets
+        self._take(packets)
         self._descriptor = open_recorded(medium.source)
+
+    def _take(self, packets: Packets) -> None:
+        self.packets = packets
+        self._starts = np.flatnonzero(packets.flags & START)
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -39,7 +43,7 @@ class Headers:
 
     def read_between(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
         """Read all packets of some stretches that begin at start points; return whether anything was new."""
-        starts = np.flatnonzero(self.packets.flags & START)
+        starts = self._starts
         new = False
         for first, last in zip(begin.tolist(), end.tolist(), strict=True):
             inside = starts[(starts > first) & (starts <= last)]
@@ -48,7 +52,7 @@ class Headers:
 
     def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
         """Read from the start point so many back to each target."""
-        starts = np.flatnonzero(self.packets.flags & START)
+        starts = self._starts
         number = np.maximum(np.searchsorted(starts, targets, side="right") - starts_back, 0)
         new = False
         for first in np.unique(starts[number]).tolist():
@@ -84,4 +88,4 @@ class Headers:
             ) from error
         flags, read = packets.flags.copy(), packets.read.copy()
         flags[part], read[part] = found, True
-        self.packets = replace(packets, flags=flags, read=read)
+        self._take(replace(packets, flags=flags, read=read))

@@ -158,7 +158,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
     position = np.array([place.get(rank, PAD) for rank in clip.recipe.position.tolist()], np.int32)
     packed = replace(clip, medium=medium, md5=clip.md5 if copied else None, recipe=_image_recipe(clip, files, position))
     shown = [None if rank == PAD else suffixes[rank] for rank in position.tolist()]
-    content = as_json(describe(packed) | {"images": shown} | clip.columns)
+    content = as_json(describe(packed) | {"images": shown} | plain(clip.columns))
     members = [Member(suffix=name, pieces=[file]) for name, file in zip(suffixes, files, strict=True)]
     return Step(outcome=packed, done=done, members=(*members, Member(suffix="json", pieces=[content])))
 
@@ -236,7 +236,7 @@ def clip_json(file: ClipFile) -> bytes:
             "unshown_in_file": file.unshown,
             "timestamps": "source" if file.real_times else "ranks",
         }
-        | file.clip.columns
+        | plain(file.clip.columns)
     )
 
 
@@ -266,15 +266,16 @@ def numbers(values: NDArray[np.float64]) -> list[float | None]:
 
 
 def as_json(content: Row) -> bytes:
-    """Return one line of JSON; what JSON has no word for is written as text."""
-    return json.dumps(_plain(content), ensure_ascii=False, separators=(",", ":"), default=str).encode()
+    """Return one line of JSON. Raises ValueError for a NaN, which JSON has no word for."""
+    return json.dumps(content, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=str).encode()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value of the user's as JSON can say it: None for NaN and infinity, text for bytes."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
+        return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
