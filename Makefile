@@ -65,6 +65,8 @@ wheel: $(VENV)/.dev
 		&& ../empty/bin/framedex index . --out INDEX \
 		&& ../empty/bin/framedex shard INDEX --policy ../../configs/segments.yaml --out DATASET \
 		&& ../empty/bin/framedex verify DATASET \
+		&& ../empty/bin/framedex inspect DATASET --sample 2 --out sheet.html \
+		&& ../empty/bin/framedex inspect DATASET --sample 2 --out sheet.png \
 		&& ../empty/bin/python -c 'from framedex import ClipDataset; print(ClipDataset("DATASET")[0]["frames"].shape)'
 
 docs: $(VENV)/.dev

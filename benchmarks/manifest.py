@@ -62,7 +62,7 @@ def synthetic_video(media_id: str, packets: Packets) -> dict[str, Any]:
     """Return the row of `videos` that goes with synthetic packets."""
     summary = summarise(packets.pts, packets.flags, last_duration=512, time_base_seconds=1 / 30720)
     return asdict(summary) | {
-        "media_id": media_id, "uri": f"{media_id}.mp4", "stream_index": 0, "status": OK, "probed_by": "synthetic",
+        "media_id": media_id, "uri": f"{media_id}.mp4", "kind": "video", "stream_index": 0, "status": OK, "probed_by": "synthetic",
         "size_bytes": 1 << 30, "mtime_ns": 0, "fingerprint": "0" * 32, "container": "mp4", "depth": "packets", "codec": "h264",
         "profile": "High", "pixel_format": "yuv420p", "width": 1280, "height": 720, "rotation_degrees": 0, "color_matrix": 1,
         "color_primaries": 1, "color_transfer": 1, "time_base_num": 1, "time_base_den": 30720, "pts_source": "container",
@@ -120,12 +120,12 @@ def time_dataset(folder: Path, clips: int) -> dict[str, float]:
     frames = 60_000  # a clip every 96 frames: 16 frames, 60 apart, overlapping
     per_video = (frames - 960) // 96
     index = SyntheticIndex(folder, -(-clips // per_video), frames)
-    policy, resolved = make_policy(
+    made = make_policy(
         {"policy": "segments", "segments": [{"fps": 1, "frames": 16}], "every_seconds": 1.6, "last": "drop"},
         where="benchmark",
     )
     started = time.perf_counter()
-    report = build_from_policy(index, folder / "DATASET", policy, resolved)
+    report = build_from_policy(index, folder / "DATASET", made)
     seconds = time.perf_counter() - started
     read = subprocess.run(
         [sys.executable, "-m", "benchmarks.manifest", "--read", str(folder / "DATASET")],

@@ -1,4 +1,4 @@
-"""The main job on real video: index, shard, verify and load it, and draw what was loaded.
+"""The main job on real video: index, shard, verify, load and inspect it.
 
 Run by `make demo`; by hand: python examples/demo.py --out demo-out [--videos FOLDER]
 """
@@ -13,18 +13,15 @@ import sys
 import zipfile
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import av
-import numpy as np
-from PIL import Image, ImageDraw
 from torch.utils.data import DataLoader
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 
 POLICY = Path(__file__).resolve().parents[1] / "configs" / "multi_rate.yaml"
 CLIPS_OF_THE_WHEEL = ("bigbuckbunny.mp4", "bikes.mp4", "carphone_pristine.mp4")
-THUMB_WIDTH, CAPTION, ROWS = 160, 14, 9
+CLIPS_SHOWN = 4
 
 
 def main() -> None:
@@ -51,7 +48,7 @@ def main() -> None:
         say("loading the same clips on the GPU, decoded by NVDEC")
         for batch in ClipLoader(clips, batch_size=4, device="gpu", size=(128, 128)):
             print(f"  frames {tuple(batch['frames'].shape)} on {batch['frames'].device}")
-    draw_sheet([clips[number] for number in range(min(ROWS, len(clips)))], sheet)
+    framedex("inspect", dataset, "--sample", CLIPS_SHOWN, "--out", sheet, "--overwrite")
     say("done")
     for name, path in (("videos", videos), ("index", index), ("dataset", dataset), ("contact sheet", sheet)):
         print(f"  {name:<14} {path}")
@@ -95,30 +92,6 @@ def make_variable_rate(source: Path, target: Path) -> None:
             pts += 5 if number < given.frames // 2 else 2
             result.mux(stream.encode(frame))
         result.mux(stream.encode(None))
-
-
-def draw_sheet(items: list[dict[str, Any]], path: Path) -> None:
-    """Draw a row a clip: every frame with its number and time; padding stays dark."""
-    columns = max(len(item["frames"]) for item in items)
-    heights = [THUMB_WIDTH * item["frames"].shape[1] // item["frames"].shape[2] for item in items]
-    rows = [height + 2 * CAPTION + 6 for height in heights]
-    sheet = Image.new("RGB", (columns * (THUMB_WIDTH + 4), sum(rows)), (24, 24, 28))
-    draw = ImageDraw.Draw(sheet)
-    top = 0
-    for item, height, row in zip(items, heights, rows, strict=True):
-        draw.text((4, top + 1), f"{item['uri']}   clip {item['clip_id']}", fill=(255, 200, 80))
-        for place, (frame, shown) in enumerate(zip(item["frames"], item["mask"], strict=True)):
-            left = place * (THUMB_WIDTH + 4)
-            if shown:
-                sheet.paste(
-                    Image.fromarray(np.ascontiguousarray(frame)).resize((THUMB_WIDTH, height)), (left, top + CAPTION)
-                )
-                caption = f"#{item['frame_index'][place]}  {item['seconds'][place]:.3f} s"
-            else:
-                caption = "padding"
-            draw.text((left + 4, top + CAPTION + height + 1), caption, fill=(220, 220, 220))
-        top += row
-    sheet.save(path)
 
 
 if __name__ == "__main__":

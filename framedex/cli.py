@@ -16,6 +16,7 @@ COMMANDS = {
     "index": ("framedex.indexer.cli", "Probe videos into an index."),
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
+    "inspect": ("framedex.loader.inspect_cli", "Draw clips as a contact sheet."),
 }
 
 
@@ -56,7 +57,7 @@ class Stages(click.Group):
 @click.version_option(__version__, prog_name="framedex")
 @click.option("-v", "--verbose", is_flag=True, help="Log more, to stderr.")
 def main(verbose: bool) -> None:
-    """Frame-exact video datasets: index, shard, verify, load."""
+    """Frame-exact video datasets: index, shard, verify, inspect, load."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO if verbose else logging.WARNING,

@@ -99,7 +99,8 @@ class Index:
             part_path(self.path / folder, number) for folder in (VIDEOS_FOLDER, FRAMES_FOLDER) for number in self._parts
         ]
         digest = hashlib.blake2b(digest_size=16)
-        for path in [*files, self.path / LISTING_NAME]:
+        listing = self.path / LISTING_NAME
+        for path in [*files, *([listing] if listing.exists() else [])]:
             status = path.stat()
             digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
         return digest.hexdigest()

@@ -99,11 +99,11 @@ def scan(
         if len(data) == end - begin:
             scanner.feed_many(data, offset - begin, size)
             return scanner.finish()
-    slices = np.where(False if more is None else more, MOST_WHOLE_BYTES, SLICE_BYTES).tolist()
-    for at, length, kept in zip(
-        offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True
-    ):
-        scanner.feed(condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept))
+    slices = np.where(False if more is None else more, MOST_WHOLE_BYTES, SLICE_BYTES)
+    rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
+    condensed = [condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept) for at, length, kept in rows]
+    lengths = np.array([len(data) for data in condensed], np.int64)
+    scanner.feed_many(np.frombuffer(b"".join(condensed), np.uint8), np.cumsum(lengths) - lengths, lengths)
     return scanner.finish()
 
 

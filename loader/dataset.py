@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,8 @@ class ClipDataset:
     path: what `framedex shard` wrote. decode: "cpu" decodes in `__getitem__`; "movie" leaves that to the caller and
     gives the clip as a tiny MP4 instead, for a decoder or a DALI pipeline of your own. size: (height, width) to scale
     to. threads: decoder threads a clip; 1 is right under DataLoader workers. root: where the sources lie now, if they
-    moved (a folder in place of the recorded root, or {old prefix: new prefix}).
+    moved (a folder in place of the recorded root, or {old prefix: new prefix}). where: only the clips whose columns have
+    these values, such as {"split": "train"}, numbered from 0.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ClipDataset:
         size: Size | None = None,
         threads: int = 1,
         root: Root | None = None,
+        where: Mapping[str, object] | None = None,
     ) -> None:
         if decode not in ("cpu", "movie"):
             raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'movie'")
@@ -44,13 +47,14 @@ class ClipDataset:
         ):
             raise FramedexError("size is (height, width), whole numbers above zero", found=repr(size))
         self.manifest = Manifest(path, root=root)
+        self._numbers = None if where is None else self.manifest.where(where)
         self.decode: Decode = decode
         self.size = size
         self.threads = threads
         self.sources = SourceFiles()
 
     def __len__(self) -> int:
-        return len(self.manifest)
+        return len(self.manifest) if self._numbers is None else len(self._numbers)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` (negative ones count from the end) as a dict.
@@ -75,7 +79,12 @@ class ClipDataset:
 
     def clip(self, number: int) -> Clip:
         """Return what the manifest says of clip `number`, without touching its source."""
-        return self.manifest.clip(number + len(self) if number < 0 else number)
+        place = number + len(self) if number < 0 else number
+        if self._numbers is None:
+            return self.manifest.clip(place)
+        if not 0 <= place < len(self._numbers):
+            raise IndexError(f"clip {number} of {len(self._numbers)}")
+        return self.manifest.clip(int(self._numbers[place]))
 
 
 def describe(clip: Clip) -> dict[str, Any]:

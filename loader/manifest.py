@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError
+from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip
@@ -44,6 +46,8 @@ GROUP_ROWS = {
     MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
 }
 PLAIN = frozenset({"clip_id", "damaged", "range_path", "range_crc32"})  # columns of `recipes` that are no numpy columns
+CLOSE_MATCHES = 3  # names to suggest for one that is not there
+SEARCHED_FOR_CLOSE = 100_000  # clips among which they are sought
 OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
 
 
@@ -118,11 +122,54 @@ class Manifest:
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads that one column of all parts."""
-        parts = [
-            self._part(CLIPS_FOLDER, part).read(["media_row"])["media_row"]
-            for part in range(len(self._first[CLIPS_FOLDER]) - 1)
-        ]
-        return np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0)]).astype(np.int64)
+        parts = [part.to_numpy() for part in self._column("media_row")]
+        return np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
+
+    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
+        """Return int64: the numbers of clips whose columns have these values, ascending. Reads those columns of all parts.
+
+        Raises FramedexError for a column that the clips do not have, or whose type has no such value.
+        """
+        chosen = np.ones(len(self), np.bool_)
+        for name, value in wanted.items():
+            try:
+                parts = [pc.equal(part, pa.scalar(value, part.type)).fill_null(False) for part in self._column(name)]
+            except KeyError:
+                raise FramedexError(
+                    "the clips have no such column",
+                    where=str(self.path),
+                    found=name,
+                    allowed=", ".join(self._part(CLIPS_FOLDER, 0).schema_arrow.names),
+                ) from None
+            except (pa.ArrowException, TypeError) as error:
+                raise FramedexError(
+                    f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
+                ) from error
+            chosen &= np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0, np.bool_)]).astype(np.bool_)
+        return np.flatnonzero(chosen)
+
+    def _column(self, name: str) -> Iterator[pa.ChunkedArray]:
+        """Yield a column of `clips`, part by part. Raises KeyError."""
+        for part in range(len(self._first[CLIPS_FOLDER]) - 1):
+            with self._lock:
+                yield self._part(CLIPS_FOLDER, part).read([name], use_threads=False)[name]
+
+    @property
+    def media_count(self) -> int:
+        """How many media the clips come from."""
+        return int(self._first[MEDIA_FOLDER][-1])
+
+    def find(self, clip_id: str) -> int:
+        """Return the number of the clip of that name. Reads one column, part by part. Raises FramedexError."""
+        close: list[str] = []
+        for first, names in zip(self._first[CLIPS_FOLDER].tolist(), self._column("clip_id"), strict=False):
+            row = pc.index(names, clip_id).as_py()
+            if row >= 0:
+                return int(first + row)
+            if first < SEARCHED_FOR_CLOSE:
+                close = difflib.get_close_matches(clip_id, close + names.to_pylist(), CLOSE_MATCHES)
+        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has them all"
+        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
         """Return one row of a table that is written in parts, each in groups of GROUP_ROWS."""

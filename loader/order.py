@@ -24,3 +24,10 @@ def rank_share(order: NDArray[np.int64], *, rank: int, world_size: int, drop_une
     elif len(order):
         order = np.resize(order, -(-len(order) // world_size) * world_size)
     return order[rank::world_size]
+
+
+def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
+    """Return int64 [size]: clips chosen by seed, ascending; all of them where size is None or more than there are."""
+    if size is None or size >= count:
+        return np.arange(count, dtype=np.int64)
+    return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)

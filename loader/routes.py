@@ -6,6 +6,7 @@ So a clip goes there only when streams like it were shown to be right; everythin
 
 from __future__ import annotations
 
+from framedex.indexer.schema import IMAGES
 from framedex.loader.colour import has_correction
 from framedex.sharder.clip import Clip
 
@@ -27,6 +28,8 @@ CHROMA_420 = 1
 def gpu_obstacle(clip: Clip) -> str | None:
     """Return why a clip must not go to NVDEC, or None when it may."""
     medium, recipe = clip.medium, clip.recipe
+    if medium.kind == IMAGES:
+        return "images"
     if medium.codec not in PROVEN_PROFILES:
         return f"codec {medium.codec}"
     if medium.container not in PROVEN_CONTAINERS:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
-from framedex.indexer.discover import media_id
 from framedex.indexer.index import Index
-from framedex.indexer.schema import LISTING, OK
+from framedex.indexer.schema import OK
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.mentions import Mention, usable_media, user_columns
 from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, ImagePacking, Pack, Packing, Step, failure_of
-from framedex.sharder.policies import Policy
-from framedex.sharder.requests import Requests, UriResolver, frames_of
+from framedex.sharder.parameters import located
+from framedex.sharder.policies import Missed, PolicyFile
+from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
 from framedex.sharder.spool import Spools
@@ -30,7 +31,7 @@ from framedex.sharder.writer import DatasetWriter, Failure, ShardReport, TarLayo
 Row = dict[str, Any]
 
 MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
-MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
+REQUESTS_AT_ONCE = 256
 
 
 SHARD_BYTES = 512_000_000
@@ -67,52 +68,42 @@ class Batch:
     done: int
 
 
-def build_from_policy(
-    index: Index, out: Path, policy: Policy, resolved: Row, options: ShardOptions = DEFAULTS
-) -> ShardReport:
-    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError.
+def build_from_policy(index: Index, out: Path, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
+    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError, PolicyError.
 
     A clip that cannot be had becomes a row of failures.parquet.
     """
-    user_schema = pa.schema([entry for entry in index.listing.schema if entry.name not in LISTING.names])
-    usable = int(np.count_nonzero([status == OK for status in index.videos["status"].to_pylist()]))
-    return _build(index, out, resolved, user_schema, _policy_batches(index, policy, options), usable, options)
+    schema = user_columns(index, file.split)
+    total = len(index.videos) - index.unusable
+    return _build(index, out, file.resolved, schema, _policy_batches(index, file, options), total, options)
 
 
-def _policy_batches(index: Index, policy: Policy, options: ShardOptions) -> Iterator[Batch]:
+def _policy_batches(index: Index, file: PolicyFile, options: ShardOptions) -> Iterator[Batch]:
     """Yield what a policy wants, medium by medium in the order of the index."""
-    mentions = _Mentions(index.listing)
-    number = 0
-    for first in range(0, len(index.videos), MEDIA_AT_ONCE):
-        for video in index.videos.slice(first, MEDIA_AT_ONCE).to_pylist():
-            if video["status"] != OK:
-                continue
-            number += 1
-            medium = _open(index, video, options)
-            rows = mentions.of(media_id(video["uri"])) or [{}]
-            items: list[WantedClip | Failure] = []
-            for mention, columns in enumerate(rows):
-                prefix = video["media_id"] if len(rows) == 1 else f"{video['media_id']}-row{mention}"
-                for clip, frames in enumerate(policy.sample(medium.track)):
-                    items.append(
-                        WantedClip(clip_id=f"{prefix}-{clip:06d}", frames=frames, mask=frames != PAD, columns=columns)
-                    )
-            yield Batch(medium=medium, items=items, done=number)
+    for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
+        medium = _open(index, mentioned.video, options)
+        items: list[WantedClip | Failure] = []
+        for mention in mentioned.mentions:
+            try:
+                sampling = file.policy.sample(medium.track, mention.columns)
+            except PolicyError as error:
+                raise located(error, mentioned.video["uri"]) from error
+            items += [
+                WantedClip(
+                    clip_id=f"{mention.name}-{clip.number:06d}",
+                    frames=clip.frames,
+                    mask=clip.mask,
+                    columns=mention.columns,
+                )
+                for clip in sampling.clips
+            ]
+            items += [_missed(mentioned.video["uri"], mention, missed) for missed in sampling.missed]
+        yield Batch(medium=medium, items=items, done=number)
 
 
-class _Mentions:
-    """The listing's rows by medium, as Python objects only when asked for."""
-
-    def __init__(self, listing: pa.Table) -> None:
-        self._table = listing.drop_columns(LISTING.names)
-        self._rows: dict[str, list[int]] = {}
-        for row, identity in enumerate(listing["media_id"].to_pylist()):
-            self._rows.setdefault(identity, []).append(row)
-
-    def of(self, identity: str) -> list[Row]:
-        """Return the user's columns of every mention of a medium."""
-        rows: list[Row] = self._table.take(self._rows.get(identity, [])).to_pylist()
-        return rows
+def _missed(uri: str, mention: Mention, missed: Missed) -> Failure:
+    clip_id = mention.name if missed.number is None else f"{mention.name}-{missed.number:06d}"
+    return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=missed.message, counts=missed.counts)
 
 
 def build_from_requests(
@@ -138,22 +129,43 @@ def _request_batches(index: Index, requests: Requests, choose: Choose, options: 
             raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
         return _open(index, video, options)
 
-    for number, request in enumerate(requests, 1):
-        medium: IndexedMedium | None = None
-        line = f"line {request.line}"
-        item: WantedClip | Failure
-        try:
-            identity = resolver.media_id(request.uri, request.stream)
-            if identity is None:
-                raise PolicyError("the index has no such medium", remedy="index it first")
-            medium = medium_of(identity)
-            frames = frames_of(request, medium.track, choose)
-            item = WantedClip(
-                clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
-            )
-        except PolicyError as error:
-            item = Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
-        yield Batch(medium=medium, items=[item], done=number)
+    number = 0
+    for chunk in _chunks(requests, REQUESTS_AT_ONCE):
+        found = [_find(request, resolver, medium_of, choose) for request in chunk]
+        together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
+        for medium, item in found:
+            if medium is not None and isinstance(item, WantedClip):
+                together.setdefault(medium.medium.media_id, (medium, []))[1].append(item)
+        for medium, clips in together.values():
+            medium.prepare(clips)
+        for medium, item in found:
+            number += 1
+            yield Batch(medium=medium, items=[item], done=number)
+
+
+def _chunks(requests: Requests, size: int) -> Iterator[list[Request]]:
+    left = iter(requests)
+    while chunk := list(itertools.islice(left, size)):
+        yield chunk
+
+
+def _find(
+    request: Request, resolver: UriResolver, medium_of: Callable[[str], IndexedMedium], choose: Choose
+) -> tuple[IndexedMedium | None, WantedClip | Failure]:
+    """Return the medium that a request means, and the frames that it wants of it, or why they cannot be had."""
+    line = f"line {request.line}"
+    medium: IndexedMedium | None = None
+    try:
+        identity = resolver.media_id(request.uri, request.stream)
+        if identity is None:
+            raise PolicyError("the index has no such medium", remedy="index it first")
+        medium = medium_of(identity)
+        frames = frames_of(request, medium.track, choose)
+    except PolicyError as error:
+        return medium, Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
+    return medium, WantedClip(
+        clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
+    )
 
 
 def _build(
@@ -219,10 +231,12 @@ def _plan(batches: Iterable[Batch], done: int, spools: Spools | None) -> Iterato
     """Yield the planned clips behind the first `done`, and why others cannot be had."""
     position = 0
     for batch in batches:
-        for item in batch.items:
-            position += 1
-            if position <= done:
-                continue
+        left = batch.items[max(0, done - position) :]
+        position += len(batch.items)
+        wanted = [item for item in left if isinstance(item, WantedClip)]
+        if batch.medium is not None and len(wanted) > 1:
+            batch.medium.prepare(wanted)
+        for item in left:
             if isinstance(item, WantedClip):
                 assert batch.medium is not None  # a clip is wanted of some medium
                 yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
@@ -248,8 +262,9 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
             spools.make_addressable(medium)
         return medium.clip(wanted)
     except (PolicyError, StaleError) as error:
-        kinds = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
-        kind = kinds.get(type(error), "policy")
+        kind = "policy" if wanted.asked_in is None else "request"
+        kinds: dict[type, str] = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
+        kind = kinds.get(type(error), kind)
         return Failure(
             clip_id=wanted.clip_id,
             uri=medium.medium.uri,

@@ -180,9 +180,8 @@ def shard(
             on_progress=show,
         )
         if policy is not None:
-            made, resolved = read_policy(policy)
             passed_over = opened.unusable
-            report = build_from_policy(opened, out, made, resolved, options)
+            report = build_from_policy(opened, out, read_policy(policy), options)
         else:
             assert clips is not None
             report = build_from_requests(opened, out, Requests(clips), choose=choose, options=options)

@@ -15,8 +15,9 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
-from framedex.indexer.planes import plane_rows
-from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
+from framedex.indexer.planes import picture_md5, plane_rows
+from framedex.indexer.rgb import resize_rgb, rgb_md5, rgb_of
+from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
 from framedex.sharder.clip import Clip
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
@@ -116,7 +117,7 @@ def _undecodable(clip: Clip, what: str) -> DecodeError:
 def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
     """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
 
-    The stream's own matrix and range decide the conversion; without size, pixels are those of PyAV's
+    Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, the stream's own matrix and range decide the conversion; without size, pixels are those of PyAV's
     `to_ndarray(format="rgb24")`. size: (height, width), scaled in the same step with an antialiasing triangle filter.
     """
     height, width = size or (clip.medium.height, clip.medium.width)
@@ -124,20 +125,47 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     places: dict[int, list[int]] = {}
     for place, rank in enumerate(clip.recipe.position.tolist()):
         places.setdefault(rank, []).append(place)
-    reformatter = VideoReformatter()
-    for rank, picture in decode_pictures(clip, encoded, threads=threads):
-        rgb = reformatter.reformat(picture, width, height, "rgb24", interpolation=Interpolation.BILINEAR)
-        pixels = plane_rows(rgb.planes[0], height)[:, : 3 * width]
+    for rank, pixels in _pictures_in(clip, encoded, height, width, threads):
         for place in places[rank]:
             frames[place].reshape(height, 3 * width)[...] = pixels
     return frames
 
 
+def _pictures_in(
+    clip: Clip, encoded: EncodedClip, height: int, width: int, threads: int
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at some size."""
+    if clip.medium.kind == IMAGES:
+        for rank, rgb in decode_images(clip, encoded):
+            yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
+        return
+    reformatter = VideoReformatter()
+    for rank, picture in decode_pictures(clip, encoded, threads=threads):
+        scaled = reformatter.reformat(picture, width, height, "rgb24", interpolation=Interpolation.BILINEAR)
+        yield rank, plane_rows(scaled.planes[0], height)[:, : 3 * width]
+
+
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, as `decode_rgb` converts them."""
     height, width = clip.medium.height, clip.medium.width
-    reformatter = VideoReformatter()
-    for rank, picture in decode_pictures(clip, encoded):
-        rgb = reformatter.reformat(picture, width, height, "rgb24", interpolation=Interpolation.BILINEAR)
-        pixels = plane_rows(rgb.planes[0], height)[:, : 3 * width]
+    for rank, pixels in _pictures_in(clip, encoded, height, width, 1):
         yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)
+
+
+def decode_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, uint8 [H, W, 3]) of every wanted image once, each at its own size. Raises DecodeError."""
+    data, first = encoded.payload.data, encoded.packet_first.tolist()
+    packet_of = np.argsort(clip.recipe.packet_rank).tolist()
+    for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
+        packet = packet_of[rank]
+        try:
+            yield rank, rgb_of(bytes(data[first[packet] : first[packet + 1]]))
+        except (OSError, ValueError) as error:
+            raise _undecodable(clip, f"an image {error}") from error
+
+
+def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:
+    """Return the md5 of every wanted picture by its rank, as `frames.md5` of an index has it. Raises DecodeError."""
+    if clip.medium.kind == IMAGES:
+        return {rank: rgb_md5(rgb) for rank, rgb in decode_images(clip, encoded)}
+    return {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,18 +16,17 @@ from framedex.indexer.timeline import LEADING, START, UNSHOWN
 from framedex.sharder.media import Medium
 from framedex.sharder.sources import open_recorded
 
+MOST_BYTES = 16 << 20  # of GOPs that are read together
+
 
 class Headers:
     """The packets of one medium, with more and more of their flags read. Raises StaleError for another source."""
 
     def __init__(self, medium: Medium, packets: Packets) -> None:
         self._medium = medium
-        self._take(packets)
-        self._descriptor = open_recorded(medium.source)
-
-    def _take(self, packets: Packets) -> None:
         self.packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
+        self._descriptor = open_recorded(medium.source)
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
@@ -52,15 +52,38 @@ class Headers:
 
     def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
         """Read from the start point so many back to each target."""
+        packets = self.packets
         starts = self._starts
         number = np.maximum(np.searchsorted(starts, targets, side="right") - starts_back, 0)
-        new = False
-        for first in np.unique(starts[number]).tolist():
-            last = int(targets[starts[number] == first].max())
-            if not self.packets.read[first : last + 1].all():
-                self._look(first, last + 1, at_first_start=first == starts[0])
-                new = True
-        return new
+        last = np.full(len(starts), -1)
+        np.maximum.at(last, number, targets)
+        unread = [
+            (gop, int(starts[gop]), int(last[gop]) + 1)
+            for gop in np.unique(number).tolist()
+            if not packets.read[starts[gop] : last[gop] + 1].all()
+        ]
+        if not unread:
+            return False
+        self.packets = replace(packets, flags=packets.flags.copy(), read=packets.read.copy())
+        for first, end in self._joined(unread):
+            self._look(first, end, at_first_start=first == starts[0])
+        self._starts = np.flatnonzero(self.packets.flags & START)
+        return True
+
+    def _joined(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
+        """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MOST_BYTES.
+
+        The rest of a GOP between two stretches is read as well, which costs less than two looks.
+        """
+        offset = self.packets.offset
+        assert offset is not None  # sample tables always say where samples lie
+        before, begin, until = unread[0]
+        for gop, first, end in unread[1:]:
+            if gop > before + 1 or offset[end - 1] - offset[begin] > MOST_BYTES:
+                yield begin, until
+                begin = first
+            before, until = gop, end
+        yield begin, until
 
     def _look(self, first: int, end: int, *, at_first_start: bool) -> None:
         packets, part = self.packets, slice(first, end)
@@ -86,6 +109,4 @@ class Headers:
                 found=f"packets {first} to {end - 1}",
                 remedy="index it again with --depth packets",
             ) from error
-        flags, read = packets.flags.copy(), packets.read.copy()
-        flags[part], read[part] = found, True
-        self._take(replace(packets, flags=flags, read=read))
+        packets.flags[part], packets.read[part] = found, True  # of this object's own copy

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from framedex.errors import DecodeError, PolicyError
+from framedex.indexer.rgb import resize_rgb
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import Size, decode_unique
@@ -20,7 +21,6 @@ from framedex.sharder.sources import EncodedClip
 ImageFormat = Literal["jpeg", "png", "webp"]
 FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # and what file names end in
 CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
-FILTER = Image.Resampling.BICUBIC  # Pillow widens it with the factor when it makes an image smaller: antialiased
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,7 @@ class ImageOptions:
 
 def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
     """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size."""
-    picture = Image.fromarray(rgb)
-    height, width = options.stored_size(*rgb.shape[:2])
-    if (width, height) != picture.size:
-        picture = picture.resize((width, height), FILTER)
+    picture = Image.fromarray(resize_rgb(rgb, *options.stored_size(*rgb.shape[:2])))
     file = io.BytesIO()
     if options.format == "jpeg":
         picture.save(file, "JPEG", quality=options.quality, subsampling="4:2:0")

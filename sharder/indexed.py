@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from fractions import Fraction
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import PolicyError, StaleError
 from framedex.indexer.index import Index, Packets
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip, WantedClip
@@ -42,6 +44,8 @@ class IndexedMedium:
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
             time_base=Fraction(video["time_base_num"], video["time_base_den"]),
+            starts=self.planner.start_frames(),
+            name=video["media_id"],
         )
 
     def clip(self, wanted: WantedClip) -> Clip:
@@ -66,6 +70,12 @@ class IndexedMedium:
             source=self._source,
         )
 
+    def prepare(self, clips: list[WantedClip]) -> None:
+        """Read at once what planning some clips needs to know. What goes wrong is raised when the clip concerned is planned."""
+        if not self._packets.read.all():
+            with contextlib.suppress(PolicyError, StaleError):
+                self.read_headers(np.concatenate([clip.frames for clip in clips]))
+
     def read_headers(self, frames: NDArray[np.int64]) -> None:
         """Look into the packets between the starts and the last targets of some frames, where the index did not.
 
@@ -75,10 +85,14 @@ class IndexedMedium:
             return
         if self._headers is None:
             self._headers = Headers(self.medium, self._packets)
-        if self._headers.read(self.planner.packet_of(frames[frames != PAD])):
+        targets = self.planner.packet_of(frames[frames != PAD])
+        try:
+            self._headers.read(targets)
             self._renew(self._headers.packets)
-        while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
-            self._renew(self._headers.packets)  # what was read may join runs further
+            while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
+                self._renew(self._headers.packets)  # what was read may join runs further
+        finally:
+            self._renew(self._headers.packets)
 
     @property
     def addressable(self) -> bool:
@@ -97,8 +111,9 @@ class IndexedMedium:
         self._renew(replace(self._packets, offset=np.cumsum(size) - size))
 
     def _renew(self, packets: Packets) -> None:
-        self._packets = packets
-        self.planner.renew(packets)
+        if packets is not self._packets:
+            self._packets = packets
+            self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
         """Return the hashes of wanted frames, None for padding; None where the index has none."""

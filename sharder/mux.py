@@ -33,7 +33,7 @@ class Template:
             self._container = open_container(medium.path)
             stream = self._container.streams[medium.stream_index]
         except (av.error.FFmpegError, OSError, ValueError, IndexError) as error:
-            raise stale(medium.source, str(error)) from error
+            raise stale(medium.path, str(error)) from error
         assert isinstance(stream, VideoStream)  # a video stream, as when it was indexed
         self.stream, self.path = stream, medium.path
 

@@ -47,6 +47,10 @@ class Planner:
         self._starts = np.flatnonzero(packets.flags & START)
         self._continues = (packets.flags & CONTINUES) != 0
 
+    def start_frames(self) -> NDArray[np.int64]:
+        """Return int64, ascending: the presentation numbers of frames where decoding may start."""
+        return np.flatnonzero((self._packets.flags[self._order] & START) != 0)
+
     def packet_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return int64 [frames]: the packet that presents each frame. Raises PolicyError for a number past the end."""
         wrong = frames[(frames < 0) | (frames >= len(self._order))]

@@ -2,51 +2,83 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Choose = Literal["nearest", "previous"]
-CHOICES: tuple[Choose, ...] = ("nearest", "previous")
+Choose = Literal["nearest", "previous", "next"]
+CHOICES: tuple[Choose, ...] = ("nearest", "previous", "next")
 
-_SAFE = 1 << 61
+SAFE = 1 << 60  # sums of two, and their doubles, fit int64
 
 
-def grid(start: Fraction, step: Fraction, count: int) -> tuple[NDArray[np.generic], int]:
+def progression(first: int, step: int, count: int) -> NDArray[Any]:
+    """Return first + k * step for k below `count`: int64, or Python integers where those do not fit."""
+    if abs(first) + abs(step) * count < SAFE:
+        return first + step * np.arange(count, dtype=np.int64)
+    return np.array([first + step * k for k in range(count)], dtype=object)
+
+
+def integers(values: Sequence[int]) -> NDArray[Any]:
+    """Return whole numbers as int64, or as Python integers where those do not fit."""
+    small = all(abs(value) < SAFE for value in values)
+    return np.array(values, dtype=np.int64 if small else object)
+
+
+def common_denominator(times: Sequence[Fraction]) -> int:
+    """Return the least number that makes all of some times whole when multiplied by it."""
+    return math.lcm(*(time.denominator for time in times))
+
+
+def grid(start: Fraction, step: Fraction, count: int) -> tuple[NDArray[Any], int]:
     """Return (numerators [count], denominator) of the times start + k * step, exactly."""
-    denominator = start.denominator * step.denominator
-    first, each = int(start * denominator), int(step * denominator)
-    if abs(first) + abs(each) * count < _SAFE:
-        return first + each * np.arange(count, dtype=np.int64), denominator
-    return np.array([first + each * k for k in range(count)], dtype=object), denominator
+    denominator = common_denominator((start, step))
+    return progression(int(start * denominator), int(step * denominator), count), denominator
 
 
-def over_common_denominator(times: Sequence[Fraction]) -> tuple[NDArray[np.generic], int]:
+def over_common_denominator(times: Sequence[Fraction]) -> tuple[NDArray[Any], int]:
     """Return (numerators [n], denominator) of arbitrary times, exactly."""
-    denominator = 1
-    for time in times:
-        denominator = denominator * time.denominator // np.gcd(denominator, time.denominator, dtype=object)
-    return np.array([int(time * denominator) for time in times], dtype=object), int(denominator)
+    denominator = common_denominator(times)
+    return integers([int(time * denominator) for time in times]), denominator
 
 
-def frames_at(
-    pts: NDArray[np.int64], numerators: NDArray[np.generic], denominator: int, choose: Choose
-) -> NDArray[np.int64]:
-    """Return int64 [n]: the presentation number of the frame chosen at each time.
+def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int, choose: Choose) -> NDArray[np.int64]:
+    """Return int64, shaped as the times: the presentation number of the frame chosen at each.
 
     pts: int64 [frames], ascending, in presentation order. Times are numerators / denominator, in the unit of pts.
     `previous` is the frame on screen at that time: the last one with pts <= time (the first frame before that).
-    `nearest` has the least distance; a tie goes to the earlier frame, and of equal pts the first one is taken.
+    `next` is the first one with pts >= time (the last frame after that). `nearest` has the least distance; a tie goes to
+    the earlier frame. Of equal pts the first one is taken.
     """
-    floors = (numerators // denominator).astype(np.int64)
-    before = np.maximum(np.searchsorted(pts, floors, side="right") - 1, 0)
+    low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # times far outside need not fit int64
+    if choose == "next":
+        ceilings = np.clip(-(-numerators // denominator), low, high).astype(np.int64)
+        after = np.minimum(np.searchsorted(pts, ceilings, side="left"), len(pts) - 1)
+        return after.astype(np.int64) if after.max(initial=0) < len(pts) - 1 else _first_of_equals(pts, after)
+    floors = np.clip(numerators // denominator, low, high).astype(np.int64)
+    chosen = np.maximum(np.searchsorted(pts, floors, side="right") - 1, 0)
     if choose == "nearest":
-        after = np.minimum(before + 1, len(pts) - 1)
-        middles = pts[before] + pts[after]
-        if numerators.dtype == object or (len(pts) and int(np.abs(middles).max(initial=0)) * denominator >= _SAFE):
+        after = np.minimum(chosen + 1, len(pts) - 1)
+        middles = pts[chosen] + pts[after]
+        if numerators.dtype == object or int(np.abs(middles).max(initial=0)) * denominator >= SAFE * 4:
             numerators, middles = numerators.astype(object), middles.astype(object)
-        before = np.where((2 * numerators > middles * denominator).astype(np.bool_), after, before)
-    return np.searchsorted(pts, pts[before], side="left").astype(np.int64)
+        chosen = np.where((2 * numerators > middles * denominator).astype(np.bool_), after, chosen)
+    return _first_of_equals(pts, chosen)
+
+
+def _first_of_equals(pts: NDArray[np.int64], frames: NDArray[np.intp]) -> NDArray[np.int64]:
+    return np.searchsorted(pts, pts[frames], side="left").astype(np.int64)
+
+
+def distances(
+    pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
+) -> NDArray[Any]:
+    """Return how far frames lie from times, as numerators over the same denominator."""
+    shown = pts[frames]
+    if numerators.dtype == object or int(np.abs(shown).max(initial=0)) * denominator >= SAFE:
+        shown, numerators = shown.astype(object), numerators.astype(object)
+    return np.asarray(np.abs(shown * denominator - numerators))

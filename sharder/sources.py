@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import threading
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,25 +64,30 @@ class SourceFiles:
             return self._read(source, recipe, states)
 
     def _read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
-        descriptor = self._opened(source)
         given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
         extra = np.zeros(len(recipe.packet_size), np.int64)
         extra[recipe.run_first] = [len(state) for state in given]
         packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
         payload = np.empty(int(packet_first[-1]), np.uint8)
-        view = payload.data
         starts = dict(zip(packet_first[recipe.run_first].tolist(), given, strict=True))
         at = 0
-        for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
+        for number, (offset, length) in enumerate(
+            zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True)
+        ):
             state = starts.pop(at, NOTHING)
             payload[at : at + len(state)] = state
             at += len(state)
-            end = at + length
-            while at < end:  # one call reads 2 GiB at most
-                got = os.preadv(descriptor, [view[at:end]], offset)
-                if not got:
-                    raise stale(source, f"no bytes at {offset}")
-                at, offset = at + got, offset + got
+            piece = payload[at : at + length]
+            if recipe.range_path is None:
+                _fill(source.path, self._opened(source), piece, offset)
+            else:
+                _read_file(source.path, recipe.range_path[number], piece)
+            if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
+                where = (
+                    source.path if recipe.range_path is None else os.path.join(source.path, recipe.range_path[number])
+                )
+                raise stale(where, "other content")
+            at += length
         return EncodedClip(payload=payload, packet_first=packet_first)
 
     def descriptor(self, source: ByteSource) -> int:
@@ -102,23 +108,52 @@ class SourceFiles:
 
 def open_recorded(source: ByteSource) -> int:
     """Open a file and return its descriptor. Raises StaleError unless it is the file that was recorded."""
+    recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
     try:
         descriptor = open_same_file(
             source.path, size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, expected=source.fingerprint
         )
         if descriptor is None:
-            raise stale(source, f"{os.stat(source.path).st_size} bytes of other content")
+            raise stale(source.path, f"{os.stat(source.path).st_size} bytes of other content", recorded)
     except OSError as error:
-        raise stale(source, error.strerror or str(error)) from error
+        raise stale(source.path, error.strerror or str(error), recorded) from error
     return descriptor
 
 
-def stale(source: ByteSource, found: str) -> StaleError:
+def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> None:
+    """Read a range of a file to its end; one call reads 2 GiB at most."""
+    at = 0
+    while at < len(piece):
+        got = os.preadv(descriptor, [piece.data[at:]], offset + at)
+        if not got:
+            raise stale(path, f"no bytes at {offset + at}")
+        at += got
+
+
+def _read_file(folder: str, name: str, piece: NDArray[np.uint8]) -> None:
+    """Read a whole file of a folder, which must be as long as the piece."""
+    path = os.path.join(folder, name)
+    if os.path.isabs(name) or ".." in name.split("/"):
+        raise stale(path, "a name that leads out of the medium's folder")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise stale(path, error.strerror or str(error)) from error
+    try:
+        size = os.fstat(descriptor).st_size
+        if size != len(piece):
+            raise stale(path, f"{size} bytes", f"{len(piece)} bytes")
+        _fill(path, descriptor, piece, 0)
+    finally:
+        os.close(descriptor)
+
+
+def stale(where: str, found: str, allowed: str | None = None) -> StaleError:
     """Return the error for a file that is not the one recorded."""
     return StaleError(
         "the source is not the file that was indexed",
-        where=source.path,
+        where=where,
         found=found,
-        allowed=f"{source.size_bytes} bytes, fingerprint {source.fingerprint}",
+        allowed=allowed,
         remedy="index and shard again, or point root at where the sources moved",
     )

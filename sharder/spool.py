@@ -71,14 +71,14 @@ def spool(medium: Medium, size: NDArray[np.int64], path: Path) -> ByteSource:
             with open_container(medium.path) as container:
                 for packet in demux_packets(container, medium.stream_index):
                     if number >= len(size) or packet.size != size[number]:
-                        raise stale(medium.source, f"packet {number} has {packet.size} bytes")
+                        raise stale(medium.path, f"packet {number} has {packet.size} bytes")
                     file.write(bytes(packet))
                     number += 1
         except av.error.FFmpegError as error:
             if number != len(size):  # what is damaged at its end was indexed up to there
-                raise stale(medium.source, f"{number} packets, then {error}") from error
+                raise stale(medium.path, f"{number} packets, then {error}") from error
         if number != len(size):
-            raise stale(medium.source, f"{number} packets, not {len(size)}")
+            raise stale(medium.path, f"{number} packets, not {len(size)}")
     return ByteSource(path=str(path), size_bytes=int(size.sum()), mtime_ns=CONTENT_ALONE, fingerprint=_mark(path))
 
 

@@ -125,7 +125,7 @@ class Tar:
             room = self._buffer[self._filled : self._filled + left]
             got = os.preadv(descriptor, [room], at)
             if not got:
-                raise stale(piece.source, f"no bytes at {at}")
+                raise stale(piece.source.path, f"no bytes at {at}")
             at, left, self._filled = at + got, left - got, self._filled + got
             if self._filled == BUFFER_BYTES:
                 self._flush()

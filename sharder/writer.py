@@ -179,13 +179,16 @@ class DatasetWriter:
 
     def __enter__(self) -> DatasetWriter:
         _check_output(self._out, self._overwrite)
-        self._held = contextlib.ExitStack()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._held.enter_context(exclusive(self._folder))
-            self._resume()
-        except OSError as error:
-            raise OutputError("the output folder cannot be written", where=str(self._folder), found=error) from error
+        with contextlib.ExitStack() as held:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                held.enter_context(exclusive(self._folder))
+                self._resume()
+            except OSError as error:
+                raise OutputError(
+                    "the output folder cannot be written", where=str(self._folder), found=error
+                ) from error
+            self._held = held.pop_all()
         self.done = sum(checkpoint.items for checkpoint in self._checkpoints)
         return self
 

@@ -15,6 +15,8 @@ from framedex.cli import main
 def run(*arguments: object, code: int = 0) -> Result:
     """Run `framedex ARGUMENTS` and check its exit code."""
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    if result.exit_code != code and result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
     assert result.exit_code == code, result.output
     return result
 

@@ -19,7 +19,7 @@ from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
 from framedex.indexer.index import Index
 from framedex.loader.collate import collate_clips
 from framedex.loader.order import epoch_order, rank_share
-from tests.datasets import run, shard_clips
+from tests.datasets import run, shard_clips, write_clips
 from tests.media import read_barcode
 
 
@@ -99,7 +99,7 @@ def test_opening_what_is_not_a_dataset_is_an_error(index: Index, dataset_path: P
         ClipDataset(index.path)
     shutil.copytree(dataset_path, tmp_path / "D")
     header = tmp_path / "D/dataset.json"
-    header.write_text(header.read_text().replace('"schema_version": "2.0"', '"schema_version": "3.0"'))
+    header.write_text(header.read_text().replace('"schema_version": "3.0"', '"schema_version": "4.0"'))
     with pytest.raises(FormatError, match="another major version"):
         ClipDataset(tmp_path / "D")
 
@@ -187,7 +187,8 @@ def test_threads_may_share_a_dataset(dataset_path: Path, monkeypatch: pytest.Mon
 def test_a_dataset_replaced_while_open_is_an_error(index: Index, tmp_path: Path) -> None:
     clips = [{"uri": "h264_vfr.mkv", "frames": [0]}]
     dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
-    run("shard", index.path, "--clips", tmp_path / "D.jsonl", "--out", tmp_path / "D", "--overwrite")
+    others = write_clips(tmp_path / "others.jsonl", [{"uri": "h264_vfr.mkv", "frames": [1]}])
+    run("shard", index.path, "--clips", others, "--out", tmp_path / "D", "--overwrite")
     with pytest.raises(FormatError, match="replaced"):
         dataset[0]
 

@@ -55,7 +55,7 @@ def test_parts_follow_their_schema_and_are_stamped(folder: Path) -> None:
         (path,) = (index.path / name).glob("*.parquet")
         found = pq.read_schema(path)
         assert found.remove_metadata().equals(schema.remove_metadata())
-        assert found.metadata[b"framedex.schema_version"] == b"2.0"
+        assert found.metadata[b"framedex.schema_version"] == b"3.0"
         assert "av" in json.loads(found.metadata[b"framedex.libraries"])
         assert all(field.metadata[b"doc"] for field in found)
 
@@ -188,8 +188,8 @@ def test_two_runs_at_once_are_refused(folder: Path) -> None:
     [
         (None, "no index.json"),
         ("{", "cannot be read"),
-        ('{"format": "framedex-dataset", "schema_version": "2.0"}', "framedex-dataset"),
-        ('{"format": "framedex-index", "schema_version": "3.0"}', "another major version"),
+        ('{"format": "framedex-dataset", "schema_version": "3.0"}', "framedex-dataset"),
+        ('{"format": "framedex-index", "schema_version": "4.0"}', "another major version"),
     ],
 )
 def test_what_is_not_an_index_of_this_version_is_refused(tmp_path: Path, header: str | None, says: str) -> None:

@@ -23,6 +23,7 @@ CONTRACTS = {
         "opening",
         "planes",
         "look",
+        "rgb",
     },
     "sharder": {"schema", "recipe", "clip", "media", "sources", "decoder", "mp4"},
 }
@@ -39,8 +40,9 @@ HOMES = {
     },
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
+    "PIL": {"indexer/rgb.py", "loader/sheet_html.py", "loader/sheet_png.py"},
     "pebble": {"indexer/engines.py"},
-    "yaml": {"sharder/policies.py", "sharder/build.py"},
+    "yaml": {"sharder/policies/reading.py", "sharder/writer.py"},
 }
 FILES = sorted(
     path

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.sampling import CHOICES, Choose, frames_at, grid, over_common_denominator
+from framedex.sharder.sampling import CHOICES, Choose, distances, frames_at, grid, over_common_denominator
 
 PTS = st.lists(st.integers(-50, 100_000), min_size=1, max_size=60).map(sorted)
 TIME = st.fractions(min_value=-100, max_value=100_100, max_denominator=1001)
@@ -20,6 +20,9 @@ def brute_force(pts: list[int], time: Fraction, choose: Choose) -> int:
     """Return the chosen frame as the docs describe it, by looking at every frame."""
     if choose == "nearest":
         return min(range(len(pts)), key=lambda number: (abs(pts[number] - time), pts[number], number))
+    if choose == "next":
+        following = [number for number in range(len(pts)) if pts[number] >= time]
+        return pts.index(pts[following[0]] if following else pts[-1])
     shown = [number for number in range(len(pts)) if pts[number] <= time]
     return pts.index(pts[shown[-1]] if shown else pts[0])
 
@@ -53,3 +56,19 @@ def test_numbers_too_large_for_int64_are_exact_all_the_same() -> None:
     pts = np.array([0, 1 << 60, (1 << 60) + 3])
     times, denominator = over_common_denominator([Fraction((1 << 61) + 3, 2), Fraction((1 << 61) + 4, 2)])
     assert frames_at(pts, times, denominator, "nearest").tolist() == [1, 2]
+
+
+@given(PTS, st.lists(TIME, min_size=1, max_size=10), st.sampled_from(CHOICES), st.sampled_from([1, 1 << 50]))
+def test_distances_are_exact_at_any_size(pts: list[int], times: list[Fraction], choose: Choose, scale: int) -> None:
+    numerators, denominator = over_common_denominator(times)
+    frames = frames_at(np.array(pts), numerators, denominator, choose)
+    found = distances(np.array(pts), frames, numerators.astype(object) * scale, denominator * scale)
+    assert [Fraction(int(away), denominator * scale) for away in found] == [
+        abs(pts[frame] - time) for frame, time in zip(frames.tolist(), times, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_times_beyond_64_bits_give_the_first_and_the_last_frame(choose: str) -> None:
+    times, denominator = over_common_denominator([Fraction(-(10**30)), Fraction(10**30)])
+    assert frames_at(np.array([5, 6, 7]), times, denominator, cast(Choose, choose)).tolist() == [0, 2]

@@ -1,0 +1,115 @@
+"""What policies are asked about: usable media with the listing's rows that mention them, filtered and split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from framedex.errors import PolicyError
+from framedex.indexer.discover import media_id
+from framedex.indexer.index import Index
+from framedex.indexer.schema import LISTING, OK
+from framedex.sharder.filters import matches
+from framedex.sharder.splits import Split
+
+Row = dict[str, Any]
+
+MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
+SPLIT_COLUMN = "split"  # of clips; the user's column of that name, or what the policy's split says
+DURATION_COLUMN = "duration_seconds"  # for filters, beside the columns of `videos`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """One row of the listing about a medium. name: unique beginning of its clips' names. columns: the user's."""
+
+    name: str
+    columns: Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mentioned:
+    """A usable medium, its row of `videos`, and its mentions; media that nothing lists have one without columns."""
+
+    video: Row
+    mentions: list[Mention]
+
+
+def user_columns(index: Index, split: Split | None) -> pa.Schema:
+    """Return the columns that clips get from the listing, and the split's. Raises PolicyError where these clash."""
+    columns = pa.schema([entry for entry in index.listing.schema if entry.name not in LISTING.names])
+    if split is None:
+        return columns
+    if SPLIT_COLUMN in columns.names:
+        if split.column != SPLIT_COLUMN:
+            raise PolicyError(
+                "the listing has a column 'split' already, and the policy makes another",
+                remedy="split by that column, or rename it",
+            )
+        columns = columns.remove(columns.get_field_index(SPLIT_COLUMN))
+    return columns.append(pa.field(SPLIT_COLUMN, pa.string()))
+
+
+def usable_media(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentioned]:
+    """Yield usable media that have a mention which passes the filter, in the order of the index. Raises PolicyError.
+
+    The filter sees the columns of `videos`, DURATION_COLUMN and the listing's; of two that share a name, `videos`' alone.
+    """
+    listing = index.listing.drop_columns(LISTING.names[1:])  # a table without columns would forget its rows
+    rows_of: dict[str, list[int]] = {}
+    for row, identity in enumerate(index.listing["media_id"].to_pylist()):
+        rows_of.setdefault(identity, []).append(row)
+    for first in range(0, len(index.videos), MEDIA_AT_ONCE):
+        videos = index.videos.slice(first, MEDIA_AT_ONCE)
+        videos = videos.filter(pc.equal(videos["status"], OK))
+        listed = [rows_of.get(media_id(uri), [None]) for uri in videos["uri"].to_pylist()]
+        counts = [len(rows) for rows in listed]
+        of_video = np.repeat(np.arange(len(videos)), counts)
+        mentioned = listing.take(pa.array([row for rows in listed for row in rows], pa.int64()))
+        joined = _joined(videos, mentioned, of_video)
+        passed = np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
+        columns = mentioned.filter(pa.array(passed))
+        if split is not None:
+            columns = _with_split(columns, split.assign(joined.filter(pa.array(passed))))
+        number_in_video = np.arange(len(of_video)) - np.repeat(np.cumsum(counts) - counts, counts)
+        mentions: dict[int, list[Mention]] = {}
+        for place, number, own in zip(
+            of_video[passed].tolist(), number_in_video[passed].tolist(), _rows(columns), strict=True
+        ):
+            identity = videos["media_id"][place].as_py()
+            name = identity if counts[place] == 1 else f"{identity}-row{number}"
+            mentions.setdefault(place, []).append(Mention(name=name, columns=own))
+        chosen = sorted(mentions)
+        for place, video in zip(chosen, videos.take(pa.array(chosen, pa.int64())).to_pylist(), strict=True):
+            yield Mentioned(video=video, mentions=mentions[place])
+
+
+def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
+    """Return a row a mention: the columns of `videos`, and the listing's."""
+    table = videos.take(of_video)
+    seconds = pc.divide(
+        pc.multiply(pc.cast(table["duration_pts"], pa.float64()), table["time_base_num"]),
+        pc.cast(table["time_base_den"], pa.float64()),
+    )
+    table = table.append_column(DURATION_COLUMN, seconds)
+    for name in mentioned.column_names:
+        if name not in table.column_names:
+            table = table.append_column(name, mentioned[name])
+    return table
+
+
+def _with_split(columns: pa.Table, splits: pa.Array) -> pa.Table:
+    if SPLIT_COLUMN in columns.column_names:
+        columns = columns.drop_columns([SPLIT_COLUMN])
+    return columns.append_column(SPLIT_COLUMN, splits)
+
+
+def _rows(columns: pa.Table) -> list[Row]:
+    """Return the user's columns of mentions."""
+    rows: list[Row] = columns.to_pylist()
+    return [{name: value for name, value in row.items() if name != LISTING.names[0]} for row in rows]

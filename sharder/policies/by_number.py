@@ -1,0 +1,85 @@
+"""Policies by frame number: a stride, explicit numbers, key frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from framedex.sharder import checks
+from framedex.sharder.checks import listed
+from framedex.sharder.parameters import parameter
+from framedex.sharder.policies.places import Span, Wanted, consecutive, numbers, sample, whole
+from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.terms import Terms
+
+
+def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> Wanted:
+    """Return clips of every stride-th frame, `length` each, one after the other through a span; None: one clip of all.
+
+    start: the first clip's first frame, counted from the span's first.
+    """
+    begin = span.first + start
+    if length is None:
+        length = max(0, -(-(span.stop - begin) // stride))
+        clips = min(length, 1)
+    else:
+        clips = consecutive(begin, stride * length, stride * (length - 1), span.stop)
+    return numbers(span, (begin, stride * length, clips), range(0, stride * length, stride))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByNumber(Terms):
+    """The terms of a policy whose places are frame numbers."""
+
+    @property
+    def by_number(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StridePolicy(ByNumber):
+    """Every `stride`-th frame by number from frame `start` on, cut into clips of `frames` samples."""
+
+    stride: int = parameter(checks.count)
+    frames: int | None = parameter(checks.count, None)
+    start: int = parameter(checks.number, 0)
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span = whole(track)
+        return sample(track, span, at_stride(span, self.stride, self.frames, start=self.start), self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramesPolicy(ByNumber):
+    """The same frame numbers in every video: one clip, in the order of the list, with repeats if it has some."""
+
+    frames: tuple[int, ...] = parameter(listed(checks.number, "[0, 7, 3, 3]"))
+
+    @property
+    def length(self) -> int | None:
+        return len(self.frames)
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span = whole(track)
+        return sample(track, span, numbers(span, (0, 1, 1), self.frames), self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyframesPolicy(ByNumber):
+    """Frames where decoding may start: every `every`-th of them, cut into clips of `frames`."""
+
+    every: int = parameter(checks.count, 1)
+    frames: int | None = parameter(checks.count, None)
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span = replace(whole(track), stop=len(track.starts))
+        return sample(track, span, at_stride(span, self.every, self.frames), self, among=track.starts)

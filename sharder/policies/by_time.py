@@ -1,0 +1,130 @@
+"""Policies by time: a fixed rate, several rates in one clip, explicit times."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from framedex.errors import PolicyError
+from framedex.sharder import checks
+from framedex.sharder.checks import listed
+from framedex.sharder.parameters import parameter, record
+from framedex.sharder.policies.places import Span, Wanted, consecutive, sample, times, whole
+from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.terms import Terms
+
+
+def at_rate(
+    track: Track, span: Span, fps: Fraction, length: int | None, *, start: Fraction = Fraction(0), grain: int = 1
+) -> Wanted:
+    """Return clips of `length` times 1 / fps apart, one after the other through a span; None: one clip of all.
+
+    start: where the first one begins, in seconds from the span's start.
+    """
+    step = 1 / (fps * track.time_base)
+    begin = span.start + start / track.time_base
+    if length is None:
+        length = max(0, math.ceil((span.end - begin) / step))
+        clips = min(length, 1)
+    else:
+        clips = consecutive(begin, step * length, step * (length - 1), span.end)
+    return times(span, (begin, step * length, clips), [(Fraction(0), step, length)], grain=grain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FpsPolicy(Terms):
+    """A fixed rate over the whole video, cut into clips of `frames` samples one after the other.
+
+    Sample k of a video is the frame at start_seconds + k / fps; real timestamps decide, not a nominal rate.
+    """
+
+    fps: Fraction = parameter(checks.rate)
+    frames: int | None = parameter(checks.count, None)
+    start_seconds: Fraction = parameter(checks.seconds, Fraction(0))
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span = whole(track)
+        wanted = at_rate(track, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
+        return sample(track, span, wanted, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A stretch of one rate in a clip: `frames` samples, or those within `seconds`, from `offset` seconds on.
+
+    Without an offset, a segment begins where the one before it ends.
+    """
+
+    fps: Fraction = parameter(checks.rate)
+    frames: int | None = parameter(checks.count, None)
+    seconds: Fraction | None = parameter(checks.rate, None)
+    offset: Fraction | None = parameter(checks.seconds, None)
+
+    def __post_init__(self) -> None:
+        if (self.frames is None) == (self.seconds is None):
+            found = "neither" if self.frames is None else "both"
+            raise PolicyError("a segment has either frames or seconds", found=found)
+
+    def count(self) -> int:
+        """Return how many samples the segment has."""
+        if self.frames is not None:
+            return self.frames
+        assert self.seconds is not None  # one of the two, as checked above
+        return math.ceil(self.seconds * self.fps)
+
+
+def _segments(value: object, where: str) -> tuple[Segment, ...]:
+    return tuple(listed(lambda item, at: record(Segment, item, at), "- {fps: 1, frames: 8}")(value, where))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentsPolicy(Terms):
+    """Several rates in one clip, such as 8 frames at 1 fps and then 8 at 2 fps.
+
+    One clip begins at start_seconds; with every_seconds, further ones follow at that distance.
+    """
+
+    segments: tuple[Segment, ...] = parameter(_segments)
+    start_seconds: Fraction = parameter(checks.seconds, Fraction(0))
+    every_seconds: Fraction | None = parameter(checks.rate, None)
+
+    @property
+    def length(self) -> int | None:
+        return sum(segment.count() for segment in self.segments)
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span, unit = whole(track), track.time_base
+        pieces, following = [], Fraction(0)
+        for segment in self.segments:
+            offset = following if segment.offset is None else segment.offset
+            pieces.append((offset / unit, 1 / (segment.fps * unit), segment.count()))
+            following = offset + segment.count() / segment.fps
+        start = span.start + self.start_seconds / unit
+        every = (self.every_seconds or Fraction(1)) / unit
+        clips = max(0, math.ceil((span.end - start) / every))
+        clips = clips if self.every_seconds else min(clips, 1)
+        return sample(track, span, times(span, (start, every, clips), pieces, grain=self.grain), self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondsPolicy(Terms):
+    """The same times in every video: one clip, in the order of the list, with repeats if it has some."""
+
+    seconds: tuple[Fraction, ...] = parameter(listed(checks.seconds, "[0, 0.5, 1.25]"))
+
+    @property
+    def length(self) -> int | None:
+        return len(self.seconds)
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span = whole(track)
+        zero = Fraction(0)
+        pieces = [(time / track.time_base, zero, 1) for time in self.seconds]
+        return sample(track, span, times(span, (span.start, zero, 1), pieces, grain=self.grain), self)

@@ -1,0 +1,27 @@
+"""Random numbers that depend on a seed, a video's name and their place alone, never on what was drawn before."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def draws(seed: int, name: str, purpose: str, *, first: int, count: int) -> NDArray[np.uint64]:
+    """Return uint64 [count]: numbers `first`, first + 1, … of an endless stream of its own for each name and purpose.
+
+    The raw stream of PCG64 (O'Neill 2014), which NumPy keeps the same in all its versions.
+    """
+    text = f"{seed}\0{purpose}\0{name}".encode("utf-8", "surrogatepass")
+    key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
+    generator = np.random.PCG64(key).advance(first)
+    return np.asarray(generator.random_raw(count), np.uint64)
+
+
+def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
+    """Return the draws as whole numbers from 0 to below `limit`: int64, or Python integers where those do not fit."""
+    if limit < 1 << 62:
+        return (drawn % np.uint64(limit)).astype(np.int64)
+    return drawn.astype(object) * limit >> 64

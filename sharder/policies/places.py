@@ -1,0 +1,257 @@
+"""From the places that clips want to the frames they get: the one way that all policies go.
+
+A policy says where its clips begin and which places each one wants from there on, as times or as frame numbers of a span of
+the video. All clips of a span are then worked out together, in blocks: jitter, choice of frames, tolerance, padding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import PolicyError
+from framedex.sharder.checks import MOST_WANTED
+from framedex.sharder.padding import padded
+from framedex.sharder.policies.draws import below, draws
+from framedex.sharder.policies.records import Missed, Sampled, Sampling, Track
+from framedex.sharder.policies.terms import Fate, Terms
+from framedex.sharder.sampling import SAFE, common_denominator, distances, frames_at, integers, progression
+
+MOST_CLIPS = 1_000_000  # of one video, or of one range of it
+BLOCK = 1 << 18  # wanted frames that are worked out at a time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of a video: frames [first, stop) and times [start, end), in time base units on the clock of pts."""
+
+    first: int
+    stop: int
+    start: Fraction
+    end: Fraction
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no frame."""
+        return self.first >= self.stop
+
+
+def whole(track: Track) -> Span:
+    """Return the span of a whole video."""
+    start = Fraction(int(track.pts[0]) if len(track.pts) else 0)
+    return Span(first=0, stop=len(track.pts), start=start, end=start + track.duration_pts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What clips of one length want: clip c the places starts[c] + offsets; those in [low, limit) lie in the span.
+
+    starts [clips], offsets [wanted]: frame numbers where denominator is None; else numerators of times over it, in time
+    base units on the clock of pts. int64, or Python integers where those do not fit.
+    """
+
+    starts: NDArray[Any]
+    offsets: NDArray[Any]
+    denominator: int | None
+    low: int
+    limit: int
+
+    def __post_init__(self) -> None:
+        if max(abs(self.low), abs(self.limit)) >= SAFE and self.starts.dtype != object:
+            object.__setattr__(self, "starts", self.starts.astype(object))
+
+    def any_whole(self) -> bool:
+        """Return whether all places of some clip lie in the span."""
+        return bool(len(self.starts) and int(self.starts.min()) + int(self.offsets.max()) < self.limit)
+
+
+Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, step, count)
+
+
+def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1) -> Wanted:
+    """Return clips that begin at the times of a series, and from there want the times of some series one after the other.
+
+    All in time base units. grain: how many times finer than needed times are to be counted. Raises PolicyError for too many.
+    """
+    _bounded(starts[2], sum(count for _, _, count in offsets))
+    denominator = grain * common_denominator([time for first, step, _ in (starts, *offsets) for time in (first, step)])
+    return Wanted(
+        starts=_series(starts, denominator),
+        offsets=_joined(offsets, denominator),
+        denominator=denominator,
+        low=math.ceil(span.start * denominator),
+        limit=math.ceil(span.end * denominator),
+    )
+
+
+def _series(piece: Piece, denominator: int) -> NDArray[Any]:
+    first, step, count = piece
+    return progression(int(first * denominator), int(step * denominator), count)
+
+
+def _joined(pieces: Sequence[Piece], denominator: int) -> NDArray[Any]:
+    if all(count == 1 for _, _, count in pieces):
+        return integers([int(first * denominator) for first, _, _ in pieces])
+    return np.concatenate([_series(piece, denominator) for piece in pieces])
+
+
+def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> Wanted:
+    """Return clips that begin at frames (first, step, count) and want frames by their offsets from there.
+
+    Raises PolicyError for too many.
+    """
+    _bounded(starts[2], len(offsets))
+    return Wanted(
+        starts=progression(*starts),
+        offsets=np.asarray(offsets, np.int64),
+        denominator=None,
+        low=span.first,
+        limit=span.stop,
+    )
+
+
+def _bounded(clips: int, length: int) -> None:
+    """Raise PolicyError for more clips than any use of them could want."""
+    if clips > MOST_CLIPS or max(clips, 1) * length > MOST_WANTED:
+        raise PolicyError(
+            "the policy makes too many clips out of one video",
+            found=f"{clips:.6g} clips of {length:,} frames",
+            allowed=f"{MOST_CLIPS:,} clips, {MOST_WANTED:,} frames in all",
+        )
+
+
+def consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | int, end: Fraction | int) -> int:
+    """Return how many clips start, start + step, … there are: all that are whole before `end`, and one that it cuts.
+
+    length: from a clip's first place to its last.
+    """
+    fitting = max(0, math.ceil(Fraction(end - start - length) / step))
+    return fitting + (start + fitting * step < end)
+
+
+def sample(
+    track: Track, span: Span, wanted: Wanted, terms: Terms, *, first: int = 0, among: NDArray[np.int64] | None = None
+) -> Sampling:
+    """Return the clips that get what they want, numbered from `first`; see docs/policies.md for what becomes of others.
+
+    among: int64, the frames that numbers mean, where they do not mean the video's. Raises PolicyError where `short: error`
+    forbids that no clip is whole.
+    """
+    any_whole = wanted.any_whole()
+    fate = terms.fate(any_whole)
+    if fate == "error" or (terms.short == "error" and terms.min_frames > len(wanted.offsets)):
+        raise PolicyError(_too_short(track, span, wanted, terms), remedy="choose `short: skip` or `short: pad`")
+    clips: list[Sampled] = []
+    missed: list[Missed] = []
+    for at, places in _blocks(track, wanted, terms):
+        inside = np.asarray(places < wanted.limit, np.bool_)
+        frames = _frames(track, span, places, wanted, terms)
+        if among is not None:
+            frames = among[frames]
+        real = inside.sum(axis=1)
+        kept = (real >= terms.min_frames) & ((real == inside.shape[1]) | (fate != "drop"))
+        far = _far(track, frames, places, inside, wanted, terms)
+        missed += [_strayed(number + first + at, terms) for number in np.flatnonzero(kept & far).tolist()]
+        clips += _records(frames, inside, np.flatnonzero(kept & ~far), fate, terms, first + at)
+    if not clips and not missed:
+        missed.append(Missed(kind="short", message=_too_short(track, span, wanted, terms), counts=False, number=None))
+    return Sampling(clips=clips, missed=missed)
+
+
+def _blocks(track: Track, wanted: Wanted, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield (number of the first clip, its and the following ones' places [clips, wanted], jittered)."""
+    jitter = _jitter(track, wanted, terms)
+    width = len(wanted.offsets)
+    size = max(1, BLOCK // max(1, width))
+    for at in range(0, len(wanted.starts), size):
+        places = wanted.starts[at : at + size, None] + wanted.offsets[None, :]
+        if jitter:
+            drawn = draws(terms.seed, track.name, "jitter", first=at * width, count=places.size)
+            moved = places + (below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
+            moved = np.clip(moved, wanted.low, wanted.limit - 1)
+            places = _in_order(places, np.where(np.asarray(places < wanted.limit, np.bool_), moved, places))
+        yield at, places
+
+
+def _jitter(track: Track, wanted: Wanted, terms: Terms) -> int:
+    """Return how far places are moved at most, as places are counted; no farther than the span is long."""
+    if wanted.denominator is None:
+        most = terms.jitter_frames
+    else:
+        most = int(terms.jitter_seconds / track.time_base * wanted.denominator)
+    return max(0, min(most, wanted.limit - wanted.low))
+
+
+def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
+    """Return moved places, dealt out so that a clip's places keep the order that they had before."""
+    order = np.argsort(places, axis=1, kind="stable")
+    dealt = np.empty_like(moved)
+    np.put_along_axis(dealt, order, np.sort(moved, axis=1), axis=1)
+    return dealt
+
+
+def _frames(track: Track, span: Span, places: NDArray[Any], wanted: Wanted, terms: Terms) -> NDArray[np.int64]:
+    """Return int64 [clips, wanted]: the frames at some places; what stands where those lie outside means nothing."""
+    if span.is_empty:
+        return np.zeros(places.shape, np.int64)
+    if wanted.denominator is None:
+        return np.asarray(np.minimum(places, wanted.limit - 1), np.int64)
+    return span.first + frames_at(track.pts[span.first : span.stop], places, wanted.denominator, terms.choose)
+
+
+def _far(
+    track: Track,
+    frames: NDArray[np.int64],
+    places: NDArray[Any],
+    inside: NDArray[np.bool_],
+    wanted: Wanted,
+    terms: Terms,
+) -> NDArray[np.bool_]:
+    """Return bool [clips]: whether some frame lies farther from its place than is tolerated."""
+    if terms.tolerance_seconds is None or wanted.denominator is None or not len(track.pts):
+        return np.zeros(len(places), np.bool_)
+    allowed = math.floor(terms.tolerance_seconds / track.time_base * wanted.denominator)
+    away = distances(track.pts, frames, places, wanted.denominator)
+    too_far = np.asarray(away > allowed, np.bool_)
+    return np.asarray((too_far & inside).any(axis=1), np.bool_)
+
+
+def _records(
+    frames: NDArray[np.int64], inside: NDArray[np.bool_], chosen: NDArray[np.intp], fate: Fate, terms: Terms, first: int
+) -> list[Sampled]:
+    """Return the records of the chosen ones of some clips, [clips, wanted], padded or cut where they are not whole."""
+    frames, inside = frames[chosen], inside[chosen]
+    short = np.flatnonzero(~inside.all(axis=1))
+    if len(short) and fate == "pad":
+        frames[short] = padded(frames[short], inside[short], terms.pad)
+    found = [
+        Sampled(frames=row, mask=mask, number=number)
+        for row, mask, number in zip(frames, inside, (chosen + first).tolist(), strict=True)
+    ]
+    if fate != "pad":
+        for place in short.tolist():
+            real = inside[place]
+            found[place] = Sampled(frames=frames[place][real], mask=real[real], number=found[place].number)
+    return found
+
+
+def _strayed(number: int, terms: Terms) -> Missed:
+    assert terms.tolerance_seconds is not None  # else nothing strays
+    message = f"clip {number}: no frame within {float(terms.tolerance_seconds):g} s of a time that it wants"
+    return Missed(kind="tolerance", message=message, counts=False, number=number)
+
+
+def _too_short(track: Track, span: Span, wanted: Wanted, terms: Terms) -> str:
+    """Return why a span gives no clip."""
+    video = whole(track)
+    seconds, frames = float((span.end - span.start) * track.time_base), span.stop - span.first
+    what = f"{seconds:.6g} s with {frames} frames"
+    if (span.start, span.end) != (video.start, video.end):
+        what += f", {float((span.start - video.start) * track.time_base):.6g} s into the video"
+    return f"{what}: too short for a clip of {len(wanted.offsets)} frames (min_frames: {terms.min_frames})"

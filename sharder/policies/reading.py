@@ -1,0 +1,73 @@
+"""From a YAML file to a checked policy, and to the file that is written beside a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import yaml
+
+from framedex.errors import PolicyError
+from framedex.sharder.checks import did_you_mean, shown
+from framedex.sharder.filters import parse_filter
+from framedex.sharder.parameters import located, plain, record
+from framedex.sharder.policies.records import Policy
+from framedex.sharder.policies.registry import POLICIES
+from framedex.sharder.splits import Split, make_split
+
+BESIDE = ("policy", "split", "filter")  # keys of every policy's file that are none of its parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyFile:
+    """What a policy's file says.
+
+    filter: which rows of the index and the listing are sampled at all, None: all. split: which rows go to which split,
+    None: there are none. resolved: the file as plain values with all defaults; reading that gives an equal record.
+    """
+
+    policy: Policy
+    filter: pc.Expression | None = field(compare=False)  # `==` of expressions is an expression; resolved holds its text
+    split: Split | None
+    resolved: dict[str, Any]
+
+
+def read_policy(path: Path) -> PolicyFile:
+    """Return what a YAML file says. Raises PolicyError."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise PolicyError("the policy cannot be read", where=str(path), found=error) from error
+    return make_policy(content, where=str(path))
+
+
+def make_policy(content: object, *, where: str) -> PolicyFile:
+    """Return what a parsed document says. Raises PolicyError."""
+    if not isinstance(content, Mapping):
+        raise PolicyError("a policy is a mapping", where=where, found=type(content).__name__, allowed="policy: fps …")
+    name = content.get("policy")
+    if not isinstance(name, str) or name not in POLICIES:
+        remedy = did_you_mean(name, POLICIES) if isinstance(name, str) else None
+        raise PolicyError("unknown policy", where=where, found=shown(name), allowed=", ".join(POLICIES), remedy=remedy)
+    policy = record(POLICIES[name], content, where, beside=BESIDE)
+    text, split = content.get("filter"), content.get("split")
+    made = None if split is None else make_split(split, f"{where}: split")
+    resolved = {"policy": name} | plain(policy)
+    resolved |= {"split": None if made is None else made.plain(), "filter": text}
+    return PolicyFile(
+        policy=policy, filter=None if text is None else _filter(text, where), split=made, resolved=resolved
+    )
+
+
+def _filter(text: object, where: str) -> pc.Expression:
+    if not isinstance(text, str):
+        raise PolicyError(
+            "a filter is an expression in text", where=f"{where}: filter", found=shown(text), allowed="width >= 640"
+        )
+    try:
+        return parse_filter(text)
+    except PolicyError as error:
+        raise located(error, where) from error

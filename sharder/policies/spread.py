@@ -1,0 +1,114 @@
+"""A few frames or clips of every video, however long it is: spread evenly, or drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from framedex.errors import PolicyError
+from framedex.sharder import checks
+from framedex.sharder.checks import one_of
+from framedex.sharder.parameters import parameter
+from framedex.sharder.policies.draws import below, draws
+from framedex.sharder.policies.places import Span, Wanted, numbers, sample, times, whole
+from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.terms import GRAIN, Terms
+
+By = Literal["time", "number"]
+Spread = Literal["centres", "ends"]
+
+
+def evenly(track: Track, span: Span, count: int, by: By, spread: Spread, *, grain: int = 1) -> Wanted:
+    """Return one clip of `count` places over a span.
+
+    `centres`: of as many equal parts (TSN, Wang et al. 2016). `ends`: from the first frame to the last, equally far apart
+    (DALI's uniform_sample: halves are rounded up); a single one is the first frame.
+    """
+    if by == "number":
+        frames = span.stop - span.first
+        if spread == "centres":
+            chosen = [(2 * part + 1) * frames // (2 * count) for part in range(count)]
+        else:
+            gaps = max(1, count - 1)
+            chosen = [(2 * part * (frames - 1) + gaps) // (2 * gaps) for part in range(count)]
+        return numbers(span, (span.first, 1, min(1, frames)), chosen)
+    if spread == "centres" or span.is_empty:
+        part = (span.end - span.start) / count
+        first, step = part / 2, part
+    else:
+        first = Fraction(int(track.pts[span.first])) - span.start
+        step = Fraction(int(track.pts[span.stop - 1] - track.pts[span.first])) / max(1, count - 1)
+    clips = int(not span.is_empty)
+    return times(span, (span.start, Fraction(0), clips), [(first, step, count)], grain=grain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UniformPolicy(Terms):
+    """`frames` frames over the whole video, as one clip; of a video with fewer, some are repeated."""
+
+    frames: int = parameter(checks.count)
+    by: By = parameter(one_of(("time", "number")), "time")
+    spread: Spread = parameter(one_of(("centres", "ends")), "centres")
+
+    @property
+    def by_number(self) -> bool:
+        return self.by == "number"
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span = whole(track)
+        return sample(track, span, evenly(track, span, self.frames, self.by, self.spread, grain=self.grain), self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomPolicy(Terms):
+    """`clips` clips of `frames` frames, at `fps` or every `stride`-th one, that begin at random where they fit.
+
+    Clip n of a video depends on the seed, the video's name and n alone. Where no clip fits, there is one that begins with
+    the video.
+    """
+
+    clips: int = parameter(checks.count)
+    frames: int = parameter(checks.count)
+    fps: Fraction | None = parameter(checks.rate, None)
+    stride: int | None = parameter(checks.count, None)
+
+    def __post_init__(self) -> None:
+        if (self.fps is None) == (self.stride is None):
+            found = "neither" if self.fps is None else "both"
+            raise PolicyError("random clips have either fps or stride", found=found)
+        Terms.__post_init__(self)
+
+    @property
+    def by_number(self) -> bool:
+        return self.fps is None
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        return sample(track, whole(track), self._wanted(track, whole(track)), self)
+
+    def _wanted(self, track: Track, span: Span) -> Wanted:
+        if self.fps is None:
+            assert self.stride is not None  # one of the two, as checked above
+            offsets = range(0, self.stride * self.frames, self.stride)
+            one = numbers(span, (0, 1, min(1, span.stop)), offsets)
+            several = numbers(span, (0, 0, self.clips), offsets)
+        else:
+            step = 1 / (self.fps * track.time_base)
+            pieces = [(Fraction(0), step, self.frames)]
+            zero = Fraction(0)
+            one = times(span, (span.start, zero, int(span.end > span.start)), pieces, grain=GRAIN)
+            several = times(span, (span.start, zero, self.clips), pieces, grain=GRAIN)
+        room = one.limit - one.low - int(one.offsets.max())  # how many places there are to begin at
+        if room <= 0:
+            return one
+        drawn = below(draws(self.seed, track.name, "start", first=0, count=self.clips), room)
+        return replace(several, starts=drawn + several.low)

@@ -1,0 +1,75 @@
+"""The keys that all policies share: which frame is chosen, what pads a clip, what becomes of one that is too short."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from framedex.errors import PolicyError
+from framedex.sharder import checks
+from framedex.sharder.checks import MOST_WANTED, one_of
+from framedex.sharder.padding import PAD_MODES, PadMode
+from framedex.sharder.parameters import parameter
+from framedex.sharder.sampling import CHOICES, Choose
+
+Last = Literal["drop", "partial", "pad"]
+LASTS: tuple[Last, ...] = ("drop", "partial", "pad")
+Short = Literal["skip", "pad", "error"]
+SHORTS: tuple[Short, ...] = ("skip", "pad", "error")
+Fate = Literal["drop", "partial", "pad", "error"]
+GRAIN = 1 << 10  # parts of the finest step among a policy's times, to which random times are drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """The parameters common to all policies; a policy is such a record with parameters of its own.
+
+    choose, tolerance_seconds: the frame taken for a time, and how far it may lie from it (None: any distance).
+    jitter_seconds, jitter_frames: how far each place is moved at most, for policies by time and by number.
+    seed: of what is random. pad: what stands where a clip has no frame. last: what becomes of a clip that the video's end
+    cuts short. short: the same where no clip is whole (None: as `last` says). min_frames: least real frames of a clip.
+    """
+
+    choose: Choose = parameter(one_of(CHOICES), "nearest")
+    tolerance_seconds: Fraction | None = parameter(checks.seconds, None)
+    jitter_seconds: Fraction = parameter(checks.seconds, Fraction(0))
+    jitter_frames: int = parameter(checks.number, 0)
+    seed: int = parameter(checks.seed, 0)
+    pad: PadMode = parameter(one_of(PAD_MODES), "constant")
+    last: Last = parameter(one_of(LASTS), "pad")
+    short: Short | None = parameter(one_of(SHORTS), None)
+    min_frames: int = parameter(checks.count, 1)
+
+    def __post_init__(self) -> None:
+        if self.by_number and self.jitter_seconds:
+            raise PolicyError("this policy goes by frame numbers", found="jitter_seconds", allowed="jitter_frames")
+        if not self.by_number and self.jitter_frames:
+            raise PolicyError("this policy goes by time", found="jitter_frames", allowed="jitter_seconds")
+        if self.length is not None and self.length > MOST_WANTED:
+            raise PolicyError(f"a clip has at most {MOST_WANTED:,} frames", found=f"{self.length:.3g} frames")
+        if self.length is not None and self.min_frames > self.length:
+            raise PolicyError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
+
+    @property
+    def by_number(self) -> bool:
+        """Whether places are frame numbers, not times."""
+        return False
+
+    @property
+    def length(self) -> int | None:
+        """How many frames a whole clip has; None where the video decides."""
+        return None
+
+    @property
+    def grain(self) -> int:
+        """How many times finer than its own a policy's times have to be counted."""
+        return GRAIN if self.jitter_seconds else 1
+
+    def fate(self, any_whole: bool) -> Fate:
+        """Return what becomes of a clip that the end cuts short, where some other clip is whole or none is."""
+        if any_whole or self.short is None:
+            return "partial" if self.last == "pad" and self.pad == "none" else self.last
+        if self.short == "pad":
+            return "partial" if self.pad == "none" else "pad"
+        return "drop" if self.short == "skip" else "error"

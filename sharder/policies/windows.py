@@ -1,0 +1,67 @@
+"""Long videos in sequences, consecutive or overlapping."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from framedex.errors import PolicyError
+from framedex.sharder import checks
+from framedex.sharder.parameters import parameter
+from framedex.sharder.policies.places import consecutive, numbers, sample, times, whole
+from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.terms import Terms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsPolicy(Terms):
+    """Sequences of `frames` frames that begin at regular distances, and one that the end cuts short.
+
+    By number: every `stride`-th frame, a window every `step` frames from frame `start` on. With fps, by time: a window every
+    `step_seconds` from start_seconds on. Without a step, one window follows the other.
+    """
+
+    frames: int = parameter(checks.count)
+    stride: int | None = parameter(checks.count, None)
+    step: int | None = parameter(checks.count, None)
+    start: int | None = parameter(checks.number, None)
+    fps: Fraction | None = parameter(checks.rate, None)
+    step_seconds: Fraction | None = parameter(checks.rate, None)
+    start_seconds: Fraction | None = parameter(checks.seconds, None)
+
+    def __post_init__(self) -> None:
+        by_number, by_time = ("stride", "step", "start"), ("step_seconds", "start_seconds")
+        wrong = by_number if self.fps is not None else by_time
+        given = [name for name in wrong if getattr(self, name) is not None]
+        if given:
+            raise PolicyError(
+                "windows with fps go by time" if self.fps is not None else "windows without fps go by frame numbers",
+                found=", ".join(given),
+                allowed=", ".join(by_time if self.fps is not None else by_number),
+            )
+        Terms.__post_init__(self)
+
+    @property
+    def by_number(self) -> bool:
+        return self.fps is None
+
+    @property
+    def length(self) -> int | None:
+        return self.frames
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        span = whole(track)
+        if self.fps is None:
+            stride, begin = self.stride or 1, self.start or 0
+            step = self.step or stride * self.frames
+            clips = consecutive(begin, step, stride * (self.frames - 1), span.stop)
+            wanted = numbers(span, (begin, step, clips), range(0, stride * self.frames, stride))
+        else:
+            between = 1 / (self.fps * track.time_base)
+            every = self.step_seconds / track.time_base if self.step_seconds else between * self.frames
+            first = span.start + (self.start_seconds or 0) / track.time_base
+            windows = consecutive(first, every, between * (self.frames - 1), span.end)
+            wanted = times(span, (first, every, windows), [(Fraction(0), between, self.frames)], grain=self.grain)
+        return sample(track, span, wanted, self)

@@ -1,0 +1,199 @@
+"""What each policy means, written as naively as the docs say it: one place at a time, in fractions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from framedex.sharder.policies import Track
+
+Place = Fraction | int
+Clips = list[tuple[list[int], list[bool]]]
+
+
+@dataclass
+class Stretch:
+    """Frames [first, stop) and times [start, end) of a video, in seconds from its first frame."""
+
+    first: int
+    stop: int
+    start: Fraction
+    end: Fraction
+
+
+def frame_times(track: Track) -> list[Fraction]:
+    return [(int(pts) - int(track.pts[0])) * track.time_base for pts in track.pts]
+
+
+def choose(track: Track, stretch: Stretch, time: Fraction, how: str) -> int:
+    """Look at every frame of a stretch; of equally good ones, the first."""
+    times = frame_times(track)
+    frames = range(stretch.first, stretch.stop)
+    if how == "nearest":
+        return min(frames, key=lambda frame: (abs(times[frame] - time), times[frame], frame))
+    good = [frame for frame in frames if (times[frame] <= time if how == "previous" else times[frame] >= time)]
+    if how == "previous":
+        best = times[good[-1]] if good else times[frames[0]]
+    else:
+        best = times[good[0]] if good else times[frames[-1]]
+    return next(frame for frame in frames if times[frame] == best)
+
+
+def expected(document: dict[str, Any], track: Track, stretch: Stretch | None = None) -> Clips:
+    """Return (frames, mask) of every clip that a policy without jitter and tolerance finds."""
+    if stretch is None:
+        stretch = Stretch(0, len(track.pts), Fraction(0), track.duration_pts * track.time_base)
+    wanted = list(PLACES[document["policy"]](document, track, stretch))
+    inside = [[is_inside(place, track, stretch, document) for place in clip] for clip in wanted]
+    any_whole = any(all(places) for places in inside)
+    last, short = document.get("last", "pad"), document.get("short")
+    if not any_whole and short is not None:
+        last = "drop" if short == "skip" else short
+    clips: Clips = []
+    for places, real in zip(wanted, inside, strict=True):
+        if sum(real) < document.get("min_frames", 1) or (last == "drop" and not all(real)):
+            continue
+        frames = [
+            taken(place, track, stretch, document) if is_real else None
+            for place, is_real in zip(places, real, strict=True)
+        ]
+        clips.append(finished(frames, "none" if last == "partial" else document.get("pad", "constant")))
+    return clips
+
+
+def is_inside(place: Place, track: Track, stretch: Stretch, document: dict[str, Any]) -> bool:
+    if isinstance(place, Fraction):
+        return place < stretch.end
+    return place < (len(track.starts) if document["policy"] == "keyframes" else stretch.stop)
+
+
+def taken(place: Place, track: Track, stretch: Stretch, document: dict[str, Any]) -> int:
+    if isinstance(place, Fraction):
+        return choose(track, stretch, place, document.get("choose", "nearest"))
+    return int(track.starts[place]) if document["policy"] == "keyframes" else place
+
+
+def finished(frames: list[int | None], mode: str) -> tuple[list[int], list[bool]]:
+    """Pad one clip, walking to and fro over the real frames before each hole (or after it, where there are none)."""
+    if mode == "none":
+        real = [frame for frame in frames if frame is not None]
+        return real, [True] * len(real)
+    found = []
+    for place, frame in enumerate(frames):
+        if frame is not None:
+            found.append(frame)
+        elif mode == "constant":
+            found.append(-1)
+        else:
+            before = [other for other in frames[:place] if other is not None]
+            hole = len(list(itertools.takewhile(lambda other: other is None, reversed(frames[: place + 1]))))
+            if not before:
+                before = [other for other in reversed(frames) if other is not None]
+                hole = len(list(itertools.takewhile(lambda other: other is None, frames[place:])))
+            found.append(walk(before, mode)[len(before) - 1 + hole])
+    return found, [frame is not None for frame in frames]
+
+
+def walk(frames: list[int], mode: str) -> list[int]:
+    """Return frames, and what a mode puts after them, for longer than any test's clip."""
+    if mode == "edge" or len(frames) == 1:
+        return frames + [frames[-1]] * 200
+    back = frames[::-1] if mode == "reflect_1001" else frames[-2:0:-1]
+    return (frames + back) * 200
+
+
+def number_of(document: dict[str, Any], key: str, default: int = 0) -> Fraction:
+    value = document.get(key)
+    return Fraction(default) if value is None else Fraction(str(value))
+
+
+def cut(places: list[Any], length: int | None) -> Iterator[list[Any]]:
+    """Yield runs of `length` places; the rest is filled with places that lie outside every video."""
+    outside: Place = Fraction(10**9) if places and isinstance(places[0], Fraction) else 10**9
+    for at in range(0, len(places), length or max(1, len(places))):
+        clip = places[at : at + length] if length else places
+        yield clip + [outside] * ((length or len(clip)) - len(clip))
+
+
+def rate_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+    step, time = 1 / number_of(document, "fps"), stretch.start + number_of(document, "start_seconds")
+    times = list(itertools.takewhile(lambda time: time < stretch.end, (time + k * step for k in itertools.count())))
+    yield from cut(times, document.get("frames"))
+
+
+def stride_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+    numbers = range(stretch.first + document.get("start", 0), stretch.stop, document["stride"])
+    yield from cut(list(numbers), document.get("frames"))
+
+
+def keyframe_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+    yield from cut(list(range(0, len(track.starts), document.get("every", 1))), document.get("frames"))
+
+
+def segment_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+    start = number_of(document, "start_seconds")
+    while start < stretch.end:
+        clip: list[Place] = []
+        following = Fraction(0)
+        for segment in document["segments"]:
+            offset = number_of(segment, "offset") if "offset" in segment else following
+            rate = number_of(segment, "fps")
+            count = segment.get("frames") or -(-number_of(segment, "seconds") * rate // 1)
+            clip += [start + offset + k / rate for k in range(count)]
+            following = offset + count / rate
+        yield clip
+        if "every_seconds" not in document:
+            return
+        start += number_of(document, "every_seconds")
+
+
+def window_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+    length = document["frames"]
+    by_time = "fps" in document
+    if by_time:
+        apart: Any = 1 / number_of(document, "fps")
+        step: Any = number_of(document, "step_seconds") or apart * length
+        at: Any = number_of(document, "start_seconds")
+    else:
+        apart = document.get("stride", 1)
+        step = document.get("step") or apart * length
+        at = document.get("start", 0)
+    end: Any = stretch.end if by_time else stretch.stop
+    while at < end:
+        yield [at + k * apart for k in range(length)]
+        if at + (length - 1) * apart >= end:
+            return  # one that the end cuts is the last
+        at += step
+
+
+def uniform_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+    count = document.get("uniform") or document["frames"]
+    by_number = document.get("by") == "number" or document.get("unit") == "frames"
+    first: Any = stretch.first if by_number else stretch.start
+    length: Any = stretch.stop - stretch.first if by_number else stretch.end - stretch.start
+    if document.get("spread", "centres") == "centres":
+        places = [first + length * Fraction(2 * part + 1, 2 * count) for part in range(count)]
+    else:
+        whole = length - 1 if by_number else frame_times(track)[stretch.stop - 1] - first
+        places = [first + whole * Fraction(part, max(1, count - 1)) for part in range(count)]
+        if by_number:
+            places = [place + Fraction(1, 2) for place in places]
+    yield [int(place // 1) for place in places] if by_number else places
+
+
+PLACES: dict[str, Any] = {
+    "fps": rate_places,
+    "segments": segment_places,
+    "stride": stride_places,
+    "keyframes": keyframe_places,
+    "windows": window_places,
+    "uniform": uniform_places,
+    "frames": lambda document, track, stretch: iter([document["frames"]]),
+    "seconds": lambda document, track, stretch: iter([[Fraction(str(time)) for time in document["seconds"]]]),
+    "per_row": lambda document, track, stretch: (
+        rate_places if "fps" in document else stride_places if "stride" in document else uniform_places
+    )(document, track, stretch),
+}

@@ -1,0 +1,125 @@
+"""Splits: by a column or by hash; nothing but a row's own value decides where it goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framedex.errors import PolicyError
+from framedex.sharder.splits import make_split
+
+VALUES = st.lists(st.text(max_size=8), min_size=1, max_size=40)
+
+
+def assign(content: dict[str, Any], **columns: Any) -> list[str]:
+    assigned = make_split(content, "test").assign(pa.table(columns))
+    assert assigned.type == pa.string()
+    return assigned.to_pylist()
+
+
+SHARES = {"shares": {"train": 8, "val": 1, "test": "1/2"}}
+
+
+@given(VALUES, st.randoms())
+def test_a_hash_split_is_stable_under_order_and_other_rows(values: list[str], random: Any) -> None:
+    found = dict(zip(values, assign(SHARES, media_id=values), strict=True))
+    others = [*values, *values, "another", "one more"]
+    random.shuffle(others)
+    again = assign(SHARES, media_id=others)
+    assert all(found.get(value, split) == split for value, split in zip(others, again, strict=True))
+
+
+def test_rows_that_agree_go_together() -> None:
+    people = [f"person {number % 50}" for number in range(500)]
+    splits = assign(SHARES | {"by": "person"}, person=people, media_id=[str(number) for number in range(500)])
+    assert len(set(zip(people, splits, strict=True))) == 50
+    assert len(set(splits)) > 1
+
+
+def test_shares_are_kept_within_chance() -> None:
+    counts = Counter(assign({"shares": {"train": 8, "val": 1, "test": 1, "none": 0}}, media_id=list(range(20_000))))
+    assert counts.keys() == {"train", "val", "test"}
+    assert abs(counts["train"] - 16_000) < 300
+    assert abs(counts["val"] - 2_000) < 200
+
+
+def test_a_seed_gives_another_split_and_a_split_is_the_same_for_ever() -> None:
+    """Values written down: no later version may move a video from training to test."""
+    even = {"a": 1, "b": 1}
+    ids = [f"{number:016x}" for number in range(12)]
+    assert "".join(assign({"shares": even}, media_id=ids)) == "abbaaababaaa"
+    assert "".join(assign({"shares": even, "seed": 1}, media_id=ids)) == "bbbabaabaaaa"
+
+
+def test_a_growing_share_takes_nothing_from_the_first() -> None:
+    ids = list(range(1000))
+    small, large = (assign({"shares": {"train": train, "test": 10 - train}}, media_id=ids) for train in (7, 8))
+    assert all(after == "train" for before, after in zip(small, large, strict=True) if before == "train")
+
+
+@pytest.mark.parametrize(
+    "values", [[0, 1, 0], [0.0, 1.0, 0.0], ["0", "1", "0"], pa.array(["0", "1", "0"]).dictionary_encode()]
+)
+def test_a_column_is_read_alike_however_its_numbers_are_stored(values: Any) -> None:
+    assert assign({"column": "fold", "names": {0: "train", "1": "val"}}, fold=values) == ["train", "val", "train"]
+    assert assign(SHARES | {"by": "fold"}, fold=values) == assign(SHARES | {"by": "fold"}, fold=[0, 1, 0])
+
+
+def test_a_columns_own_values_are_names() -> None:
+    assert assign({"column": "set"}, set=["train", "test"]) == ["train", "test"]
+    assert assign({"column": "set"}, set=pa.chunked_array([["train"], ["test"], []], pa.string())) == ["train", "test"]
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "says"),
+    [
+        ({"column": "fodl"}, {"fold": ["a"]}, "did you mean 'fold'"),
+        ({"column": "fold"}, {"fold": ["a", None]}, "filter: fold is not None"),
+        ({"column": "fold"}, {"fold": ["a/b"]}, "letters, digits"),
+        ({"column": "fold"}, {"fold": [[1]]}, "cannot be split by a column"),
+        ({"column": "fold", "names": {0: "train"}}, {"fold": [0, 2]}, "found:   2"),
+        ({"column": "fold", "names": {0: "train"}}, {"fold": [float("nan")]}, "has no split"),
+        ({"shares": {"train": 1}}, {"fold": [0]}, "no such column"),
+    ],
+)
+def test_a_row_without_a_split_is_an_error(content: dict[str, Any], columns: dict[str, Any], says: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        assign(content, **columns)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("train", "mapping"),
+        ({}, "either column or shares"),
+        ({"column": "a", "shares": {"b": 1}}, "either column or shares"),
+        ({"shares": {"b": 1}, "names": {0: "b"}}, "names belong"),
+        ({"shares": {}}, "train: 8"),
+        ({"shares": {"a": 0}}, "above zero"),
+        ({"shares": {"a": -1}}, "not be negative"),
+        ({"shares": {"a b": 1}}, "letters, digits"),
+        ({"shares": {1: 1, "1": 2}}, "named twice"),
+        ({"column": "a", "names": {0: "x", "0": "y"}}, "once"),
+        ({"column": "a", "names": {None: "x"}}, "value of the column"),
+        ({"column": ""}, "name of a column"),
+        ({"shares": {"a": 1}, "sead": 1}, "did you mean 'seed'"),
+    ],
+)
+def test_a_wrong_split_is_refused(content: object, says: str) -> None:
+    with pytest.raises(PolicyError, match="test") as refused:
+        make_split(content, "test")
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "content", [SHARES, SHARES | {"by": "a", "seed": 4}, {"column": "a"}, {"column": "a", "names": {0: "x", "b": "y"}}]
+)
+def test_a_split_reads_back_equal(content: dict[str, Any]) -> None:
+    split = make_split(content, "test")
+    assert make_split(split.plain(), "test") == split
