@@ -187,14 +187,12 @@ def _build(
     }
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
-    with (
-        DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer,
-        Spools(writer.folder) as spools,
-    ):
-        steps = _plan(batches, writer.done, None if options.pack is None else spools)
-        for step in _packing(options).pack(steps):
-            _take(writer, step)
-            options.on_progress(step.done, total)
+    with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
+        with Spools(writer.folder) as spools:
+            steps = _plan(batches, writer.done, None if options.pack is None else spools)
+            for step in _packing(options).pack(steps):
+                _take(writer, step)
+                options.on_progress(step.done, total)
         return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))
 
 

@@ -1,4 +1,4 @@
-"""Frames as images: sizes, encoding with Pillow, and the work of the processes that decode and encode."""
+"""CONTRACT: frames stored as images: their sizes, and encoding with Pillow."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def test_runs_are_given_the_state_of_their_start() -> None:
 def test_packets_that_are_no_byte_ranges_cannot_be_pointed_at() -> None:
     packets = replace(packets_of([CLOSED, 0]), offset=None)
     planner = Planner(packets, drop_leading=False)
-    with pytest.raises(PolicyError, match="--cut"):
+    with pytest.raises(PolicyError, match="--pack needed"):
         planner.plan(np.array([1]))
     assert planner.needed(np.array([1, -1])).tolist() == [0, 1]
 
