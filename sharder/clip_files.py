@@ -31,6 +31,7 @@ LENGTH_SIZE = 4
 MOV_CODECS = frozenset(
     {"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "rawvideo", "h263", "gif"}
 )
+AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1"})  # which libavformat's Matroska muxer does not take
 MATROSKA_TICKS = 1000  # its times count milliseconds
 MOST_STEP = 1 << 31  # between two packets; what a movie's tables hold
 OPEN_MEDIA = 16
@@ -87,11 +88,11 @@ class ClipFiles:
             member = Member(suffix="mp4", pieces=[header, *packets])
             offset, length = np.array([len(header)]), np.array([size.sum()])
         else:
-            suffix = "mov" if codec in MOV_CODECS else "mkv"
+            suffix = _suffix(codec)
             track = self._track(clip)
             assert track.template is not None  # whatever is muxed by libavformat has one
             contents = list(self._packets(clip))
-            times, real = _times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
+            times, real = _muxed_times(clip, suffix)
             content, offset, size = _muxed(suffix, track.template, contents, times, _sync(clip).tolist())
             member, length = Member(suffix=suffix, pieces=[content]), size
         return ClipFile(
@@ -129,7 +130,7 @@ def _track(medium: Medium) -> _Track:
     inband = medium.inband_parameter_sets or len(medium.states) > 1
     packed = replace(medium, states=[b""], inband_parameter_sets=inband)
     if codec not in OWN_HEADERS:
-        container = "mp4" if codec in MOV_CODECS else "matroska"
+        container = {"mov": "mp4", "mkv": "matroska", "avi": "avi"}[_suffix(codec)]
         return _Track(
             packed=replace(packed, container=container),
             rewritten=False,
@@ -182,15 +183,29 @@ def _copied(clip: Clip) -> Iterator[Piece]:
         at += length
 
 
+def _suffix(codec: str) -> str:
+    return "mov" if codec in MOV_CODECS else "avi" if codec in AVI_CODECS else "mkv"
+
+
+def _muxed_times(clip: Clip, suffix: str) -> tuple[Times, bool]:
+    """Return when packets are shown in a file that libavformat writes; AVI has no timestamps, but a frame rate."""
+    if suffix == "avi":
+        return _rank_times(clip, TIMESCALE), False
+    return _times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
+
+
+def _rank_times(clip: Clip, timescale: int) -> Times:
+    ranks = clip.recipe.packet_rank.astype(np.int64) * timescale // TIMESCALE
+    return Times(packet_time=ranks, timescale=timescale, last=timescale // TIMESCALE)
+
+
 def _times(clip: Clip, timescale: int) -> tuple[Times, bool]:
     """Return when packets are shown, and whether that is as in the source; ranks where times do not ascend."""
     recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
     time = _real_times(recipe, tick * timescale)
     if time is None:
-        scale = timescale if timescale == MATROSKA_TICKS else TIMESCALE
-        ranks = recipe.packet_rank.astype(np.int64) * scale // TIMESCALE
-        return Times(packet_time=ranks, timescale=scale, last=scale // TIMESCALE), False
+        return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else TIMESCALE), False
     mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
     usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
     return Times(

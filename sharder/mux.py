@@ -21,7 +21,7 @@ from framedex.sharder.sources import open_recorded, stale
 # The same bytes from the same packets: no version strings, no random numbers. Times stay as they are given.
 OPTIONS = {"fflags": "+bitexact", "avoid_negative_ts": "disabled"}
 MOV_OPTIONS = {"use_editlist": "0", "movflags": "+negative_cts_offsets"}
-MUXERS = {"mkv": "matroska", "mov": "mov", "mp4": "mp4"}
+MUXERS = {"mkv": "matroska", "mov": "mov", "mp4": "mp4", "avi": "avi"}
 
 
 class Template:
@@ -57,7 +57,9 @@ def mux(suffix: str, template: Template, packets: Sequence[bytes], times: Times,
     Raises ValueError where the muxer does not take the codec, or the packets.
     """
     file = io.BytesIO()
-    options = OPTIONS | (MOV_OPTIONS | {"video_track_timescale": str(times.timescale)} if suffix != "mkv" else {})
+    options = dict(OPTIONS)
+    if suffix in ("mov", "mp4"):
+        options |= MOV_OPTIONS | {"video_track_timescale": str(times.timescale)}
     ascending = np.sort(times.packet_time)
     durations = np.diff(ascending, append=ascending[-1] + times.last)
     late = int((ascending - times.packet_time).max())  # no packet may be shown before it is decoded

@@ -49,7 +49,7 @@ def described(dataset: Path) -> dict[str, tuple[dict[str, Any], Sample]]:
 
 def file_of(sample: Sample) -> bytes:
     """Return a sample's tiny file."""
-    (content,) = [content for suffix, content in sample.items() if suffix in ("mp4", "mkv", "mov")]
+    (content,) = [content for suffix, content in sample.items() if suffix in ("mp4", "mkv", "mov", "avi")]
     return content
 
 

@@ -139,6 +139,7 @@ ELSEWHERE = {
     "m.avi": ("mjpeg", "0"),
     "n.mov": ("png", "0"),
     "o.webm": ("libvpx", "0"),
+    "p.asf": ("wmv2", "0"),
 }
 PIXELS = {"prores_ks": "yuv422p10le", "mjpeg": "yuvj420p", "png": "rgb24"}
 
@@ -217,13 +218,13 @@ def test_a_source_gone_or_changed_fails_its_clips_alone(tmp_path: Path) -> None:
 
 def test_a_codec_that_no_file_holds_is_a_row_with_advice(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
-    planned.encode(tmp_path / "videos/a.flv", "flv", {}, pix_fmt="yuv420p", size=(176, 144), frames=10)
+    planned.encode(tmp_path / "videos/a.apng", "apng", {}, pix_fmt="rgb24", size=(176, 144), frames=10)
     encode(Recipe(name="b.mp4", frames=10), tmp_path / "videos/b.mp4")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
-    clips = [{"uri": name, "frames": [5]} for name in ("a.flv", "b.mp4")]
+    clips = [{"uri": name, "frames": [5]} for name in ("a.apng", "b.mp4")]
     dataset = pack(tmp_path / "INDEX", tmp_path / "D", clips, code=3)
     (row,) = pq.read_table(dataset / "failures.parquet").to_pylist()
-    assert (row["uri"], row["kind"], row["counts"]) == ("a.flv", "uncuttable", True)
+    assert (row["uri"], row["kind"], row["counts"]) == ("a.apng", "uncuttable", True)
     assert "--pack images" in row["message"]
     assert "1 exact" in run("verify", dataset).output
 
