@@ -1,6 +1,6 @@
 """Try a folder of media: every frame of every stream, in shuffled order, against an independent full decode.
 
-`python -m benchmarks.exactness FOLDER` indexes the folder, plans clips over all frames (what is not addressable is cut),
+`python -m benchmarks.exactness FOLDER` indexes the folder, plans clips over all frames (what is not addressable by bytes is packed),
 decodes them, and compares the native planes of every picture, bit for bit, with those of an in-order decode of the file
 by PyAV alone, or with an oracle: `manifest.json` in the folder, as the corpus of hazards has it.
 """
@@ -26,7 +26,7 @@ from framedex.indexer.probe import Depth
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.loader.verify import verify
 from framedex.sharder.build import ShardOptions, build_from_requests
-from framedex.sharder.requests import Request
+from framedex.sharder.requests import Request, Requests
 
 FRAMES_A_CLIP = 8
 Oracle = dict[tuple[str, int], list[tuple[int | None, str]]]  # (uri, stream) → (pts, md5) of each frame in order
@@ -139,7 +139,8 @@ def _run(
     streams: dict[str, int],
 ) -> set[str]:
     """Write a dataset of some clips, decode and compare them all; return the names of those that cannot be had."""
-    report = build_from_requests(index, out, requests, choose="nearest", options=ShardOptions(cut=True))
+    asked = written(requests, out.with_suffix(".jsonl"))
+    report = build_from_requests(index, out, asked, choose="nearest", options=ShardOptions(pack="needed"))
     for checked in verify(out, workers=workers):
         key = (checked.uri, streams[checked.clip_id])
         lossy = rows[key]["damaged_gop_count"] or len(truth[key]) != rows[key]["frame_count"]
@@ -155,6 +156,17 @@ def _run(
             else:
                 tried[key].wrong.append(f"frame {frame} ({checked.verdict}: {checked.reason})")
     return {failure["clip_id"] for failure in report.failures}
+
+
+def written(requests: list[Request], path: Path) -> Requests:
+    """Write explicit clips into a file, as a user would, and open it."""
+    rows = [
+        {"uri": request.uri, "clip_id": request.clip_id, "frames": request.frames}
+        | ({} if request.stream is None else {"stream": request.stream})
+        for request in requests
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return Requests(path)
 
 
 def _tried(index: Index, row: dict[str, Any], truth: list[tuple[int | None, str]]) -> Tried:

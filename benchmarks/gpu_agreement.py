@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks.environment import environment
+from benchmarks.exactness import written
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
 from framedex.indexer.build import IndexOptions, build_index
@@ -61,7 +62,7 @@ def plan_clips(folder: Path, scratch: Path, depth: Depth) -> tuple[Path, dict[st
             requests.append(
                 Request(line=len(requests), clip_id=f"{row['uri']}-{number}", uri=row["uri"], frames=frames)
             )
-    build_from_requests(index, scratch / "DATASET", requests, choose="nearest")
+    build_from_requests(index, scratch / "DATASET", written(requests, scratch / "clips.jsonl"), choose="nearest")
     return scratch / "DATASET", dict(depths)
 
 

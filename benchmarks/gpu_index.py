@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from torch.utils.dlpack import from_dlpack
 
 from benchmarks.environment import environment
+from benchmarks.exactness import written
 from benchmarks.make_video import pictures, repeat
 from framedex import ClipDataset, ClipLoader
 from framedex.indexer.build import IndexOptions, build_index
@@ -152,7 +153,7 @@ def make_clip(path: Path, folder: Path) -> tuple[Path, int, dict[str, float]]:
     (row,) = index.videos.to_pylist()
     count = int(row["frame_count"])
     request = Request(line=1, clip_id="last", uri=row["uri"], frames=[count - 1])
-    build_from_requests(index, folder / "DATASET", [request], choose="nearest")
+    build_from_requests(index, folder / "DATASET", written([request], folder / "clips.jsonl"), choose="nearest")
     spent = {"index": round(indexed - started, 3), "shard": round(time.perf_counter() - indexed, 3)}
     return folder / "DATASET", count, spent
 

@@ -72,6 +72,10 @@ class DamageError(PolicyError):
     """A clip wants frames of a damaged GOP."""
 
 
+class UncuttableError(PolicyError):
+    """A clip cannot become a file of its own that any decoder reads right."""
+
+
 class StaleError(FramedexError):
     """A source changed after it was indexed."""
 

@@ -42,11 +42,13 @@ def run_local(
     workers: int,
     timeout_seconds: float | None,
     memory_bytes: int | None = None,
+    in_flight: int = IN_FLIGHT_PER_WORKER,
 ) -> Iterator[Outcome[Item, Result]]:
     """Yield the outcome of function(item) for every item, in the order of items.
 
     Each call has `timeout_seconds` from its own start. Each process may map `memory_bytes` in all (RLIMIT_AS), its
-    libraries among them, which take about 0.5 GiB; an allocation past that fails in the call that asks for it.
+    libraries among them, which take about 0.5 GiB; an allocation past that fails in the call that asks for it. in_flight:
+    items a worker that were begun or wait, which bounds memory where they are large.
     Processes are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They
     end when this process does, however it ends.
     """
@@ -56,7 +58,7 @@ def run_local(
         try:
             for item in items:
                 waiting.append((item, pool.schedule(function, args=[item], timeout=timeout_seconds)))
-                if len(waiting) >= workers * IN_FLIGHT_PER_WORKER:
+                if len(waiting) >= workers * in_flight:
                     yield _outcome(*waiting.popleft(), timeout_seconds, memory_bytes)
             while waiting:
                 yield _outcome(*waiting.popleft(), timeout_seconds, memory_bytes)

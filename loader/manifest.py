@@ -20,6 +20,7 @@ from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip
+from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
 from framedex.sharder.schema import (
@@ -54,7 +55,7 @@ OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memo
 class Manifest:
     """A dataset directory, opened for reading. Picklable; open files stay behind. Raises FormatError.
 
-    root: where the sources lie now, when they moved: a folder in place of the recorded root, or a mapping
+    images: how frames were stored (`--pack images`), else None. root: where the sources lie now, when they moved: a folder in place of the recorded root, or a mapping
     {old prefix: new prefix} applied to absolute paths.
     """
 
@@ -68,6 +69,7 @@ class Manifest:
         given_root = None if folder is None else os.path.abspath(folder)
         try:
             self._root: str = given_root or header["root"]
+            self.images = _images(header.get("images"))
             self._first = {
                 CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
@@ -87,7 +89,7 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "_root", "_moved", "_first", "_header")
+        kept = ("path", "images", "_root", "_moved", "_first", "_header")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -258,6 +260,13 @@ def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, 
             if len(ends) == 1:
                 found[field.name] = ends.pop()
     return found
+
+
+def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
+    """Return how frames were stored, as the header says it."""
+    if stored is None:
+        return None
+    return ImageOptions(**stored | {"size": None if stored["size"] is None else tuple(stored["size"])})
 
 
 def _recipe(row: pa.RecordBatch) -> Recipe:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import av
 import av.error
 import numpy as np
 from av.video.codeccontext import VideoCodecContext
@@ -22,12 +24,14 @@ from framedex.loader.manifest import Manifest
 from framedex.loader.order import sample_of
 from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import decode_md5
+from framedex.sharder.image_files import ImageOptions, encode_image
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import SourceFiles, open_recorded
 
 Verdict = Literal["exact", "differs", "undecodable", "stale"]
-Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, md5; several where frames share a pts)
+Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, mark; several where frames share a pts)
+Mark = Callable[[av.VideoFrame], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,17 +98,35 @@ def verify_medium(task: _Task) -> list[Checked]:
     sources = SourceFiles()
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
-    if clips[0].medium.kind == IMAGES:  # each was compared with its recorded checksum as it was read
+    mark = _mark(clips[0], manifest.images)
+    if mark is None:  # images: each is compared with its recorded checksum as it is read
         return [_check(clip, sources, None) for clip in clips]
     try:
         os.close(open_recorded(clips[0].medium.source))
     except StaleError as error:
         return [_verdict(clip, None, "stale", error.text()) for clip in clips]
     try:
-        truth = _truth(clips[0].medium, clips)
+        truth = _truth(clips[0].medium, clips, mark)
     except (av.error.FFmpegError, IndexError) as error:
         return [_verdict(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
     return [_check(clip, sources, truth) for clip in clips]
+
+
+def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
+    """Return what tells a picture of a clip's source from another one; None where the source is images itself.
+
+    Of frames that were stored as images, it is the checksum of the image that the picture gives.
+    """
+    if clip.medium.kind != IMAGES:
+        return picture_md5
+    if images is None or clip.medium.stream_index < 0:
+        return None
+
+    def checksum(picture: av.VideoFrame) -> str:
+        rgb = np.asarray(picture.to_ndarray(format="rgb24"), np.uint8)
+        return f"{zlib.crc32(encode_image(rgb, images)):08x}"
+
+    return checksum
 
 
 def _recorded(clip: Clip) -> Truth:
@@ -114,11 +136,13 @@ def _recorded(clip: Clip) -> Truth:
     return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
 
 
-def decode_in_order(medium: Medium, wanted: set[int], *, by_pts: bool) -> Iterator[tuple[int, int | None, str]]:
-    """Yield (number, pts, md5) of the wanted frames by decoding the source from its beginning, as a player would.
+def decode_in_order(
+    medium: Medium, wanted: set[int], *, by_pts: bool, mark: Mark = picture_md5
+) -> Iterator[tuple[int, int | None, str]]:
+    """Yield (number, pts, mark) of the wanted frames by decoding the source from its beginning, as a player would.
 
     Frames are counted as the decoder gives them; nothing of the index is used. by_pts: all frames, to be told apart by
-    their timestamps.
+    their timestamps. mark: of a picture, its md5 unless said otherwise.
     """
     last = max(wanted, default=-1)
     number = -1
@@ -133,24 +157,24 @@ def decode_in_order(medium: Medium, wanted: set[int], *, by_pts: bool) -> Iterat
             for frame in frames:
                 number += 1
                 if number in wanted or by_pts:
-                    yield number, frame.pts, picture_md5(frame)
+                    yield number, frame.pts, mark(frame)
             if number >= last and not by_pts:
                 return
 
 
-def _truth(medium: Medium, clips: list[Clip]) -> Truth:
+def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
     """Return what a full decode gives for the wanted frames of some clips.
 
     Damage makes decoders lose pictures, so that counting says nothing: there, timestamps tell frames apart.
     """
     by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
     wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
-    decoded = decode_in_order(medium, wanted, by_pts=by_pts)
+    decoded = decode_in_order(medium, wanted, by_pts=by_pts, mark=mark)
     if not by_pts:
-        return {number: (pts, {md5}) for number, pts, md5 in decoded}
+        return {number: (pts, {found}) for number, pts, found in decoded}
     at: dict[int | None, set[str]] = {}
-    for _, pts, md5 in decoded:
-        at.setdefault(pts, set()).add(md5)
+    for _, pts, found in decoded:
+        at.setdefault(pts, set()).add(found)
     rows = {
         frame: pts for clip in clips for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
     }
@@ -161,6 +185,7 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
     try:
         encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
         by_rank = decode_md5(clip, encoded)
+        marks = _checksums(clip) if clip.medium.kind == IMAGES and clip.md5 is None else by_rank
     except StaleError as error:
         return _verdict(clip, None, "stale", error.text())
     except DecodeError as error:
@@ -171,12 +196,19 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
         expected = truth.get(frame)
         if expected is None:
             return _verdict(clip, by_rank, "differs", f"the source has no frame {frame}")
-        if by_rank[rank] not in expected[1]:
+        if marks[rank] not in expected[1]:
             other = ", ".join(sorted(expected[1]))
             return _verdict(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {other}")
         if clip.medium.pts_source == "container" and expected[0] != int(clip.pts[place]):
             return _verdict(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
     return _verdict(clip, by_rank, "exact", None)
+
+
+def _checksums(clip: Clip) -> dict[int, str]:
+    """Return the checksum of each image by its rank, as its recipe records it."""
+    recorded = clip.recipe.range_crc32
+    assert recorded is not None  # all images have one
+    return {rank: f"{recorded[packet]:08x}" for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
 
 
 def _verdict(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, reason: str | None) -> Checked:

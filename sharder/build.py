@@ -1,28 +1,32 @@
-"""Build a dataset: index and policy (or explicit clips) → wanted clips → planned clips → the writer."""
+"""Build a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → the writer."""
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from framedex.errors import DamageError, PolicyError, StaleError
+from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
 from framedex.sharder.clip import Clip, WantedClip
+from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.mentions import Mention, usable_media, user_columns
+from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, ImagePacking, Pack, Packing, Step, failure_of
 from framedex.sharder.parameters import located
 from framedex.sharder.policies import Missed, PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
-from framedex.sharder.writer import DatasetWriter, Failure, ShardReport
+from framedex.sharder.spool import Spools
+from framedex.sharder.writer import DatasetWriter, Failure, ShardReport, TarLayout
 
 Row = dict[str, Any]
 
@@ -30,12 +34,23 @@ MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and
 REQUESTS_AT_ONCE = 256
 
 
+SHARD_BYTES = 512_000_000
+IMAGE_DEFAULTS = ImageOptions()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
-    """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. on_progress: called with (done, total)."""
+    """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
+    none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
+    decode and encode them. on_progress: called with (done, total).
+    """
 
     overwrite: bool = False
     keep_damaged: bool = False
+    pack: Pack | None = None
+    shard_bytes: int = SHARD_BYTES
+    images: ImageOptions = IMAGE_DEFAULTS
+    workers: int = os.cpu_count() or 1
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -66,7 +81,7 @@ def build_from_policy(index: Index, out: Path, file: PolicyFile, options: ShardO
 def _policy_batches(index: Index, file: PolicyFile, options: ShardOptions) -> Iterator[Batch]:
     """Yield what a policy wants, medium by medium in the order of the index."""
     for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
-        medium = IndexedMedium(index, mentioned.video, keep_damaged=options.keep_damaged)
+        medium = _open(index, mentioned.video, options)
         items: list[WantedClip | Failure] = []
         for mention in mentioned.mentions:
             try:
@@ -112,7 +127,7 @@ def _request_batches(index: Index, requests: Requests, choose: Choose, options: 
         video = index.video(identity)
         if video["status"] != OK:
             raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
-        return IndexedMedium(index, video, keep_damaged=options.keep_damaged)
+        return _open(index, video, options)
 
     number = 0
     for chunk in _chunks(requests, REQUESTS_AT_ONCE):
@@ -162,46 +177,92 @@ def _build(
     total: int,
     options: ShardOptions,
 ) -> ShardReport:
+    _check_columns(user_schema, options.pack)
     job = {
         "schema_version": SCHEMA_VERSION,
         "index": index.state(),
         "policy": resolved,
         "keep_damaged": options.keep_damaged,
+        "pack": _pack_facts(options) | {"shard_bytes": options.shard_bytes},
     }
-    with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite) as writer:
-        position = 0
-        for batch in batches:
-            left = batch.items[max(0, writer.done - position) :]
-            position += len(batch.items)
-            wanted = [item for item in left if isinstance(item, WantedClip)]
-            if batch.medium is not None and len(wanted) > 1:
-                batch.medium.prepare(wanted)
-            for item in left:
-                _take(writer, batch.medium, item)
-            options.on_progress(batch.done, total)
-        return writer.commit(root=index.root, resolved=resolved)
+    prefix = "images" if options.pack == "images" else "clips"
+    tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
+    with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
+        with Spools(writer.folder) as spools:
+            steps = _plan(batches, writer.done, None if options.pack is None else spools)
+            for step in _packing(options).pack(steps):
+                _take(writer, step)
+                options.on_progress(step.done, total)
+        return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))
 
 
-def _take(writer: DatasetWriter, medium: IndexedMedium | None, item: WantedClip | Failure) -> None:
-    """Plan a clip and give it to the writer, or say why it cannot be had."""
-    if isinstance(item, WantedClip):
-        assert medium is not None  # a clip is wanted of some medium
-        outcome = plan_clip(medium, item)
-        if isinstance(outcome, Clip):
-            writer.add(outcome)
-            return
-        item = outcome
-    writer.fail(item)
+def _pack_facts(options: ShardOptions) -> Row:
+    """Return what makes the content of tars, as dataset.json records it."""
+    return {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
 
 
-def plan_clip(medium: IndexedMedium, wanted: WantedClip) -> Clip | Failure:
-    """Return a planned clip, or why it cannot be had."""
+def _open(index: Index, video: Row, options: ShardOptions) -> IndexedMedium:
+    one_stream = options.pack == "clips" or (options.pack == "needed" and not video["byte_addressable"])
+    return IndexedMedium(index, video, keep_damaged=options.keep_damaged, one_stream=one_stream)
+
+
+def _packing(options: ShardOptions) -> Packing:
+    if options.pack is None:
+        return ByReference()
+    if options.pack == "images":
+        return ImagePacking(options.images, workers=options.workers)
+    return ClipPacking(needed=options.pack == "needed")
+
+
+def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
+    """Raise PolicyError where a column of the user's has the name of something else in a sample's JSON."""
+    clash = JSON_KEYS & set(user_schema.names)
+    if pack is not None and clash:
+        raise PolicyError(
+            "a user column has a name that the JSON of packed clips uses",
+            found=", ".join(sorted(clash)),
+            remedy="rename the column",
+        )
+
+
+def _plan(batches: Iterable[Batch], done: int, spools: Spools | None) -> Iterator[Step]:
+    """Yield the planned clips behind the first `done`, and why others cannot be had."""
+    position = 0
+    for batch in batches:
+        left = batch.items[max(0, done - position) :]
+        position += len(batch.items)
+        wanted = [item for item in left if isinstance(item, WantedClip)]
+        if batch.medium is not None and len(wanted) > 1:
+            batch.medium.prepare(wanted)
+        for item in left:
+            if isinstance(item, WantedClip):
+                assert batch.medium is not None  # a clip is wanted of some medium
+                yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
+            else:
+                yield Step(outcome=item, done=batch.done)
+
+
+def _take(writer: DatasetWriter, step: Step) -> None:
+    """Give a clip to the writer, or say why it cannot be had."""
+    if isinstance(step.outcome, Failure):
+        writer.fail(step.outcome)
+        return
     try:
+        writer.add(step.outcome, step.members)
+    except StaleError as error:  # met while its bytes were copied
+        writer.fail(failure_of(step.outcome, error))
+
+
+def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
+    """Return a planned clip, or why it cannot be had. spools: where packets go that are no byte ranges of their file."""
+    try:
+        if spools is not None and not medium.addressable:
+            spools.make_addressable(medium)
         return medium.clip(wanted)
     except (PolicyError, StaleError) as error:
         kind = "policy" if wanted.asked_in is None else "request"
-        if isinstance(error, DamageError | StaleError):
-            kind = "damaged" if isinstance(error, DamageError) else "stale"
+        kinds: dict[type, str] = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
+        kind = kinds.get(type(error), kind)
         return Failure(
             clip_id=wanted.clip_id,
             uri=medium.medium.uri,

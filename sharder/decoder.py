@@ -145,6 +145,13 @@ def _pictures_in(
         yield rank, plane_rows(scaled.planes[0], height)[:, : 3 * width]
 
 
+def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, as `decode_rgb` converts them."""
+    height, width = clip.medium.height, clip.medium.width
+    for rank, pixels in _pictures_in(clip, encoded, height, width, 1):
+        yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)
+
+
 def decode_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Yield (rank, uint8 [H, W, 3]) of every wanted image once, each at its own size. Raises DecodeError."""
     data, first = encoded.payload.data, encoded.packet_first.tolist()

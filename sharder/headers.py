@@ -41,6 +41,15 @@ class Headers:
         leading = targets[(self.packets.flags[targets] & LEADING) != 0]
         return self._fill(leading, starts_back=2) or new
 
+    def read_between(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> bool:
+        """Read all packets of some stretches that begin at start points; return whether anything was new."""
+        starts = self._starts
+        new = False
+        for first, last in zip(begin.tolist(), end.tolist(), strict=True):
+            inside = starts[(starts > first) & (starts <= last)]
+            new |= self._fill(np.append(inside - 1, last), starts_back=1)
+        return new
+
     def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
         """Read from the start point so many back to each target."""
         packets = self.packets

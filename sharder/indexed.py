@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError, StaleError
-from framedex.indexer.index import Index
+from framedex.indexer.index import Index, Packets
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.headers import Headers
@@ -19,19 +20,24 @@ from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Track
 from framedex.sharder.schema import MEDIA, PAD
+from framedex.sharder.sources import ByteSource
 
 Row = dict[str, Any]
 
 
 class IndexedMedium:
-    """A usable row of `videos` with its packets, ready to plan clips of."""
+    """A usable row of `videos` with its packets, ready to plan clips of.
 
-    def __init__(self, index: Index, video: Row, *, keep_damaged: bool) -> None:
-        self.video = video
+    one_stream: so that a decoder which takes a clip's packets for one stream gives the same frames.
+    """
+
+    def __init__(self, index: Index, video: Row, *, keep_damaged: bool, one_stream: bool = False) -> None:
+        self.video, self._one_stream = video, one_stream
         self.medium = Medium(
             path=os.path.normpath(os.path.join(index.root, video["uri"])), **{name: video[name] for name in MEDIA.names}
         )
         self._packets = index.packets(video["media_id"])
+        self._source = self.medium.source
         self._headers: Headers | None = None
         self.planner = Planner(self._packets, drop_leading=video["codec"] == "hevc", keep_damaged=keep_damaged)
         self.track = Track(
@@ -47,7 +53,7 @@ class IndexedMedium:
         not what was indexed.
         """
         self.read_headers(wanted.frames)
-        recipe = self.planner.plan(wanted.frames)
+        recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
         padded = wanted.frames == PAD
         pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
         tick = self.track.time_base
@@ -61,7 +67,7 @@ class IndexedMedium:
             md5=self._md5(wanted.frames),
             columns=wanted.columns,
             recipe=recipe,
-            source=self.medium.source,
+            source=self._source,
         )
 
     def prepare(self, clips: list[WantedClip]) -> None:
@@ -82,10 +88,32 @@ class IndexedMedium:
         targets = self.planner.packet_of(frames[frames != PAD])
         try:
             self._headers.read(targets)
+            self._renew(self._headers.packets)
+            while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
+                self._renew(self._headers.packets)  # what was read may join runs further
         finally:
-            if self._headers.packets is not self._packets:
-                self._packets = self._headers.packets
-                self.planner.renew(self._packets)
+            self._renew(self._headers.packets)
+
+    @property
+    def addressable(self) -> bool:
+        """Whether the packets are byte ranges of a file."""
+        return self._packets.offset is not None
+
+    @property
+    def packets(self) -> Packets:
+        """All packets, as far as they were read."""
+        return self._packets
+
+    def spooled(self, source: ByteSource) -> None:
+        """Plan from now on with a file that holds all packets, one behind the other, in place of the source."""
+        size = self._packets.size
+        self._source = source
+        self._renew(replace(self._packets, offset=np.cumsum(size) - size))
+
+    def _renew(self, packets: Packets) -> None:
+        if packets is not self._packets:
+            self._packets = packets
+            self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
         """Return the hashes of wanted frames, None for padding; None where the index has none."""

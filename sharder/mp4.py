@@ -1,7 +1,8 @@
 """A clip's packets as a tiny MP4 in memory (ISO/IEC 14496-12). Pure bytes: no demuxer, no muxer, no file.
 
-Timestamps are presentation ranks: 0, 1, 2, … with nothing before zero, because decoders that count frames (DALI among
-them) return wrong pictures without an error when an edit list or negative timestamps are present.
+Timestamps are presentation ranks, 0, 1, 2, …, or the real ones from the first on; nothing comes before zero, because
+decoders that count frames (DALI among them) return wrong pictures without an error when an edit list or negative
+timestamps are present.
 """
 
 from __future__ import annotations
@@ -12,23 +13,49 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TIMESCALE = 30  # one rank is one unit; players show the clip at 30 frames a second
+TIMESCALE = 30  # without times, one rank is one unit; players show the clip at 30 frames a second
+UNSPECIFIED = 2  # code point of colour primaries, transfer and matrix (ISO/IEC 23091-2)
+MOST = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntry:
-    """How a codec is announced: the sample entry's four characters, and the box around its configuration record."""
+    """How a codec is announced: the sample entry's four characters, those where parameter sets may change in-band
+    (ISO/IEC 14496-15 5.4.2.1, 8.4.1.1), and the box around its configuration record.
+    """
 
     entry: bytes
+    inband: bytes
     configuration: bytes | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """When packets are shown. packet_time: int64 [packets], all different, none below 0. timescale: units a second.
+    last: how long the frame shown last stays.
+    """
+
+    packet_time: NDArray[np.int64]
+    timescale: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a container says of pictures beside their size. aspect: of a sample, (width, height) units; None: square.
+    colour: (primaries, transfer, matrix, full range); None: not stated.
+    """
+
+    aspect: tuple[int, int] | None = None
+    colour: tuple[int, int, int, bool] | None = None
+
+
 SAMPLE_ENTRIES = {
-    "h264": SampleEntry(entry=b"avc1", configuration=b"avcC"),
-    "hevc": SampleEntry(entry=b"hev1", configuration=b"hvcC"),
-    "av1": SampleEntry(entry=b"av01", configuration=b"av1C"),
-    "vp9": SampleEntry(entry=b"vp09", configuration=b"vpcC"),
-    "mjpeg": SampleEntry(entry=b"jpeg", configuration=None),
+    "h264": SampleEntry(entry=b"avc1", inband=b"avc3", configuration=b"avcC"),
+    "hevc": SampleEntry(entry=b"hvc1", inband=b"hev1", configuration=b"hvcC"),
+    "av1": SampleEntry(entry=b"av01", inband=b"av01", configuration=b"av1C"),
+    "vp9": SampleEntry(entry=b"vp09", inband=b"vp09", configuration=b"vpcC"),
+    "mjpeg": SampleEntry(entry=b"jpeg", inband=b"jpeg", configuration=None),
 }
 # VP codec configuration of 8-bit 4:2:0, level not stated, BT.709: what libavformat assumes when a file has none.
 VP9_CONFIGURATION = bytes.fromhex("01000000 00 0a 82 01 01 01 0000")
@@ -57,57 +84,84 @@ def movie_header(
     packet_size: NDArray[np.integer],
     packet_rank: NDArray[np.integer],
     sync: NDArray[np.integer],
+    times: Times | None = None,
+    inband: bool = True,
+    look: Look = Look(),
 ) -> bytes:
     """Return all bytes of the movie up to its first packet; the packets follow, in decode order, without gaps.
 
     configuration: the codec's decoder configuration record. packet_size, packet_rank: int [packets]; ranks are a
-    permutation of 0 … packets - 1. sync: int [starts], the numbers of packets where decoding may start.
-    Raises ValueError for a codec that has no sample entry here, and for more than 4 GiB.
+    permutation of 0 … packets - 1. sync: int [starts], the numbers of packets where decoding may start. times: None
+    for ranks as times. inband: packets may carry parameter sets. Raises ValueError for a codec that has no sample entry
+    here, for more than 4 GiB, and for times that do not fit.
     """
     if codec not in SAMPLE_ENTRIES:
         raise ValueError(f"no MP4 sample entry for codec {codec!r}; known are {', '.join(SAMPLE_ENTRIES)}")
     count, payload = len(packet_size), int(packet_size.sum())
+    if times is None:
+        times = Times(packet_time=packet_rank.astype(np.int64), timescale=TIMESCALE, last=1)
     head = box(b"ftyp", FILE_TYPE)
+    decoding_times, offsets, duration = _timing(times)
     sample_tables = [
-        full_box(b"stsd", 0, 0, struct.pack(">I", 1), _sample_entry(codec, width, height, configuration)),
-        full_box(b"stts", 0, 0, struct.pack(">III", 1, count, 1)),
-        full_box(b"ctts", 1, 0, struct.pack(">I", count), _composition_offsets(packet_rank)),
+        full_box(b"stsd", 0, 0, struct.pack(">I", 1), _sample_entry(codec, width, height, configuration, inband, look)),
+        full_box(b"stts", 0, 0, decoding_times),
+        full_box(b"ctts", 1, 0, struct.pack(">I", count), offsets),
         full_box(b"stss", 0, 0, struct.pack(">I", len(sync)), (sync + 1).astype(">u4").tobytes()),
         full_box(b"stsc", 0, 0, struct.pack(">IIII", 1, 1, count, 1)),
         full_box(b"stsz", 0, 0, struct.pack(">II", 0, count), packet_size.astype(">u4").tobytes()),
     ]
     # stco, the last box of moov, holds the offset of the payload, which depends on everything before it.
-    moov_size = len(_moov(sample_tables, 0, width, height, count))
+    moov_size = len(_moov(sample_tables, 0, width, height, times.timescale, duration))
     first = len(head) + moov_size + 8
-    if first + payload >= 1 << 32:
+    if first + payload > MOST:
         raise ValueError(f"a clip of {payload} bytes does not fit a movie of 4 GiB")
-    return head + _moov(sample_tables, first, width, height, count) + struct.pack(">I4s", 8 + payload, b"mdat")
+    moov = _moov(sample_tables, first, width, height, times.timescale, duration)
+    return head + moov + struct.pack(">I4s", 8 + payload, b"mdat")
 
 
-def _composition_offsets(rank: NDArray[np.integer]) -> bytes:
-    """Return ctts entries (8.6.1.3, version 1: signed): packet n is shown at rank[n], decoded at n."""
-    entries = np.ones((len(rank), 2), ">i4")
-    entries[:, 1] = rank - np.arange(len(rank))
-    return entries.tobytes()
+def _timing(times: Times) -> tuple[bytes, bytes, int]:
+    """Return stts entries (8.6.1.2), ctts entries (8.6.1.3, version 1: signed) and the duration.
+
+    The n-th packet is decoded at the n-th of all presentation times, from which its own may lie off to either side.
+    """
+    ascending = np.sort(times.packet_time)
+    steps = np.diff(ascending, append=ascending[-1] + times.last)
+    offsets = times.packet_time - ascending
+    if ascending[0] < 0 or steps.max() > MOST or np.abs(offsets).max() >= 1 << 31:
+        raise ValueError("presentation times do not fit a movie")
+    first = np.flatnonzero(np.diff(steps, prepend=-1))
+    runs = np.stack([np.diff(first, append=len(steps)), steps[first]], axis=1).astype(">u4")
+    entries = np.ones((len(offsets), 2), ">i4")
+    entries[:, 1] = offsets
+    return struct.pack(">I", len(runs)) + runs.tobytes(), entries.tobytes(), int(steps.sum())
 
 
-def _sample_entry(codec: str, width: int, height: int, configuration: bytes) -> bytes:
-    """Return a VisualSampleEntry (12.1.3) with the codec's configuration box."""
+def _sample_entry(codec: str, width: int, height: int, configuration: bytes, inband: bool, look: Look) -> bytes:
+    """Return a VisualSampleEntry (12.1.3) with the codec's configuration box, and what the container states."""
     announced = SAMPLE_ENTRIES[codec]
     if codec == "vp9" and not configuration:
         configuration = VP9_CONFIGURATION
     resolution = 0x480000  # 72 dpi
     visual = struct.pack(">6xH16xHHIIIH32sHh", 1, width, height, resolution, resolution, 0, 1, b"", 24, -1)
-    extra = box(announced.configuration, configuration) if announced.configuration else b""
-    return box(announced.entry, visual, extra)
+    extra = [box(announced.configuration, configuration)] if announced.configuration else []
+    if look.aspect is not None:
+        extra.append(box(b"pasp", struct.pack(">II", *look.aspect)))
+    if look.colour is not None:
+        *points, full_range = look.colour
+        extra.append(box(b"colr", struct.pack(">4sHHHB", b"nclx", *points, full_range << 7)))
+    return box(announced.inband if inband else announced.entry, visual, *extra)
 
 
-def _moov(sample_tables: list[bytes], first_packet: int, width: int, height: int, duration: int) -> bytes:
+def _moov(
+    sample_tables: list[bytes], first_packet: int, width: int, height: int, timescale: int, duration: int
+) -> bytes:
+    version = int(duration > MOST)  # 1: times have 64 bits
+    times, length = ("QQ", "Q") if version else ("II", "I")
     chunk = full_box(b"stco", 0, 0, struct.pack(">II", 1, first_packet))
     data_reference = box(b"dinf", full_box(b"dref", 0, 0, struct.pack(">I", 1), full_box(b"url ", 0, 1)))
     media = box(
         b"mdia",
-        full_box(b"mdhd", 0, 0, struct.pack(">IIIIHH", 0, 0, TIMESCALE, duration, 0x55C4, 0)),
+        full_box(b"mdhd", version, 0, struct.pack(f">{times}I{length}HH", 0, 0, timescale, duration, 0x55C4, 0)),
         full_box(b"hdlr", 0, 0, struct.pack(">I4s12xx", 0, b"vide")),
         box(
             b"minf",
@@ -118,17 +172,17 @@ def _moov(sample_tables: list[bytes], first_packet: int, width: int, height: int
     )
     track_header = full_box(
         b"tkhd",
-        0,
+        version,
         3,
-        struct.pack(">IIIII8xHHHH", 0, 0, 1, 0, duration, 0, 0, 0, 0),
+        struct.pack(f">{times}II{length}8xHHHH", 0, 0, 1, 0, duration, 0, 0, 0, 0),
         UNITY_MATRIX,
         struct.pack(">II", width << 16, height << 16),
     )
     movie = full_box(
         b"mvhd",
+        version,
         0,
-        0,
-        struct.pack(">IIIIIH10x", 0, 0, TIMESCALE, duration, 0x10000, 0x100),
+        struct.pack(f">{times}I{length}IH10x", 0, 0, timescale, duration, 0x10000, 0x100),
         UNITY_MATRIX,
         bytes(24),
         struct.pack(">I", 2),

@@ -9,15 +9,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import DamageError, PolicyError
+from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer.index import Packets
 from framedex.indexer.timeline import (
+    CLOSED,
     CONTINUES,
     DAMAGED,
     LEADING,
     NON_REFERENCE,
     OPEN,
     RESET,
+    SKIPPED,
     START,
     presentation_order,
 )
@@ -60,10 +62,10 @@ class Planner:
             )
         return self._order[frames]
 
-    def plan(self, frames: NDArray[np.int64]) -> Recipe:
+    def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> Recipe:
         """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
 
-        Raises PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP, ValueError
+        one_stream: join runs so that a decoder which takes the packets for one stream gives the same frames. Raises PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP, ValueError
         where flags are needed that were not read.
         """
         real = frames != PAD
@@ -84,6 +86,8 @@ class Planner:
                 remedy="pass --pack needed, which copies them into the dataset",
             )
         run_begin, run_end = self._runs(targets)
+        if one_stream:
+            run_begin, run_end = self._join(run_begin, run_end)
         kept, run = self._keep(targets, run_begin, run_end)
         offset, size = self._packets.offset[kept], self._packets.size[kept]
         first = np.flatnonzero(~self._continues[kept])  # where each picture's packets begin among the kept ones
@@ -107,12 +111,16 @@ class Planner:
             position=position,
             range_path=None if paths is None else [paths[packet] for packet in kept.tolist()],
             range_crc32=None if crc32 is None else crc32[kept],
+            packet_pts=self._packets.pts[pictures],
+            packet_shown=(self._packets.flags[pictures] & SKIPPED) == 0,
+            packet_start=((self._packets.flags[pictures] & (CLOSED | RESET)) == CLOSED)
+            & (self._packets.state[pictures] == 0),
         )
 
-    def needed(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64: the packets that have to be decoded for some frames, ascending; wherever their bytes are."""
+    def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (first, last) packets of each run of a plan for one stream. Raises as `plan` does."""
         targets = np.unique(self.packet_of(frames[frames != PAD]))
-        return self._keep(targets, *self._runs(targets))[0] if len(targets) else targets
+        return self._join(*self._runs(targets)) if len(targets) else (targets, targets)
 
     def _runs(self, targets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (first, last) packets of each run: the stretches from start points to last targets, joined.
@@ -145,6 +153,38 @@ class Planner:
         )
         last = np.append(new[1:], True)
         return begin[new], end[last]
+
+    def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (first, last) packets of runs that may follow each other in one stream.
+
+        A run may where it begins at a closed start; any other goes on from the one before it, with all that lies in
+        between. The first one begins where a decoder is left with no leading picture that it cannot decode. Raises
+        UncuttableError where there is no such start, and where the decoder's configuration changes on the way.
+        """
+        alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & CLOSED) != 0), 0)
+        begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
+        first = int(np.searchsorted(self._starts, begin[0]))
+        while first > 0 and self._leaves_undecodable(first, int(end[0])):
+            first -= 1
+        begin[0] = self._starts[first]
+        inside = self._starts[(self._starts > begin[0]) & (self._starts <= end[-1])]
+        if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & RESET).any():
+            raise UncuttableError(
+                "the clip cannot be cut into a file of its own: no single decoder session gives its frames",
+                found=f"packets {int(begin[0])} to {int(end[-1])}",
+                remedy="pass --pack images",
+            )
+        return begin, end
+
+    def _leaves_undecodable(self, start: int, end: int) -> bool:
+        """Return whether a run from this start point (its number) keeps leading pictures that need what is before it,
+        and which no decoder drops by itself.
+        """
+        if self._drop_leading:
+            return False
+        edges = np.append(self._starts, len(self._packets.pts))
+        flags = self._packets.flags[edges[start] : min(int(edges[start + 1]), end + 1)]
+        return bool(((flags & (LEADING | NON_REFERENCE | SKIPPED)) == LEADING).any())
 
     def _picture_end(self, packets: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the last packet of the picture that each packet begins."""

@@ -21,6 +21,9 @@ class Recipe:
     position: int32 [wanted], the rank of each wanted frame, -1 for padding.
     range_path: of loose images, the file of each range in the medium's folder; else None. range_crc32: int64 [ranges], the
     CRC-32 of each range's bytes; None where the index has none.
+    packet_pts: int64 [packets], timestamps. packet_shown: bool [packets], whether a decoder outputs it. packet_start:
+    bool [packets], whether decoding may start there without any state. These are known when a clip is planned, and not
+    stored.
     """
 
     range_offset: NDArray[np.int64]
@@ -34,6 +37,9 @@ class Recipe:
     position: NDArray[np.int32]
     range_path: list[str] | None = None
     range_crc32: NDArray[np.int64] | None = None
+    packet_pts: NDArray[np.int64] | None = None
+    packet_shown: NDArray[np.bool_] | None = None
+    packet_start: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if len(self.packet_size) != len(self.packet_rank) or not (

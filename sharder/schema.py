@@ -10,7 +10,7 @@ FORMAT = "framedex-dataset"
 SCHEMA_VERSION = "3.0"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME = "shards.parquet"
-CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER = "clips", "recipes", "media"
+CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
 
 PAD = -1  # a wanted frame that is padding
 

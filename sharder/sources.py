@@ -79,18 +79,23 @@ class SourceFiles:
             at += len(state)
             piece = payload[at : at + length]
             if recipe.range_path is None:
-                _fill(source.path, self._descriptor(source), piece, offset)
+                _fill(source.path, self._opened(source), piece, offset)
             else:
                 _read_file(source.path, recipe.range_path[number], piece)
             if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
                 where = (
                     source.path if recipe.range_path is None else os.path.join(source.path, recipe.range_path[number])
                 )
-                raise _stale(where, "other content")
+                raise stale(where, "other content")
             at += length
         return EncodedClip(payload=payload, packet_first=packet_first)
 
-    def _descriptor(self, source: ByteSource) -> int:
+    def descriptor(self, source: ByteSource) -> int:
+        """Return the open file of a source, to be used before another one is asked for. Raises StaleError."""
+        with self._lock:
+            return self._opened(source)
+
+    def _opened(self, source: ByteSource) -> int:
         if source.path in self._open:
             self._open.move_to_end(source.path)
             return self._open[source.path]
@@ -109,9 +114,9 @@ def open_recorded(source: ByteSource) -> int:
             source.path, size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, expected=source.fingerprint
         )
         if descriptor is None:
-            raise _stale(source.path, f"{os.stat(source.path).st_size} bytes of other content", recorded)
+            raise stale(source.path, f"{os.stat(source.path).st_size} bytes of other content", recorded)
     except OSError as error:
-        raise _stale(source.path, error.strerror or str(error), recorded) from error
+        raise stale(source.path, error.strerror or str(error), recorded) from error
     return descriptor
 
 
@@ -122,9 +127,9 @@ def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> 
         try:
             got = os.preadv(descriptor, [piece.data[at:]], offset + at)
         except OSError as error:
-            raise _stale(path, error.strerror or str(error)) from error
+            raise stale(path, error.strerror or str(error)) from error
         if not got:
-            raise _stale(path, f"no bytes at {offset + at}")
+            raise stale(path, f"no bytes at {offset + at}")
         at += got
 
 
@@ -132,21 +137,22 @@ def _read_file(folder: str, name: str, piece: NDArray[np.uint8]) -> None:
     """Read a whole file of a folder, which must be as long as the piece."""
     path = os.path.join(folder, name)
     if not name or os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
-        raise _stale(path, "no name of a file in the medium's folder")
+        raise stale(path, "no name of a file in the medium's folder")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise _stale(path, error.strerror or str(error)) from error
+        raise stale(path, error.strerror or str(error)) from error
     try:
         size = os.fstat(descriptor).st_size
         if size != len(piece):
-            raise _stale(path, f"{size} bytes", f"{len(piece)} bytes")
+            raise stale(path, f"{size} bytes", f"{len(piece)} bytes")
         _fill(path, descriptor, piece, 0)
     finally:
         os.close(descriptor)
 
 
-def _stale(where: str, found: str, allowed: str | None = None) -> StaleError:
+def stale(where: str, found: str, allowed: str | None = None) -> StaleError:
+    """Return the error for a file that is not the one recorded."""
     return StaleError(
         "the source is not the file that was indexed",
         where=where,

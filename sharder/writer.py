@@ -1,7 +1,9 @@
 """Writing a dataset: parts and checkpoints in a folder `OUT.unfinished`, which gets the dataset's name when all is there.
 
 After each checkpoint, what was written stays valid: a run that is killed or finds the disk full is completed by the same
-command. A checkpoint is a line of `progress.jsonl`; what no line speaks of is written anew.
+command. A checkpoint is a line of `progress.jsonl`; what no line speaks of is written anew. Where clips are packed into
+tars, there is a checkpoint whenever a tar is complete, and never while one is not: so the same plan gives the same parts
+and the same tars, however often it was interrupted.
 """
 
 from __future__ import annotations
@@ -11,9 +13,10 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +63,29 @@ from framedex.sharder.schema import (
     RECIPES_FOLDER,
     SCHEMA_VERSION,
     SHARDS,
+    SHARDS_FOLDER,
     SHARDS_NAME,
 )
+from framedex.sharder.sources import SourceFiles
+from framedex.sharder.tars import TAR_END, Member, Tar, sample_bytes
 
 Row = dict[str, Any]
 
 JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
-OWN_ENTRIES = {HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER}
+OWN_ENTRIES = {
+    HEADER,
+    POLICY_NAME,
+    FAILURES_NAME,
+    SHARDS_NAME,
+    CLIPS_FOLDER,
+    RECIPES_FOLDER,
+    MEDIA_FOLDER,
+    SHARDS_FOLDER,
+}
 FAILURES_PER_CHECKPOINT = 65_536
+MOST_ITEMS_A_TAR = 65_536  # clips and failures; bounds what a run holds in memory and what it does again
+KEY_DIGITS = 9
+TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -119,20 +137,32 @@ class ShardReport:
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarLayout:
+    """How tars are cut. prefix: of their names. size_bytes: a new one begins when a clip would not fit."""
+
+    prefix: str
+    size_bytes: int
+
+
 class DatasetWriter:
     """Takes the clips and failures of a plan in order. A context manager: it holds `OUT.unfinished` for itself alone.
 
     job: what makes two runs the same, plain JSON values; an unfinished dataset of another job is refused. done: items that
-    an earlier run dealt with, which are not to be given again. Raises OutputError.
+    an earlier run dealt with, which are not to be given again. tars: where clips are packed; None where none is. Raises
+    OutputError.
     """
 
-    def __init__(self, out: Path, *, job: Row, user_schema: pa.Schema, overwrite: bool) -> None:
+    def __init__(
+        self, out: Path, *, job: Row, user_schema: pa.Schema, overwrite: bool, tars: TarLayout | None = None
+    ) -> None:
         self._named, self._job, self._overwrite = out, job, overwrite
         self._out = Path(os.path.realpath(out))
         self._folder = self._out.with_name(f"{self._out.name}.unfinished")
         self._clips_schema = pa.unify_schemas([CLIPS, user_schema])
         self._checkpoints: list[Checkpoint] = []
         self._media_rows: dict[str, int] = {}
+        self._layout, self._sources = tars, SourceFiles()
         self._begin_checkpoint()
 
     def _begin_checkpoint(self) -> None:
@@ -140,6 +170,12 @@ class DatasetWriter:
         self._media: list[Row] = []
         self._clips: list[Row] = []
         self._recipes: list[Row] = []
+        self._tar: Tar | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where the dataset lies until it is complete."""
+        return self._folder
 
     def __enter__(self) -> DatasetWriter:
         _check_output(self._out, self._overwrite)
@@ -157,6 +193,8 @@ class DatasetWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._tar is not None:
+            self._tar.abandon()
         self._held.close()
         if self._folder.exists() and not self._checkpoints:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -196,25 +234,82 @@ class DatasetWriter:
             remove_unfinished(self._folder / name)
             for number in part_numbers(self._folder / name)[count:]:
                 part_path(self._folder / name, number).unlink()
+        remove_unfinished(self._folder / SHARDS_FOLDER)
+        kept = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
+        for path in (self._folder / SHARDS_FOLDER).glob("*"):
+            if (match := TAR_NAME.fullmatch(path.name)) and int(match[1]) >= kept:
+                path.unlink()
         for number in range(counts[MEDIA_FOLDER]):
             names = pq.read_table(part_path(self._folder / MEDIA_FOLDER, number), columns=["media_id"])["media_id"]
             self._media_rows |= {name: len(self._media_rows) + row for row, name in enumerate(names.to_pylist())}
 
-    def add(self, clip: Clip) -> None:
-        """Write a clip. Raises OSError."""
+    @property
+    def key(self) -> str:
+        """The name of the next clip's sample: the clip's number in the dataset."""
+        return f"{sum(self._clips_done) + len(self._clips):0{KEY_DIGITS}d}"
+
+    @property
+    def _clips_done(self) -> list[int]:
+        return [count for checkpoint in self._checkpoints for count in checkpoint.parts]
+
+    def add(self, clip: Clip, members: Sequence[Member] = ()) -> None:
+        """Write a clip, and where it has members, them into a tar; then its ranges count in their joined content.
+
+        Raises OSError, and StaleError for members' files that are gone or changed; then nothing of the clip was taken.
+        """
+        shard, recipe = None, clip.recipe
+        if members:
+            tar = self._tar_for(members)
+            recipe = _in_tar(recipe, members, tar.add(self.key, members))
+            shard = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
         self._now.items += 1
-        self._clips.append(self._clip_row(clip))
-        self._recipes.append(_recipe_row(clip.clip_id, clip.recipe))
+        self._clips.append(self._clip_row(clip) | {"shard": shard})
+        self._recipes.append(_recipe_row(clip.clip_id, recipe))
         self._now.frames += len(clip.frame_index)
-        if len(self._clips) == CLIPS_PER_PART:
-            self._checkpoint()
+        self._checkpoint_if_due()
 
     def fail(self, failure: Failure) -> None:
         """Note a clip that cannot be had."""
         self._now.items += 1
         self._now.failures.append(asdict(failure))
-        if len(self._now.failures) == FAILURES_PER_CHECKPOINT:
+        self._checkpoint_if_due()
+
+    def _tar_for(self, members: Sequence[Member]) -> Tar:
+        """Return the tar that a sample goes into: the one begun, while it has room."""
+        assert self._layout is not None  # members come with a layout
+        size = sample_bytes(members) + len(TAR_END)
+        if self._tar is not None and self._tar.samples and self._tar.size + size > self._layout.size_bytes:
             self._checkpoint()
+        if self._tar is None:
+            number = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
+            path = self._folder / SHARDS_FOLDER / f"{self._layout.prefix}-{number:06d}.tar"
+            self._tar = Tar(path, self._sources)
+        return self._tar
+
+    def _checkpoint_if_due(self) -> None:
+        if self._tar is not None:
+            due = self._now.items >= MOST_ITEMS_A_TAR
+        else:
+            due = len(self._clips) >= CLIPS_PER_PART or len(self._now.failures) >= FAILURES_PER_CHECKPOINT
+        if due:
+            self._checkpoint()
+
+    def _close_tar(self) -> None:
+        if self._tar is None:
+            return
+        tar = self._tar
+        if not tar.samples:
+            tar.abandon()
+            return
+        mark = tar.close()
+        self._now.shards.append(
+            {
+                "name": str(tar.path.relative_to(self._folder)),
+                "size_bytes": tar.size,
+                "fingerprint": mark,
+                "clips": tar.samples,
+            }
+        )
 
     def _media_row(self, medium: Medium) -> int:
         if medium.media_id not in self._media_rows:
@@ -240,6 +335,7 @@ class DatasetWriter:
         now, folder = self._now, self._folder
         if not now.items:
             return
+        self._close_tar()
         written = []
         part = sum(len(checkpoint.parts) for checkpoint in self._checkpoints)
         if self._media:
@@ -257,7 +353,8 @@ class DatasetWriter:
                 _write_groups(written[-1], schema, table[rows], CLIPS_PER_ROW_GROUP, delta)
             now.parts.append(len(self._clips[rows]))
         now.media = len(self._media)
-        now.digest = hashlib.blake2b(b"".join(map(_content_digest, written)), digest_size=16).hexdigest()
+        digests = [*map(_content_digest, written), json.dumps(now.shards).encode()]
+        now.digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
         with open(folder / PROGRESS_NAME, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(now)) + "\n")
             file.flush()
@@ -265,8 +362,8 @@ class DatasetWriter:
         self._checkpoints.append(now)
         self._begin_checkpoint()
 
-    def commit(self, *, root: str, resolved: Row) -> ShardReport:
-        """Write what is left, give the dataset its name, and return what it holds."""
+    def commit(self, *, root: str, resolved: Row, pack: Row) -> ShardReport:
+        """Write what is left, give the dataset its name, and return what it holds. pack: what tars hold."""
         self._checkpoint()
         done, folder = self._checkpoints, self._folder
         failures = [row for checkpoint in done for row in checkpoint.failures]
@@ -285,6 +382,7 @@ class DatasetWriter:
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
             "root": root,
+            **pack,
             "clips_per_part": clips,
             "media_per_part": media,
             "build": hashlib.blake2b(
@@ -369,6 +467,14 @@ def _write_groups(path: Path, schema: pa.Schema, rows: list[Row], group: int, de
     for at in range(0, len(rows), group):
         writer.write(table_of(rows[at : at + group], schema))
     writer.commit()
+
+
+def _in_tar(recipe: Recipe, members: Sequence[Member], offsets: Sequence[int]) -> Recipe:
+    """Return a recipe whose ranges count in the joined content of members as one that points into their tar."""
+    begins = np.cumsum([0, *map(len, members)])
+    member = np.searchsorted(begins, recipe.range_offset, side="right") - 1
+    shift = np.array(offsets, np.int64) - begins[:-1]
+    return replace(recipe, range_offset=recipe.range_offset + shift[member])
 
 
 def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:

@@ -98,40 +98,29 @@ def transport(tmp_path: Path) -> Path:
 CLIPS = [{"uri": "a.ts", "frames": [30, 2, -1, 2, 49]}, {"uri": "a.ts", "frames": [17]}]
 
 
-def test_what_is_not_addressable_is_refused_with_advice_and_cut_on_demand(transport: Path, tmp_path: Path) -> None:
+def test_what_is_not_addressable_is_refused_with_advice_and_packed_on_demand(transport: Path, tmp_path: Path) -> None:
     assert rows(transport)["a.ts", 0]["byte_addressable"] is False
     assert pq.read_table(transport / "frames" / "part-000000.parquet")["gap"][0].as_py() is None
     refused = shard_clips(transport, tmp_path / "REFUSED", CLIPS, code=3)
-    assert "--cut" in pq.read_table(refused / "failures.parquet")["message"][0].as_py()
+    assert "--pack needed" in pq.read_table(refused / "failures.parquet")["message"][0].as_py()
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(clip) + "\n" for clip in CLIPS))
-    run("shard", transport, "--clips", tmp_path / "c.jsonl", "--cut", "--out", tmp_path / "D")
-    (cut,) = (tmp_path / "D" / "cuts").iterdir()
-    assert cut.stat().st_size < (tmp_path / "videos" / "a.ts").stat().st_size
+    run("shard", transport, "--clips", tmp_path / "c.jsonl", "--pack", "needed", "--out", tmp_path / "D")
     dataset = ClipDataset(tmp_path / "D")
     assert [read_barcode(frame) for frame in dataset[0]["frames"][[0, 1, 3, 4]]] == [30, 2, 2, 49]
     assert not dataset[0]["frames"][2].any()
     assert "2 exact" in run("verify", tmp_path / "D").output
 
 
-def test_a_cut_dataset_with_hashes_needs_its_source_no_more(transport: Path, tmp_path: Path) -> None:
+def test_a_packed_dataset_with_hashes_needs_its_source_no_more(transport: Path, tmp_path: Path) -> None:
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(clip) + "\n" for clip in CLIPS))
-    run("shard", transport, "--clips", tmp_path / "c.jsonl", "--cut", "--out", tmp_path / "D")
+    run("shard", transport, "--clips", tmp_path / "c.jsonl", "--pack", "needed", "--out", tmp_path / "D")
     (tmp_path / "videos" / "a.ts").unlink()
     (tmp_path / "D").rename(tmp_path / "elsewhere")
     assert "2 exact" in run("verify", tmp_path / "elsewhere").output
     assert ClipDataset(tmp_path / "elsewhere")[1]["frames"].shape == (1, 144, 176, 3)
-    (cut,) = (tmp_path / "elsewhere" / "cuts").iterdir()
-    damage(cut, cut, lambda content: content[:-1] + bytes([content[-1] ^ 1]))
+    (tar,) = (tmp_path / "elsewhere" / "shards").glob("*.tar")
+    damage(tar, tar, lambda content: content[:-1] + bytes([content[-1] ^ 1]))
     assert "2 stale" in run("verify", tmp_path / "elsewhere", code=3).output
-
-
-def test_a_source_that_changed_is_not_cut(transport: Path, tmp_path: Path) -> None:
-    source = tmp_path / "videos" / "a.ts"
-    damage(source, source, lambda content: content + b"\0" * 188)
-    (tmp_path / "c.jsonl").write_text(json.dumps(CLIPS[0]))
-    output = run("shard", transport, "--clips", tmp_path / "c.jsonl", "--cut", "--out", tmp_path / "D", code=1).output
-    assert "is not the file that was indexed" in output
-    assert not (tmp_path / "D").exists()
 
 
 def test_hashes_are_those_of_the_full_decode_and_find_what_changed(medium: Medium, tmp_path: Path) -> None:

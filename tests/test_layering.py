@@ -24,8 +24,9 @@ CONTRACTS = {
         "planes",
         "look",
         "rgb",
+        "bitstream",
     },
-    "sharder": {"schema", "recipe", "clip", "media", "sources", "decoder", "mp4"},
+    "sharder": {"schema", "recipe", "clip", "media", "sources", "decoder", "mp4", "image_files"},
 }
 HOMES = {
     "av": {
@@ -38,11 +39,13 @@ HOMES = {
         "indexer/sound.py",
         "indexer/sounddecoding.py",
         "sharder/decoder.py",
+        "sharder/mux.py",
+        "sharder/spool.py",
         "loader/verify.py",
     },
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
-    "PIL": {"indexer/rgb.py", "loader/sheet_html.py", "loader/sheet_png.py"},
+    "PIL": {"indexer/rgb.py", "sharder/image_files.py", "loader/sheet_html.py", "loader/sheet_png.py"},
     "pebble": {"indexer/engines.py"},
     "yaml": {"sharder/policies/reading.py", "sharder/writer.py"},
 }

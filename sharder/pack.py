@@ -1,0 +1,281 @@
+"""From planned clips to samples of tars: a clip's tiny file, or its frames as images, and its JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import DecodeError, StaleError, UncuttableError
+from framedex.indexer.engines import Outcome, run_local
+from framedex.indexer.schema import IMAGES
+from framedex.sharder.clip import Clip
+from framedex.sharder.clip_files import ClipFile, ClipFiles
+from framedex.sharder.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
+from framedex.sharder.media import Medium
+from framedex.sharder.mp4 import UNSPECIFIED
+from framedex.sharder.recipe import Recipe
+from framedex.sharder.schema import PAD
+from framedex.sharder.sources import EncodedClip, SourceFiles
+from framedex.sharder.tars import Member
+from framedex.sharder.writer import Failure
+
+Pack = Literal["clips", "images", "needed"]
+PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
+Row = dict[str, Any]
+
+CLIPS_IN_FLIGHT = 4  # a worker: encoded, and as images
+SECONDS_A_CLIP = 600.0  # after which decoding one is given up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A clip on its way into the dataset, or why there is none. members: what a tar holds of it. done: of the plan's
+    progress, after this step.
+    """
+
+    outcome: Clip | Failure
+    done: int
+    members: tuple[Member, ...] = ()
+
+
+class Packing(Protocol):
+    """Turns planned clips into samples, in their order."""
+
+    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield every step, clips with members where they are packed."""
+        ...
+
+
+class ByReference:
+    """Packs nothing: ranges point into the sources."""
+
+    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield the steps as they are."""
+        yield from steps
+
+
+class ClipPacking:
+    """Copies each clip's packets into a tiny file. needed: those of media alone that are not addressable by bytes."""
+
+    def __init__(self, *, needed: bool) -> None:
+        self._needed, self._files, self._sources = needed, ClipFiles(), SourceFiles()
+
+    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield every step, clips as tiny files, or failures where they cannot be cut."""
+        for step in steps:
+            clip = step.outcome
+            if isinstance(clip, Failure) or (self._needed and clip.source == clip.medium.source):
+                yield step
+                continue
+            try:
+                yield self._cut(clip, step.done)
+            except (StaleError, UncuttableError) as error:
+                yield Step(outcome=failure_of(clip, error), done=step.done)
+
+    def _cut(self, clip: Clip, done: int) -> Step:
+        if clip.medium.kind == IMAGES:
+            encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+            return image_step(clip, image_files(clip, encoded, None), None, done)
+        file = self._files.cut(clip)
+        members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
+        return Step(outcome=file.clip, done=done, members=members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """A step whose clip is to be decoded and encoded in another process. encoded: None where there is nothing to do."""
+
+    step: Step
+    encoded: EncodedClip | None
+    options: ImageOptions
+
+
+class ImagePacking:
+    """Decodes each clip once, in `workers` processes, and stores every frame that it wants as an image."""
+
+    def __init__(self, options: ImageOptions, *, workers: int) -> None:
+        self._options, self._workers, self._sources = options, workers, SourceFiles()
+
+    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield every step, clips as images, or failures where they do not decode."""
+        outcomes = run_local(
+            encode_frames,
+            self._tasks(steps),
+            workers=self._workers,
+            timeout_seconds=SECONDS_A_CLIP,
+            in_flight=CLIPS_IN_FLIGHT,
+        )
+        for outcome in outcomes:
+            yield self._step(outcome)
+
+    def _tasks(self, steps: Iterable[Step]) -> Iterator[_Task]:
+        for step in steps:
+            clip, encoded = step.outcome, None
+            if isinstance(clip, Clip):
+                try:
+                    encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+                except StaleError as error:
+                    step = Step(outcome=failure_of(clip, error), done=step.done)
+            yield _Task(step=step, encoded=encoded, options=self._options)
+
+    def _step(self, outcome: Outcome[_Task, list[bytes] | str]) -> Step:
+        step, files = outcome.item.step, outcome.result
+        clip = step.outcome
+        if isinstance(clip, Failure):
+            return step
+        if isinstance(files, list):
+            return image_step(clip, files, self._options, step.done)
+        kind, message = ("undecodable", files) if files is not None else (outcome.kind, outcome.message)
+        failure = Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind or "error", message=message or "")
+        return Step(outcome=failure, done=step.done)
+
+
+def encode_frames(task: _Task) -> list[bytes] | str:
+    """Return a clip's frames as image files, or why they do not decode."""
+    if task.encoded is None or isinstance(task.step.outcome, Failure):
+        return ""
+    try:
+        return image_files(task.step.outcome, task.encoded, task.options)
+    except DecodeError as error:
+        return error.text()
+
+
+def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:
+    """Return a clip whose frames are image files, with its members. options: None where files are copies."""
+    copied = options is None or as_they_are(clip.medium, options)
+    names = {codec: FORMATS[name] for name, codec in CODECS.items()}
+    suffix = names[clip.medium.codec] if options is None else FORMATS[options.format]
+    suffixes = [f"{number:03d}.{suffix}" for number in range(len(files))]
+    medium = clip.medium if options is None or copied else stored_medium(clip.medium, options)
+    place = {rank: number for number, rank in enumerate(unique_ranks(clip).tolist())}
+    position = np.array([place.get(rank, PAD) for rank in clip.recipe.position.tolist()], np.int32)
+    packed = replace(clip, medium=medium, md5=clip.md5 if copied else None, recipe=_image_recipe(clip, files, position))
+    shown = [None if rank == PAD else suffixes[rank] for rank in position.tolist()]
+    content = as_json(describe(packed) | {"images": shown} | plain(clip.columns))
+    members = [Member(suffix=name, pieces=[file]) for name, file in zip(suffixes, files, strict=True)]
+    return Step(outcome=packed, done=done, members=(*members, Member(suffix="json", pieces=[content])))
+
+
+def _image_recipe(clip: Clip, files: list[bytes], position: NDArray[np.int32]) -> Recipe:
+    """Return the recipe of a clip whose members are image files, in order."""
+    size = np.array([len(file) for file in files], np.int64)
+    first = np.zeros(1, np.int32)
+    return Recipe(
+        range_offset=np.cumsum(size) - size,
+        range_length=size,
+        packet_size=size.astype(np.int32),
+        packet_rank=np.arange(len(files), dtype=np.int32),
+        run_first=first,
+        run_open=np.zeros(1, np.bool_),
+        run_state=first,
+        damaged=clip.recipe.damaged,
+        position=position,
+        range_crc32=np.array([zlib.crc32(file) for file in files], np.int64),
+    )
+
+
+def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
+    """Return a medium as its frames look when they are stored."""
+    height, width = options.stored_size(medium.height, medium.width)
+    return replace(
+        medium,
+        kind=IMAGES,
+        container="tar",
+        codec=CODECS[options.format],
+        codec_tag=None,
+        bits_per_coded_sample=None,
+        profile=None,
+        pixel_format=None,
+        width=width,
+        height=height,
+        field_order=None,
+        color_range=None,
+        color_matrix=UNSPECIFIED,
+        color_primaries=UNSPECIFIED,
+        color_transfer=UNSPECIFIED,
+        extradata=None,
+        states=[b""],
+        reorder_depth=0,
+        inband_parameter_sets=False,
+        inner_start_codes=False,
+        varying_shape=False,
+        chroma_format=None,
+        max_ref_frames=None,
+        field_coded=False,
+    )
+
+
+def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
+    """Return the row that says why a planned clip is not there."""
+    kind = "stale" if isinstance(error, StaleError) else "uncuttable"
+    return Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
+
+
+JSON_KEYS = frozenset(
+    [
+        "clip_id", "uri", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames", "mask",
+        "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images",
+    ]
+)  # fmt: skip
+
+
+def clip_json(file: ClipFile) -> bytes:
+    """Return the JSON member of a clip's file; docs/shards.md says what its keys mean."""
+    return as_json(
+        describe(file.clip)
+        | {
+            "frames_in_file": file.frames.tolist(),
+            "seconds_in_file": numbers(file.seconds),
+            "unshown_in_file": file.unshown,
+            "timestamps": "source" if file.real_times else "ranks",
+        }
+        | plain(file.clip.columns)
+    )
+
+
+def describe(clip: Clip) -> Row:
+    """Return what the JSON of any sample says of its clip."""
+    medium, padded = clip.medium, clip.frame_index == PAD
+    rate = medium.frame_count * medium.time_base_den / (medium.duration_pts * medium.time_base_num or 1)
+    return {
+        "clip_id": clip.clip_id,
+        "uri": medium.uri,
+        "codec": medium.codec,
+        "width": medium.width,
+        "height": medium.height,
+        "rotation_degrees": medium.rotation_degrees,
+        "time_base": [medium.time_base_num, medium.time_base_den],
+        "frame_rate": rate,
+        "frames": clip.frame_index.tolist(),
+        "mask": clip.mask.tolist(),
+        "pts": [None if hole else pts for hole, pts in zip(padded.tolist(), clip.pts.tolist(), strict=True)],
+        "seconds": numbers(clip.seconds),
+    }
+
+
+def numbers(values: NDArray[np.float64]) -> list[float | None]:
+    """Return floats for JSON, None in place of NaN."""
+    return [None if math.isnan(value) else value for value in values.tolist()]
+
+
+def as_json(content: Row) -> bytes:
+    """Return one line of JSON. Raises ValueError for a NaN, which JSON has no word for."""
+    return json.dumps(content, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+
+
+def plain(value: Any) -> Any:
+    """Return a value of the user's as JSON can say it: None for NaN and infinity, text for bytes."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value

@@ -1,0 +1,87 @@
+"""Packets of media that are not addressable by bytes (TS, PS, ASF, Ogg …): demuxed once into a file beside the dataset.
+
+The file holds all packets of the stream one behind the other, so that the plan goes on as for any other medium. It goes
+away when others took its room, or the run ends.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from pathlib import Path
+
+import av.error
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import StaleError
+from framedex.indexer.fingerprint import fingerprint
+from framedex.indexer.opening import demux_packets, open_container
+from framedex.indexer.parts import ASIDE
+from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.media import Medium
+from framedex.sharder.sources import CONTENT_ALONE, ByteSource, open_recorded, stale
+
+MOST_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
+
+
+class Spools:
+    """The spools of a run, in a folder. A context manager; spools are gone after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._made: collections.OrderedDict[str, ByteSource] = collections.OrderedDict()
+        self._failed: dict[str, StaleError] = {}
+
+    def __enter__(self) -> Spools:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        while self._made:
+            self._drop()
+
+    def _drop(self) -> None:
+        Path(self._made.popitem(last=False)[1].path).unlink(missing_ok=True)
+
+    def make_addressable(self, medium: IndexedMedium) -> None:
+        """Let a medium plan with byte ranges of a spool. Raises StaleError where the source is not what was indexed, OSError."""
+        identity, size = medium.medium.media_id, medium.packets.size
+        if identity in self._failed:
+            raise self._failed[identity]
+        if identity not in self._made:
+            while self._made and sum(spool.size_bytes for spool in self._made.values()) + size.sum() > MOST_BYTES:
+                self._drop()
+            path = self._folder / f"{ASIDE}spool-{identity}"
+            try:
+                self._made[identity] = spool(medium.medium, size, path)
+            except StaleError as error:
+                path.unlink(missing_ok=True)
+                self._failed[identity] = error
+                raise
+        self._made.move_to_end(identity)
+        medium.spooled(self._made[identity])
+
+
+def spool(medium: Medium, size: NDArray[np.int64], path: Path) -> ByteSource:
+    """Write all packets of a medium into a file. size: int64 [packets], as indexed. Raises StaleError, OSError."""
+    os.close(open_recorded(medium.source))
+    number = 0
+    with open(path, "wb") as file:
+        try:
+            with open_container(medium.path) as container:
+                for packet in demux_packets(container, medium.stream_index):
+                    if number >= len(size) or packet.size != size[number]:
+                        raise stale(medium.path, f"packet {number} has {packet.size} bytes")
+                    file.write(bytes(packet))
+                    number += 1
+        except av.error.FFmpegError as error:
+            if number != len(size):  # what is damaged at its end was indexed up to there
+                raise stale(medium.path, f"{number} packets, then {error}") from error
+        if number != len(size):
+            raise stale(medium.path, f"{number} packets, not {len(size)}")
+    return ByteSource(path=str(path), size_bytes=int(size.sum()), mtime_ns=CONTENT_ALONE, fingerprint=_mark(path))
+
+
+def _mark(path: Path) -> str:
+    with open(path, "rb") as file:
+        return fingerprint(file.fileno(), os.fstat(file.fileno()).st_size)

@@ -1,0 +1,170 @@
+"""Tars of samples as webdataset reads them, each with an index as DALI reads it: the same bytes from the same samples.
+
+A tar is written aside, and has its name once it is complete and on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from framedex.indexer.fingerprint import fingerprint
+from framedex.indexer.parts import ASIDE, write_aside
+from framedex.sharder.sources import ByteSource, SourceFiles, stale
+
+BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
+TAR_END = bytes(2 * BLOCK)
+INDEX_VERSION = "v1.2"  # of DALI's index: a line a sample, of (extension, offset, size, name) of each of its files
+BUFFER_BYTES = 4 << 20
+MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRange:
+    """Bytes of a file, copied when a member is written."""
+
+    source: ByteSource
+    offset: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+
+Piece = bytes | FileRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One file of a sample: what stands behind the first dot of its name, and its content in pieces."""
+
+    suffix: str
+    pieces: Sequence[Piece]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
+
+
+def sample_bytes(members: Sequence[Member]) -> int:
+    """Return how many bytes a sample takes in a tar."""
+    return sum(BLOCK + _padded(len(member)) for member in members)
+
+
+def index_path(tar: Path) -> Path:
+    """Return where the index of a tar lies."""
+    return tar.with_suffix(".idx")
+
+
+class Tar:
+    """A tar on its way to `path`. Raises OSError."""
+
+    def __init__(self, path: Path, sources: SourceFiles) -> None:
+        self.path, self._sources = path, sources
+        self._aside = path.with_name(ASIDE + path.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._filled = self._written = 0  # bytes in the buffer, and bytes in the file before them
+        self._lines: list[str] = []
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, without the end of the tar."""
+        return self._written + self._filled
+
+    @property
+    def samples(self) -> int:
+        """How many samples it holds."""
+        return len(self._lines)
+
+    def add(self, key: str, members: Sequence[Member]) -> list[int]:
+        """Append a sample, and return where each member's content begins.
+
+        Raises StaleError for a file that is gone or changed; then nothing of the sample was taken.
+        """
+        begin, written, filled = self.size, self._written, self._filled
+        offsets, line = [], []
+        try:
+            for member in members:
+                name = f"{key}.{member.suffix}"
+                self._put(_header(name, len(member)))
+                offsets.append(self.size)
+                for piece in member.pieces:
+                    self._put(piece) if isinstance(piece, bytes) else self._copy(piece)
+                self._put(bytes(-len(member) % BLOCK))
+                line.append(f"{member.suffix} {offsets[-1]} {len(member)} {name}")
+        except BaseException:
+            if self._written == written:
+                self._filled = filled
+            else:
+                os.ftruncate(self._descriptor, begin)
+                os.lseek(self._descriptor, begin, os.SEEK_SET)
+                self._written, self._filled = begin, 0
+            raise
+        self._lines.append(" ".join(line))
+        return offsets
+
+    def _put(self, content: bytes) -> None:
+        view = memoryview(content)
+        while view:
+            room = min(len(view), BUFFER_BYTES - self._filled)
+            self._buffer[self._filled : self._filled + room] = view[:room]
+            self._filled += room
+            view = view[room:]
+            if self._filled == BUFFER_BYTES:
+                self._flush()
+
+    def _copy(self, piece: FileRange) -> None:
+        """Read a file's bytes to where they are written from."""
+        descriptor = self._sources.descriptor(piece.source)
+        at, left = piece.offset, piece.length
+        while left:
+            room = self._buffer[self._filled : self._filled + left]
+            got = os.preadv(descriptor, [room], at)
+            if not got:
+                raise stale(piece.source.path, f"no bytes at {at}")
+            at, left, self._filled = at + got, left - got, self._filled + got
+            if self._filled == BUFFER_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        view = self._buffer[: self._filled]
+        while view:
+            count = os.write(self._descriptor, view)
+            view = view[count:]
+        self._written, self._filled = self.size, 0
+
+    def close(self) -> str:
+        """Finish the tar and its index, give them their names, and return the tar's fingerprint."""
+        self._put(TAR_END)
+        self._flush()
+        os.fsync(self._descriptor)
+        mark = fingerprint(self._descriptor, self.size)
+        self._close()
+        os.replace(self._aside, self.path)
+        write_aside(index_path(self.path), "\n".join([f"{INDEX_VERSION} {self.samples}", *self._lines, ""]).encode())
+        return mark
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self._close()
+        self._aside.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _padded(size: int) -> int:
+    return size + -size % BLOCK
+
+
+def _header(name: str, size: int) -> bytes:
+    """Return a member's header, free of whatever differs between machines and moments."""
+    info = tarfile.TarInfo(name)
+    info.size, info.mode, info.mtime, info.uid, info.gid, info.uname, info.gname = size, MODE, 0, 0, 0, "", ""
+    return info.tobuf(tarfile.USTAR_FORMAT)
