@@ -52,6 +52,25 @@ class Packets:
             raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioPackets:
+    """The audio packets of one medium in decode order.
+
+    sample: int64 [packets], position of each packet's first decoded sample on the medium's own grid: sample k is at
+    k / audio_rate seconds of the clock that `Packets.pts` counts on. offset: int64 [packets], None where packets are no
+    byte ranges of the file. size: int64 [packets].
+    """
+
+    sample: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    size: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in (self.sample, self.offset, self.size) if column is not None}
+        if len(lengths) != 1:
+            raise ValueError(f"audio packet columns of different lengths: {sorted(lengths)}")
+
+
 class Index:
     """An index directory, opened for reading. Raises FormatError where it is not one.
 
