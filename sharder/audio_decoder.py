@@ -18,6 +18,9 @@ from framedex.sharder.audio import AudioFacts, AudioRecipe
 
 # The decoders that demuxing in FFmpeg opens; the canonical name would open those of fixed point.
 DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float"}
+# Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
+# beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
+OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
 # Integer samples are scaled by 2^-(bits - 1): packed type → (its zero, its scale). Those of fewer bits than their type,
 # 24 of 32, come shifted up, so that the scale of the type is theirs.
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
@@ -65,8 +68,9 @@ def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
         context.format = facts.sample_format
     if facts.codec_tag:
         context.codec_tag = facts.codec_tag
+    context.options = dict(OPTIONS.get(facts.codec, {}))
     if facts.bits_per_coded_sample:
-        context.options = {"bits_per_coded_sample": str(facts.bits_per_coded_sample)}
+        context.options |= {"bits_per_coded_sample": str(facts.bits_per_coded_sample)}
     # Else a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
     context.flags2 |= Flags2.skip_manual
     context.thread_count = 1
