@@ -40,7 +40,9 @@ class AudioFacts:
 
     def __post_init__(self) -> None:
         if self.rate <= 0 or self.channels <= 0 or self.end_sample < self.first_sample:
-            raise ValueError(f"audio of {self.channels} channels at {self.rate} Hz, samples {self.first_sample} to {self.end_sample}")
+            raise ValueError(
+                f"audio of {self.channels} channels at {self.rate} Hz, samples {self.first_sample} to {self.end_sample}"
+            )
 
 
 def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:

@@ -26,7 +26,9 @@ OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
 
 
-def decode_audio(facts: AudioFacts, recipe: AudioRecipe, payload: bytes | memoryview) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def decode_audio(
+    facts: AudioFacts, recipe: AudioRecipe, payload: bytes | memoryview
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return float32 [channels, samples] and bool [samples] for exactly the recipe's interval, at the medium's rate.
 
     payload: the recipe's packets, joined. Where the medium presents nothing (before a late track, after an early end, in
@@ -51,7 +53,7 @@ def decode_audio(facts: AudioFacts, recipe: AudioRecipe, payload: bytes | memory
             if first < stop:
                 _check(frame, facts)
                 place = slice(first - recipe.begin_sample, stop - recipe.begin_sample)
-                samples[:, place] = _as_float(frame)[:, first - position : stop - position]
+                samples[:, place] = as_float(frame)[:, first - position : stop - position]
                 mask[place] = True
             position += frame.samples
     return samples, mask
@@ -96,10 +98,12 @@ def _decode(
 def _check(frame: AudioFrame, facts: AudioFacts) -> None:
     found = len(frame.layout.channels), frame.sample_rate
     if found != (facts.channels, facts.rate):
-        raise _undecodable(f"{found[0]} channels at {found[1]} Hz at sample {frame.pts}, not {facts.channels} at {facts.rate}")
+        raise _undecodable(
+            f"{found[0]} channels at {found[1]} Hz at sample {frame.pts}, not {facts.channels} at {facts.rate}"
+        )
 
 
-def _as_float(frame: AudioFrame) -> NDArray[np.float32]:
+def as_float(frame: AudioFrame) -> NDArray[np.float32]:
     """Return a frame as float32 [channels, samples] of full scale 1."""
     values = frame.to_ndarray()
     if not frame.format.is_planar:

@@ -45,7 +45,8 @@ def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
     if channels == 2 and len(names) == source:
         return np.array([[side.get(name, 0.0) for name in names] for side in (LEFT, RIGHT)])
     raise PolicyError(
-        f"no rule mixes {source} channels ({layout}) to {channels}", allowed="1 channel, the medium's own number, or 2 of a known layout"
+        f"no rule mixes {source} channels ({layout}) to {channels}",
+        allowed="1 channel, the medium's own number, or 2 of a known layout",
     )
 
 
@@ -61,7 +62,13 @@ def margin(rate: int, out_rate: int) -> int:
 
 
 def resample(
-    samples: NDArray[np.float32], mask: NDArray[np.bool_], first_sample: int, rate: int, out_rate: int, begin: int, count: int
+    samples: NDArray[np.float32],
+    mask: NDArray[np.bool_],
+    first_sample: int,
+    rate: int,
+    out_rate: int,
+    begin: int,
+    count: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return float32 [channels, count] and bool [count]: samples begin, begin + 1, … of the grid k / out_rate.
 

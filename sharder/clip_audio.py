@@ -83,10 +83,7 @@ def plan_clip_audio(
     rate, channels = options.rate or facts.rate, options.channels or facts.channels
     mix_matrix(facts.layout, facts.channels, channels)  # refuses now what could not be mixed later
     first = math.ceil(begin_seconds * rate)
-    if options.seconds is None:
-        count = math.ceil(end_seconds * rate) - first
-    else:
-        count = round(options.seconds * rate)
+    count = math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
     recipe = plan_audio(packets, facts, Fraction(first, rate), Fraction(first + count, rate), margin(facts.rate, rate))
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
 
@@ -95,5 +92,7 @@ def decode_clip_audio(facts: AudioFacts, plan: ClipAudioPlan, payload: bytes | m
     """Return the planned audio. payload: the recipe's packets, joined. Raises DecodeError."""
     samples, mask = decode_audio(facts, plan.recipe, payload)
     mixed = remix(samples, facts.layout, plan.channels)
-    resampled, presented = resample(mixed, mask, plan.recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
+    resampled, presented = resample(
+        mixed, mask, plan.recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count
+    )
     return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

@@ -96,7 +96,9 @@ def encode(recipe: AudioRecipe, path: Path) -> Path:
         whole = av.AudioFrame.from_ndarray(recipe.source, format="fltp", layout=layout)
         whole.sample_rate = recipe.rate
         whole.pts, whole.time_base = recipe.late_seconds * recipe.rate, Fraction(1, recipe.rate)
-        resampler = av.AudioResampler(stream.codec_context.format, layout, recipe.rate, stream.codec_context.frame_size or 1024)
+        resampler = av.AudioResampler(
+            stream.codec_context.format, layout, recipe.rate, stream.codec_context.frame_size or 1024
+        )
         number = 0
         for frame in [*resampler.resample(whole), *resampler.resample(None), None]:
             for packet in stream.encode(frame):
@@ -122,7 +124,10 @@ class Truth:
         samples, mask = np.zeros((self.facts.channels, end - begin), np.float32), np.zeros(end - begin, np.bool_)
         low, high = max(begin, self.facts.first_sample), min(end, self.facts.end_sample)
         if low < high:
-            here, there = slice(low - begin, high - begin), slice(low - self.facts.first_sample, high - self.facts.first_sample)
+            here, there = (
+                slice(low - begin, high - begin),
+                slice(low - self.facts.first_sample, high - self.facts.first_sample),
+            )
             samples[:, here], mask[here] = self.samples[:, there], self.mask[there]
         return samples, mask
 
@@ -172,7 +177,9 @@ def truth(path: Path) -> Truth:
     payload = [bytes(packet) for packet, _ in played]
     return Truth(
         packets=AudioPackets(
-            sample=np.array(position, np.int64), offset=_offsets(path, played), size=np.array([len(data) for data in payload], np.int64)
+            sample=np.array(position, np.int64),
+            offset=_offsets(path, played),
+            size=np.array([len(data) for data in payload], np.int64),
         ),
         facts=AudioFacts(stream_index=index, first_sample=first, end_sample=end, **known),
         samples=samples,
@@ -188,7 +195,9 @@ def _positions(sizes: list[int], played: list[tuple[av.Packet, list[av.AudioFram
     assert frames[0].pts is not None
     assert frames[0].time_base is not None
     position = [0] * len(sizes)
-    position[anchor] = round(frames[0].pts * frames[0].time_base * rate) - (sizes[anchor] - sum(f.samples for f in frames))
+    position[anchor] = round(frames[0].pts * frames[0].time_base * rate) - (
+        sizes[anchor] - sum(f.samples for f in frames)
+    )
     for number in reversed(range(anchor)):
         position[number] = position[number + 1] - sizes[number]
     for number in range(anchor + 1, len(sizes)):

@@ -24,7 +24,18 @@ CONTRACTS = {
         "planes",
         "look",
     },
-    "sharder": {"schema", "recipe", "clip", "media", "sources", "decoder", "mp4"},
+    "sharder": {
+        "schema",
+        "recipe",
+        "clip",
+        "media",
+        "sources",
+        "decoder",
+        "mp4",
+        "audio",
+        "audio_decoder",
+        "clip_audio",
+    },
 }
 HOMES = {
     "av": {
@@ -35,6 +46,8 @@ HOMES = {
         "indexer/decoding.py",
         "indexer/planes.py",
         "sharder/decoder.py",
+        "sharder/audio_decoder.py",
+        "sharder/audio_files.py",
         "loader/verify.py",
     },
     "nvidia": {"loader/dali.py"},
