@@ -1,4 +1,4 @@
-"""Sound as small files in memory, FLAC and WAV, and audio packets out of containers that are not addressable by bytes."""
+"""CONTRACT: sound as small files in memory, FLAC and WAV, and audio packets out of containers that are not addressable by bytes."""
 
 from __future__ import annotations
 

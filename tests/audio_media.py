@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from framedex.indexer.index import AudioPackets
 from framedex.sharder.audio import AudioFacts
+from framedex.sharder.audio import AudioRecipe as PlannedAudio
 
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
@@ -81,7 +82,7 @@ RECIPES = {
     )
 }  # fmt: skip
 
-EXACT = ("flac", "alac", "pcm", "wavpack")
+NOISY = {"aac.mp4"}  # its encoder replaces noise by its level, and every decode draws its own (ISO/IEC 14496-3 4.6.13)
 
 
 def encode(recipe: AudioRecipe, path: Path) -> Path:
@@ -119,6 +120,10 @@ class Truth:
     mask: NDArray[np.bool_]
     payload: list[bytes]
 
+    def payload_of(self, recipe: PlannedAudio) -> bytes:
+        """Return what reading a recipe's packets gives."""
+        return b"".join(self.payload[recipe.first_packet : recipe.first_packet + len(recipe.packet_size)])
+
     def cut(self, begin: int, end: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return samples and mask of the half-open interval, zeros where the player gives nothing."""
         samples, mask = np.zeros((self.facts.channels, end - begin), np.float32), np.zeros(end - begin, np.bool_)
@@ -144,6 +149,9 @@ def decoded_by_packet(path: Path, *, raw: bool) -> Iterator[tuple[av.Packet, lis
         stream = container.streams.audio[0]
         if raw:
             stream.codec_context.flags2 |= Flags2.skip_manual
+        if stream.codec_context.name in {"ac3", "eac3"}:
+            # The one departure from a player's defaults: dither that does not depend on what was decoded before.
+            stream.codec_context.options = {"cons_noisegen": "1"}
         for packet in container.demux(stream):
             if packet.size:
                 yield packet, stream.codec_context.decode(packet)

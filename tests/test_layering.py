@@ -34,6 +34,7 @@ CONTRACTS = {
         "mp4",
         "audio",
         "audio_decoder",
+        "audio_files",
         "clip_audio",
     },
 }
