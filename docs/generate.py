@@ -205,6 +205,21 @@ def gpu_index_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def audio_table(result: dict[str, Any]) -> str:
+    """Return the table of benchmarks/audio_alignment.py."""
+    lines = [
+        "| medium | codec | exact clips | largest difference | signal to difference | packets a clip |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in result["results"]:
+        exact = row["signal_to_difference_db"] is None
+        apart = "0 | – " if exact else f"{row['worst_difference']:.1e} | {row['signal_to_difference_db']:.0f} dB "
+        lines.append(
+            f"| {row['medium']} | {row['codec']} | {row['exact']} of {row['clips']} | {apart}| {row['packets_a_clip']:.0f} |"
+        )
+    return "\n".join(lines)
+
+
 def performance_page() -> str:
     """Return docs/performance.md."""
     access, manifest, gpu = load("random_access.json"), load("manifest.json"), load("gpu_loader.json")

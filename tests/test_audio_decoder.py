@@ -10,12 +10,13 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
-from framedex.sharder.audio import plan_audio
+from framedex.sharder.audio import AudioFacts, plan_audio
 from framedex.sharder.audio_decoder import decode_audio
 from framedex.sharder.audio_files import demux_audio
 from framedex.sharder.clip_audio import AudioOptions, decode_clip_audio, plan_clip_audio
@@ -25,7 +26,7 @@ CLIPS = 60
 # Opus predicts from what it gave; docs/audio.md says what was measured.
 TOLERANCE = {"opus": 1e-4}
 # FFmpeg's own command is of another version, whose float arithmetic is in another order.
-COMMAND_TOLERANCE = 2e-5
+COMMAND_TOLERANCE = 5e-5
 LOSSLESS = ("flac", "alac", "pcm", "wavpack")
 
 
@@ -82,33 +83,31 @@ def test_any_stretch_equals_ffmpegs_own_cut(
 ) -> None:
     path, known = sound(name)
     facts = known.facts
-    dither = ["-cons_noisegen", "1"] if facts.codec in {"ac3", "eac3"} else []
+    if facts.codec == "vorbis" and av.library_versions["libavcodec"][0] == 62:
+        pytest.skip("FFmpeg 8 decodes Vorbis otherwise than FFmpeg 5 and libvorbis do (docs/audio.md)")
+    whole = cut_by_command(path, facts, None)
+    # Before version 6 the command presents what Matroska calls the codec's delay; elsewhere counts agree.
+    shown_before = whole.shape[1] - (facts.end_sample - facts.first_sample)
+    assert shown_before in {0, facts.first_sample - int(known.packets.sample[0])}
     for _ in range(4):
         begin = int(rng.integers(0, facts.end_sample - facts.first_sample - 12_000))
         end = begin + int(rng.integers(1, 10_000))
-        command = [
-            "ffmpeg",
-            "-v",
-            "error",
-            *dither,
-            "-i",
-            str(path),
-            "-map",
-            "0:a:0",
-            "-f",
-            "f32le",
-            "-c:a",
-            "pcm_f32le",
-        ]
-        cut = subprocess.run(
-            [*command, "-af", f"atrim=start_sample={begin}:end_sample={end}", "-"], capture_output=True, check=True
-        )
-        expected = np.frombuffer(cut.stdout, "<f4").reshape(-1, facts.channels).T
+        expected = cut_by_command(path, facts, (begin + shown_before, end + shown_before))
         samples, mask = decoded(known, begin + facts.first_sample, end + facts.first_sample)
         assert mask.all()
         exact = facts.codec.startswith(LOSSLESS)
         atol = 0 if exact else max(COMMAND_TOLERANCE, TOLERANCE.get(facts.codec, 0))
         np.testing.assert_allclose(samples, expected, rtol=0, atol=atol)
+
+
+def cut_by_command(path: Path, facts: AudioFacts, interval: tuple[int, int] | None) -> NDArray[np.float32]:
+    """Return float32 [channels, samples]: what ffmpeg's atrim lets through, which counts from the first sample shown."""
+    command = ["ffmpeg", "-v", "error"] + ["-cons_noisegen", "1"] * (facts.codec in {"ac3", "eac3"})
+    command += ["-i", str(path), "-map", "0:a:0", "-f", "f32le", "-c:a", "pcm_f32le"]
+    if interval is not None:
+        command += ["-af", f"atrim=start_sample={interval[0]}:end_sample={interval[1]}"]
+    cut = subprocess.run([*command, "-"], capture_output=True, check=True)
+    return np.frombuffer(cut.stdout, "<f4").reshape(-1, facts.channels).T
 
 
 @pytest.mark.parametrize("name", ["pcm_16.wav", "pcm_24.mov", "pcm_8.wav", "flac.flac", "flac_24.mkv", "alac.mp4"])

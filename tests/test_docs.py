@@ -87,6 +87,14 @@ def test_the_readmes_measurements_are_the_committed_ones(generate: ModuleType) -
     assert fifty["seconds"]["framedex_nvdec"] < 1.1 * one["seconds"]["framedex_nvdec"]
 
 
+def test_the_audio_pages_measurements_are_the_committed_ones(generate: ModuleType) -> None:
+    page, result = (ROOT / "docs" / "audio.md").read_text(encoding="utf-8"), generate.load("audio_alignment.json")
+    assert generate.audio_table(result) in page
+    assert generate.made_by(result) in page
+    inexact = {row["medium"] for row in result["results"] if row["exact"] < row["clips"]}
+    assert inexact == {"aac.mp4", "opus_voice.mkv"}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
