@@ -220,6 +220,27 @@ def audio_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def pre_roll_table(result: dict[str, Any]) -> str:
+    """Return the table of what less pre-roll than planned gives, of benchmarks/audio_alignment.py."""
+    lines = ["| medium | pre-roll | exact clips | largest difference |", "| --- | --- | --- | --- |"]
+    for row in result["less_pre_roll"]:
+        need = row["pre_roll"]
+        words = [f"{need['packets']} packet{'s' * (need['packets'] > 1)}"] if need["packets"] else []
+        words += [f"{need['reservoir_bytes']} bytes"] if need["reservoir_bytes"] else []
+        words += [f"{1000 * need['seconds']:.0f} ms"] if need["seconds"] else []
+        lines.append(
+            f"| {row['medium']} | {', '.join(words) or 'none'} | {row['exact']} of {row['clips']} | {row['worst_difference']:.1e} |"
+        )
+    return "\n".join(lines)
+
+
+def vorbis_sentence(result: dict[str, Any]) -> str:
+    """Return what benchmarks/audio_alignment.py finds of Vorbis."""
+    found = result["vorbis_beside_libvorbis"]
+    share, largest = found["share_of_samples_off_by_1e_4"], found["largest_difference"]
+    return f"{100 * share:.1f} % of a file's samples were off, by up to {largest:.2f} of full scale"
+
+
 def performance_page() -> str:
     """Return docs/performance.md."""
     access, manifest, gpu = load("random_access.json"), load("manifest.json"), load("gpu_loader.json")
