@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.environment import environment
 from framedex.sharder.audio import PRE_ROLL, PreRoll, plan_audio
 from framedex.sharder.audio_decoder import decode_audio
-from tests.audio_media import RECIPES, Truth, encode, truth
+from tests.audio_media import MADE_HERE, RECIPES, Truth, encode, truth
 
 LONGEST_SECONDS = 0.5
 RESERVOIR = {"reservoir_bytes": 511, "overhead_bytes": 38}
@@ -78,10 +78,7 @@ def with_less(known: Truth, pre_roll: PreRoll, clips: int) -> dict[str, object]:
 
 def vorbis_beside_libvorbis(scratch: Path) -> dict[str, float]:
     """Return how far PyAV's decode of a libvorbis file is off from what libvorbis decodes."""
-    recipe, path = RECIPES["vorbis.ogg"], scratch / "libvorbis.ogg"
-    raw = ["-f", "f32le", "-ar", str(recipe.rate), "-ac", "2"]
-    encoder = ["ffmpeg", "-v", "error", *raw, "-i", "-", "-c:a", "libvorbis", "-q:a", "6", str(path)]
-    subprocess.run(encoder, input=recipe.source.T.tobytes(), check=True)
+    path = encode(RECIPES["libvorbis.ogg"], scratch / "libvorbis.ogg")
     decoder = ["ffmpeg", "-v", "error", "-c:a", "libvorbis", "-i", str(path), "-f", "f32le", "-"]
     out = subprocess.run(decoder, check=True, capture_output=True).stdout
     difference = np.abs(truth(path).samples - np.frombuffer(out, "<f4").reshape(-1, 2).T)
@@ -93,7 +90,7 @@ def vorbis_beside_libvorbis(scratch: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=list(RECIPES))
+    parser.add_argument("names", nargs="*", default=MADE_HERE)
     parser.add_argument("--clips", type=int, default=500)
     options = parser.parse_args()
     results, less, vorbis = [], [], None

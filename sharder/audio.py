@@ -103,25 +103,41 @@ class PreRoll:
 # information, 4 + 2 + 32 bytes at the most, are no main data.
 # Opus predicts from what it gave before. RFC 7845 4.6 asks for 80 ms, after which whole clips were measured at -13 dB; a
 # second brings speech to 100 dB and most music to equality.
-PRE_ROLL = {
+# TrueHD restarts at major syncs, 128 access units apart at the most (its decoder in FFmpeg; measured).
+# DTS and Speex go on from what was decoded before, without a bound. Codecs not named are refused: ADPCM of Microsoft's and
+# WMA decode to noise where block sizes are not known, which an index does not say.
+PRE_ROLL: dict[str, PreRoll | None] = {
     "aac": PreRoll(packets=3),
     "ac3": PreRoll(packets=1),
     "alac": PreRoll(),
+    "dts": None,
     "eac3": PreRoll(packets=2),
     "flac": PreRoll(),
     "mp2": PreRoll(packets=1),
     "mp3": PreRoll(packets=2, reservoir_bytes=511, overhead_bytes=38),
     "opus": PreRoll(seconds=Fraction(1)),
+    "speex": None,
+    "truehd": PreRoll(packets=128),
+    "tta": PreRoll(),
     "vorbis": PreRoll(packets=1),
+    "wavpack": PreRoll(),
 }
 
 
 def pre_roll(codec: str) -> PreRoll | None:
     """Return what a codec needs decoded before; None for one that must be decoded from its beginning.
 
-    Every PCM packet stands alone.
+    Every PCM packet stands alone. Raises PolicyError for a codec that was not measured.
     """
-    return PreRoll() if codec.startswith("pcm_") else PRE_ROLL.get(codec)
+    if codec.startswith("pcm_"):
+        return PreRoll()
+    if codec not in PRE_ROLL:
+        raise PolicyError(
+            "audio of a codec that was not measured to decode exactly from the middle",
+            found=codec,
+            allowed=f"pcm_…, {', '.join(PRE_ROLL)}",
+        )
+    return PRE_ROLL[codec]
 
 
 def plan_audio(
@@ -129,13 +145,13 @@ def plan_audio(
 ) -> AudioRecipe:
     """Return the recipe for the samples of a half-open interval of the medium's clock, and `margin_samples` around it.
 
-    Raises PolicyError for an interval that ends before it begins.
+    Raises PolicyError for an interval that ends before it begins, and for a codec that was not measured.
     """
     if end_seconds < begin_seconds:
         raise PolicyError("an audio interval that ends before it begins", found=f"{begin_seconds} to {end_seconds} s")
     begin = math.floor(begin_seconds * facts.rate) - margin_samples
     end = math.ceil(end_seconds * facts.rate) + margin_samples
-    first, stop = _packets_of(packets, facts, begin, end)
+    first, stop = _packets_of(packets, facts, pre_roll(facts.codec), begin, end)
     size = packets.size[first:stop]
     offset, length = _NOTHING, _NOTHING
     if packets.offset is not None:
@@ -154,7 +170,9 @@ def plan_audio(
 _NOTHING = np.zeros(0, np.int64)
 
 
-def _packets_of(packets: AudioPackets, facts: AudioFacts, begin: int, end: int) -> tuple[int, int]:
+def _packets_of(
+    packets: AudioPackets, facts: AudioFacts, need: PreRoll | None, begin: int, end: int
+) -> tuple[int, int]:
     """Return (first, behind the last) of the packets to decode for samples begin to end; equal where there are none."""
     begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
     if begin >= end or not len(packets.sample):
@@ -163,17 +181,16 @@ def _packets_of(packets: AudioPackets, facts: AudioFacts, begin: int, end: int) 
     stop = int(np.searchsorted(packets.sample, end, side="left"))
     target = max(int(np.searchsorted(packets.sample, begin, side="right")) - 1, 0)
     target = int(np.searchsorted(packets.sample, packets.sample[target], side="left"))
-    return (_rolled_back(packets, facts, target), stop) if target < stop else (0, 0)
+    if target >= stop:
+        return 0, 0
+    return (0 if need is None else _rolled_back(packets, facts.rate, need, target)), stop
 
 
-def _rolled_back(packets: AudioPackets, facts: AudioFacts, target: int) -> int:
+def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -> int:
     """Return the first packet to decode so that the output of packet `target` is right."""
-    need = pre_roll(facts.codec)
-    if need is None:
-        return 0
     first = max(target - need.packets, 0)
     if need.seconds:
-        earliest = int(packets.sample[target]) - math.ceil(need.seconds * facts.rate)
+        earliest = int(packets.sample[target]) - math.ceil(need.seconds * rate)
         first = min(first, max(int(np.searchsorted(packets.sample, earliest, side="right")) - 1, 0))
     missing = need.reservoir_bytes
     while missing > 0 and first > 0:

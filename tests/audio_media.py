@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -22,7 +24,10 @@ LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
 @dataclass(frozen=True, kw_only=True)
 class AudioRecipe:
-    """One medium of synthetic sound. lost: packets left out, so that there is a gap. late_seconds: when it begins."""
+    """One medium of synthetic sound. lost: packets left out, so that there is a gap. late_seconds: when it begins.
+
+    by_command: encoded by the command ffmpeg, because PyAV carries no such encoder.
+    """
 
     name: str
     codec: str
@@ -33,6 +38,7 @@ class AudioRecipe:
     options: dict[str, str] = field(default_factory=dict)
     lost: range = range(0)
     late_seconds: int = 0
+    by_command: bool = False
 
     @property
     def source(self) -> NDArray[np.float32]:
@@ -79,15 +85,26 @@ RECIPES = {
         AudioRecipe(name="pcm_8.wav", codec="pcm_u8", rate=8_000, channels=1),
         AudioRecipe(name="pcm_surround.mkv", codec="pcm_s16le", rate=48_000, channels=6),
         AudioRecipe(name="wavpack.mkv", codec="wavpack", format="s16p"),
+        AudioRecipe(name="tta.mkv", codec="tta", format="s16"),
+        AudioRecipe(name="dts.mkv", codec="dca", rate=48_000, by_command=True),
+        AudioRecipe(name="truehd.mkv", codec="truehd", rate=48_000, by_command=True),
+        AudioRecipe(name="speex.ogg", codec="libspeex", rate=16_000, channels=1, by_command=True),
+        AudioRecipe(name="libvorbis.ogg", codec="libvorbis", by_command=True),
     )
 }  # fmt: skip
 
+MADE_HERE = [name for name, recipe in RECIPES.items() if not recipe.by_command or shutil.which("ffmpeg")]
 NOISY = {"aac.mp4"}  # its encoder replaces noise by its level, and every decode draws its own (ISO/IEC 14496-3 4.6.13)
 
 
 def encode(recipe: AudioRecipe, path: Path) -> Path:
     """Encode a recipe into a file, and return that."""
     layout = LAYOUTS[recipe.channels]
+    if recipe.by_command:
+        raw = ["-f", "f32le", "-ar", str(recipe.rate), "-ac", str(recipe.channels), "-i", "-"]
+        command = ["ffmpeg", "-v", "error", "-y", *raw, "-c:a", recipe.codec, "-strict", "experimental", str(path)]
+        subprocess.run(command, input=recipe.source.T.tobytes(), check=True)
+        return path
     with av.open(str(path), "w") as out:
         stream = out.add_stream(recipe.codec, rate=recipe.rate, layout=layout, options=recipe.options)
         assert isinstance(stream, AudioStream)

@@ -14,7 +14,7 @@ from framedex.indexer.index import AudioPackets
 from framedex.sharder.audio import PRE_ROLL, AudioFacts, AudioRecipe, audio_facts, plan_audio, pre_roll
 from framedex.sharder.clip_audio import AudioOptions, clip_interval, plan_clip_audio
 
-CODECS = st.sampled_from([*PRE_ROLL, "pcm_s16le", "unheard_of"])
+CODECS = st.sampled_from([*PRE_ROLL, "pcm_s16le"])
 
 
 def facts_of(codec: str, rate: int, first: int, end: int) -> AudioFacts:
@@ -108,9 +108,9 @@ def test_the_pre_roll_is_there_or_the_stream_begins(
 
 
 @given(streams())
-def test_a_codec_of_unknown_memory_is_decoded_from_its_beginning(stream: tuple[AudioPackets, AudioFacts]) -> None:
+def test_a_codec_of_unbounded_memory_is_decoded_from_its_beginning(stream: tuple[AudioPackets, AudioFacts]) -> None:
     packets, _ = stream
-    facts = facts_of("unheard_of", 8000, int(packets.sample[0]), int(packets.sample[-1]) + 1)
+    facts = facts_of("dts", 8000, int(packets.sample[0]), int(packets.sample[-1]) + 1)
     last = Fraction(int(packets.sample[-1]), 8000)
     recipe = plan_audio(packets, facts, last, last + 1)
     assert recipe.first_packet == 0
@@ -134,6 +134,13 @@ def test_an_interval_that_ends_before_it_begins_is_refused() -> None:
     packets = AudioPackets(sample=np.zeros(1, np.int64), offset=None, size=np.ones(1, np.int64))
     with pytest.raises(PolicyError, match="ends before"):
         plan_audio(packets, facts_of("aac", 8000, 0, 1024), Fraction(2), Fraction(1))
+
+
+@pytest.mark.parametrize("codec", ["adpcm_ms", "wmav2", "unheard_of"])
+def test_codecs_that_were_not_measured_are_refused(codec: str) -> None:
+    packets = AudioPackets(sample=np.zeros(1, np.int64), offset=None, size=np.ones(1, np.int64))
+    with pytest.raises(PolicyError, match="not measured"):
+        plan_audio(packets, facts_of(codec, 8000, 0, 1024), Fraction(0), Fraction(1))
 
 
 def test_columns_that_do_not_fit_together_are_refused() -> None:
