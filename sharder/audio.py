@@ -97,7 +97,7 @@ class PreRoll:
 # A transform codec's output is the sum of two windows: ISO/IEC 14496-3 4.6.11 (AAC), Vorbis I 1.3.2, ATSC A/52 7.9.4.
 # One packet makes AAC-LC, Vorbis, AC-3 and E-AC-3 bit-equal (measured by benchmarks/audio_alignment.py); AAC has two more for
 # SBR, which looks into the frame before (14496-3 4.6.18), and parametric stereo, whose filters ring on (8.6.4), and E-AC-3
-# one for its transform across blocks.
+# one in reserve.
 # MPEG audio: polyphase synthesis remembers 480 samples (ISO/IEC 11172-3 2.4.3.4), layer 3 overlaps granules, of which a
 # frame at low sample rates has one, and main_data_begin points back up to 511 bytes (2.4.2.7). Headers and side
 # information, 4 + 2 + 32 bytes at the most, are no main data.

@@ -67,6 +67,7 @@ RECIPES = {
         AudioRecipe(name="mp3_low.mkv", codec="libmp3lame", rate=22_050, channels=1, options={"b": "16000"}),
         AudioRecipe(name="mp3_variable.mp4", codec="libmp3lame", rate=48_000, options={"q": "4"}),
         AudioRecipe(name="mp2.ts", codec="mp2", rate=48_000),
+        AudioRecipe(name="mp2.mkv", codec="mp2"),
         AudioRecipe(name="opus.ogg", codec="libopus", rate=48_000),
         AudioRecipe(name="opus.mp4", codec="libopus", rate=48_000, options={"frame_duration": "60"}),
         AudioRecipe(name="opus_voice.mkv", codec="libopus", rate=48_000, channels=1, options={"b": "16000", "application": "voip"}),
