@@ -67,6 +67,11 @@ class AudioPackets:
     offset: NDArray[np.int64] | None
     size: NDArray[np.int64]
 
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in (self.sample, self.offset, self.size) if column is not None}
+        if len(lengths) != 1:
+            raise ValueError(f"audio packet columns of different lengths: {sorted(lengths)}")
+
 
 class Index:
     """An index directory, opened for reading. Raises FormatError where it is not one.

@@ -26,7 +26,20 @@ CONTRACTS = {
         "rgb",
         "bitstream",
     },
-    "sharder": {"schema", "recipe", "clip", "media", "sources", "decoder", "mp4", "image_files"},
+    "sharder": {
+        "schema",
+        "recipe",
+        "clip",
+        "media",
+        "sources",
+        "decoder",
+        "mp4",
+        "image_files",
+        "audio",
+        "audio_decoder",
+        "audio_files",
+        "clip_audio",
+    },
 }
 HOMES = {
     "av": {
@@ -41,6 +54,8 @@ HOMES = {
         "sharder/decoder.py",
         "sharder/mux.py",
         "sharder/spool.py",
+        "sharder/audio_decoder.py",
+        "sharder/audio_files.py",
         "loader/verify.py",
     },
     "nvidia": {"loader/dali.py"},
