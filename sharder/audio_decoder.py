@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError
 from framedex.sharder.audio import AudioFacts, AudioRecipe
 
-# The decoders that demuxing in FFmpeg opens; the canonical name would open those of fixed point.
-DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float"}
+# The decoder that FFmpeg takes for a demuxed stream, where the canonical name is that of another.
+DECODERS = {"mp3": "mp3float"}
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
