@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError
 from framedex.sharder.audio import AudioFacts, AudioRecipe
 
-# The decoders that demuxing in FFmpeg opens; the canonical name would open those of fixed point.
+# Decoders of floats, where the canonical name is that of one of fixed point. Of MP3, FFmpeg's players take the same; of MP1
+# and MP2 they take that of 16 bits, whose rounding carries over from sample to sample and thus depends on where it began.
 DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float"}
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)

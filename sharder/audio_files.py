@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError, PolicyError
 from framedex.indexer.opening import demux_packets, open_container
 from framedex.sharder.audio import AudioFacts
-from framedex.sharder.audio_decoder import as_float
+from framedex.sharder.audio_decoder import DECODERS, as_float
 
 LAYOUTS = (
     "mono",
@@ -40,7 +40,8 @@ def flac_bits(facts: AudioFacts) -> int:
 
     Samples that were mixed or resampled, and those of decoders that give floats, have 24.
     """
-    return 16 if (facts.sample_format or "").rstrip("p") in {"u8", "s16"} else 24
+    integers = (facts.sample_format or "").rstrip("p") in {"u8", "s16"} and facts.codec not in DECODERS
+    return 16 if integers else 24
 
 
 def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:

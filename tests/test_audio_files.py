@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from framedex.errors import DecodeError, PolicyError
-from framedex.sharder.audio_files import decode_file, encode_flac, encode_wav
+from framedex.sharder.audio import AudioFacts
+from framedex.sharder.audio_files import decode_file, encode_flac, encode_wav, flac_bits
 
 
 def integers(rng: np.random.Generator, channels: int, count: int, bits: int) -> np.ndarray:
@@ -32,6 +35,16 @@ def test_wav_keeps_floats_bit_for_bit(rng: np.random.Generator, channels: int, c
     samples, rate = decode_file(encode_wav(sound, 16_000))
     assert rate == 16_000
     assert np.array_equal(samples, sound)
+
+
+def test_flac_has_the_bits_of_the_mediums_own_samples() -> None:
+    known = AudioFacts(
+        stream_index=1, codec="flac", codec_tag=None, rate=8000, channels=1, layout="mono", sample_format="s16",
+        bits_per_coded_sample=None, extradata=None, first_sample=0, end_sample=1,
+    )  # fmt: skip
+    formats = {"u8": 16, "s16p": 16, "s32": 24, "fltp": 24}
+    assert {name: flac_bits(replace(known, sample_format=name)) for name in formats} == formats
+    assert flac_bits(replace(known, codec="mp2")) == 24
 
 
 def test_flac_rounds_floats_to_24_bits_and_clips_them() -> None:
