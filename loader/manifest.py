@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.audio import AudioRecipe, ClipAudioPlan, SoundFile
 from framedex.sharder.clip import Clip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.media import Medium
@@ -121,6 +122,7 @@ class Manifest:
             columns=columns,
             recipe=_recipe(recipe),
             source=medium.source if shard is None else self._shards[shard],
+            audio=_audio(recipe),
         )
 
     def media_rows(self) -> NDArray[np.int64]:
@@ -270,13 +272,36 @@ def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
 
 
 def _recipe(row: pa.RecordBatch) -> Recipe:
-    columns = {name: _values(row, name) for name in RECIPES.names if name not in PLAIN}
+    columns = {
+        name: _values(row, name) for name in RECIPES.names if name not in PLAIN and not name.startswith("audio_")
+    }
     return Recipe(
         damaged=row["damaged"][0].as_py(),
         range_path=row["range_path"][0].as_py(),
         range_crc32=_values(row, "range_crc32") if row["range_crc32"][0].is_valid else None,
         **columns,
     )
+
+
+def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
+    """Return what a clip's audio is; None where the dataset has none."""
+    if not row["audio_rate"][0].is_valid:
+        return None
+    offset, length = _values(row, "audio_range_offset"), _values(row, "audio_range_length")
+    recipe: AudioRecipe | SoundFile
+    if row["audio_packet_size"][0].is_valid:
+        recipe = AudioRecipe(
+            range_offset=offset,
+            range_length=length,
+            packet_size=_values(row, "audio_packet_size"),
+            packet_sample=_values(row, "audio_packet_sample"),
+            begin_sample=row["audio_begin_sample"][0].as_py(),
+            end_sample=row["audio_end_sample"][0].as_py(),
+        )
+    else:
+        recipe = SoundFile(offset=int(offset[0]), length=int(length[0]), present=_values(row, "audio_present"))
+    whole = {name: row[f"audio_{name}"][0].as_py() for name in ("rate", "channels", "first", "count")}
+    return ClipAudioPlan(recipe=recipe, **whole)
 
 
 def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]:

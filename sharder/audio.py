@@ -57,15 +57,14 @@ class AudioRecipe:
     """How to get a stretch of samples out of a medium.
 
     range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order. Without
-    ranges where packets are no byte ranges of the file. first_packet: number of the first packet in the medium.
-    packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
+    ranges where packets are no byte ranges of the file.
+        packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
     begin_sample, end_sample: the wanted half-open interval at the medium's own rate; it may reach past what the medium
     presents, where silence is filled in.
     """
 
     range_offset: NDArray[np.int64]
     range_length: NDArray[np.int64]
-    first_packet: int
     packet_size: NDArray[np.int32]
     packet_sample: NDArray[np.int64]
     begin_sample: int
@@ -78,6 +77,51 @@ class AudioRecipe:
             raise ValueError("an audio recipe's ranges and packets differ in size")
         if self.end_sample < self.begin_sample:
             raise ValueError(f"an audio recipe from sample {self.begin_sample} to {self.end_sample}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoundFile:
+    """A clip's sound as a FLAC or WAV file of its own, for instance in a tar: where its bytes lie.
+
+    present: int64 [2 × stretches], begin and end of each stretch of samples that the medium presents; others are silence.
+    """
+
+    offset: int
+    length: int
+    present: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioOptions:
+    """How a dataset's audio is asked for. rate, channels: None for the medium's own. seconds: None for the clip's length."""
+
+    rate: int | None = None
+    channels: int | None = None
+    seconds: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rate", self.rate), ("channels", self.channels), ("seconds", self.seconds)):
+            if value is not None and value <= 0:
+                raise PolicyError(f"audio {name} that is not above 0", found=value)
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain JSON values, as dataset.json records them."""
+        return {
+            "rate": self.rate,
+            "channels": self.channels,
+            "seconds": None if self.seconds is None else str(self.seconds),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipAudioPlan:
+    """What a clip's audio is and how to get it. rate, channels: of the output. first, count: its samples on k / rate."""
+
+    recipe: AudioRecipe | SoundFile
+    rate: int
+    channels: int
+    first: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +203,6 @@ def plan_audio(
     return AudioRecipe(
         range_offset=offset,
         range_length=length,
-        first_packet=first,
         packet_size=size.astype(np.int32),
         packet_sample=packets.sample[first:stop],
         begin_sample=begin,

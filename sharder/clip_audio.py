@@ -9,37 +9,26 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import PolicyError
+from framedex.errors import DecodeError, PolicyError
 from framedex.indexer.index import AudioPackets
 from framedex.indexer.timeline import NO_PTS
-from framedex.sharder.audio import AudioFacts, AudioRecipe, plan_audio
+from framedex.sharder.audio import (
+    AudioFacts,
+    AudioOptions,
+    AudioRecipe,
+    ClipAudioPlan,
+    SoundFile,
+    audio_facts,
+    plan_audio,
+)
 from framedex.sharder.audio_decoder import decode_audio
+from framedex.sharder.audio_files import decode_file
 from framedex.sharder.audio_mix import margin, mix_matrix, remix, resample
+from framedex.sharder.clip import Clip
+from framedex.sharder.schema import AUDIO_COLUMNS
+from framedex.sharder.sources import SourceFiles
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioOptions:
-    """How a dataset's audio is asked for. rate, channels: None for the medium's own. seconds: None for the clip's length."""
-
-    rate: int | None = None
-    channels: int | None = None
-    seconds: Fraction | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in (("rate", self.rate), ("channels", self.channels), ("seconds", self.seconds)):
-            if value is not None and value <= 0:
-                raise PolicyError(f"audio {name} that is not above 0", found=value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipAudioPlan:
-    """What a clip's audio is and how to get it. rate, channels: of the output. first, count: its samples on k / rate."""
-
-    recipe: AudioRecipe
-    rate: int
-    channels: int
-    first: int
-    count: int
+RATE_OF_SILENCE = 48_000  # where neither the dataset nor the medium says one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +77,60 @@ def plan_clip_audio(
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
 
 
-def decode_clip_audio(facts: AudioFacts, plan: ClipAudioPlan, payload: bytes | memoryview) -> ClipAudio:
-    """Return the planned audio. payload: the recipe's packets, joined. Raises DecodeError."""
-    samples, mask = decode_audio(facts, plan.recipe, payload)
-    mixed = remix(samples, facts.layout, plan.channels)
-    resampled, presented = resample(
-        mixed, mask, plan.recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count
+def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
+    """Plan the audio of a clip whose medium has none: as many samples as it would have, all of them silence."""
+    rate = options.rate or RATE_OF_SILENCE
+    first = math.ceil(begin_seconds * rate)
+    count = math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+    nothing = np.zeros(0, np.int64)
+    recipe = AudioRecipe(
+        range_offset=nothing,
+        range_length=nothing,
+        packet_size=nothing.astype(np.int32),
+        packet_sample=nothing,
+        begin_sample=0,
+        end_sample=0,
     )
+    return ClipAudioPlan(recipe=recipe, rate=rate, channels=options.channels or 1, first=first, count=count)
+
+
+def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
+    """Return a clip's audio; None where the dataset has none. Raises StaleError, DecodeError."""
+    plan = clip.audio
+    if plan is None:
+        return None
+    source = clip.source if clip.audio_source is None else clip.audio_source
+    if isinstance(plan.recipe, SoundFile):
+        where = np.array([plan.recipe.offset], np.int64), np.array([plan.recipe.length], np.int64)
+        return _from_file(plan, plan.recipe.present, sources.read_ranges(source, *where).tobytes())
+    facts = audio_facts({name: getattr(clip.medium, name) for name in AUDIO_COLUMNS})
+    if facts is None or not len(plan.recipe.packet_size):
+        silence = np.zeros((plan.channels, plan.count), np.float32)
+        return ClipAudio(samples=silence, mask=np.zeros(plan.count, np.bool_), rate=plan.rate, first=plan.first)
+    payload = sources.read_ranges(source, plan.recipe.range_offset, plan.recipe.range_length)
+    return decode_clip_audio(facts, plan, plan.recipe, payload.data)
+
+
+def _from_file(plan: ClipAudioPlan, present: NDArray[np.int64], data: bytes) -> ClipAudio:
+    samples, rate = decode_file(data)
+    if samples.shape != (plan.channels, plan.count) or rate != plan.rate:
+        raise DecodeError("a clip's sound file is another one", found=f"{samples.shape} at {rate} Hz")
+    mask = np.zeros(plan.count, np.bool_)
+    for begin, end in present.reshape(-1, 2).tolist():
+        mask[begin:end] = True
+    return ClipAudio(samples=samples, mask=mask, rate=rate, first=plan.first)
+
+
+def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return int64 [2 × stretches]: begin and end of each stretch of True."""
+    return np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))).astype(np.int64)
+
+
+def decode_clip_audio(
+    facts: AudioFacts, plan: ClipAudioPlan, recipe: AudioRecipe, payload: bytes | memoryview
+) -> ClipAudio:
+    """Return the planned audio. payload: the recipe's packets, joined. Raises DecodeError."""
+    samples, mask = decode_audio(facts, recipe, payload)
+    mixed = remix(samples, facts.layout, plan.channels)
+    resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
     return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

@@ -63,6 +63,18 @@ class SourceFiles:
         with self._lock:
             return self._read(source, recipe, states)
 
+    def read_ranges(
+        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return uint8 [bytes]: some ranges of a file, joined. Raises StaleError for a file that is gone or changed."""
+        payload = np.empty(int(length.sum()), np.uint8)
+        at = 0
+        with self._lock:
+            for begin, size in zip(offset.tolist(), length.tolist(), strict=True):
+                _fill(source.path, self._opened(source), payload[at : at + size], begin)
+                at += size
+        return payload
+
     def _read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
         given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
         extra = np.zeros(len(recipe.packet_size), np.int64)
