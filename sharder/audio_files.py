@@ -1,10 +1,8 @@
-"""CONTRACT: sound as small files in memory, FLAC and WAV, and audio packets out of containers that are not addressable by bytes."""
+"""CONTRACT: sound as small files in memory, FLAC and WAV."""
 
 from __future__ import annotations
 
 import io
-import itertools
-from collections.abc import Iterator
 from fractions import Fraction
 
 import av
@@ -16,7 +14,6 @@ from av.codec.context import Flags
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, PolicyError
-from framedex.indexer.opening import demux_packets, open_container
 from framedex.sharder.audio import AudioFacts
 from framedex.sharder.audio_decoder import DECODERS, as_float
 
@@ -97,20 +94,3 @@ def decode_file(data: bytes) -> tuple[NDArray[np.float32], int]:
             return np.concatenate([empty, *pieces], axis=1), context.sample_rate
     except av.error.FFmpegError as error:
         raise DecodeError(f"a sound file does not decode: {error.strerror}", found=f"{len(data)} bytes") from error
-
-
-def demux_audio(path: str, stream_index: int, first: int, last: int) -> Iterator[bytes]:
-    """Yield the audio packets first up to but not including last of a file, numbered as the index numbers them.
-
-    The file is read from its beginning up to there. Raises DecodeError where there are fewer.
-    """
-    count = 0
-    try:
-        with open_container(path) as container:
-            for packet in itertools.islice(demux_packets(container, stream_index), first, last):
-                count += 1
-                yield bytes(packet)
-    except av.error.FFmpegError as error:
-        raise DecodeError(f"audio packets do not demux: {error.strerror}", where=path) from error
-    if count != last - first:
-        raise DecodeError("audio packets are missing", where=path, found=f"{count} of {first} to {last}")

@@ -140,7 +140,10 @@ class Truth:
 
     def payload_of(self, recipe: PlannedAudio) -> bytes:
         """Return what reading a recipe's packets gives."""
-        return b"".join(self.payload[recipe.first_packet : recipe.first_packet + len(recipe.packet_size)])
+        if not len(recipe.packet_sample):
+            return b""
+        first = int(np.searchsorted(self.packets.sample, recipe.packet_sample[0]))
+        return b"".join(self.payload[first : first + len(recipe.packet_size)])
 
     def cut(self, begin: int, end: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return samples and mask of the half-open interval, zeros where the player gives nothing."""

@@ -16,10 +16,9 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
-from framedex.sharder.audio import AudioFacts, plan_audio
+from framedex.sharder.audio import AudioFacts, AudioOptions, AudioRecipe, ClipAudioPlan, plan_audio
 from framedex.sharder.audio_decoder import decode_audio
-from framedex.sharder.audio_files import demux_audio
-from framedex.sharder.clip_audio import AudioOptions, decode_clip_audio, plan_clip_audio
+from framedex.sharder.clip_audio import decode_clip_audio, plan_clip_audio
 from tests.audio_media import MADE_HERE, NOISY, RECIPES, Truth, encode, truth
 
 CLIPS = 60
@@ -41,6 +40,11 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
         return path, truth(path)
 
     return make
+
+
+def planned(plan: ClipAudioPlan) -> AudioRecipe:
+    assert isinstance(plan.recipe, AudioRecipe)
+    return plan.recipe
 
 
 def decoded(known: Truth, begin: int, end: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -148,17 +152,6 @@ def test_a_gap_between_packets_is_masked_silence(sound: Callable[[str], tuple[Pa
     assert samples[:, mask].any()
 
 
-@pytest.mark.parametrize("name", ["aac.ts", "opus.ogg", "mp2.ts"])
-def test_packets_that_are_no_byte_ranges_come_by_demuxing(
-    sound: Callable[[str], tuple[Path, Truth]], name: str
-) -> None:
-    path, known = sound(name)
-    pieces = list(demux_audio(str(path), known.facts.stream_index, 20, 31))
-    assert pieces == known.payload[20:31]
-    with pytest.raises(DecodeError, match="missing"):
-        list(demux_audio(str(path), known.facts.stream_index, 20, 100_000))
-
-
 def test_damaged_packets_and_missing_bytes_are_refused(sound: Callable[[str], tuple[Path, Truth]]) -> None:
     _, known = sound("flac.flac")
     recipe = plan_audio(known.packets, known.facts, Fraction(1), Fraction(2))
@@ -178,11 +171,11 @@ def test_a_clips_audio_is_the_same_stretch_of_the_whole_files(
     facts, options = known.facts, AudioOptions(rate=16_000, channels=2)
     seconds = Fraction(facts.end_sample - facts.first_sample, facts.rate)
     plan = plan_clip_audio(facts, known.packets, Fraction(0), seconds, options)
-    whole = decode_clip_audio(facts, plan, known.payload_of(plan.recipe))
+    whole = decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
     for _ in range(CLIPS):
         begin = Fraction(int(rng.integers(-1000, 4000)), 1000)
         plan = plan_clip_audio(facts, known.packets, begin, begin + Fraction(1, 3), options)
-        clip = decode_clip_audio(facts, plan, known.payload_of(plan.recipe))
+        clip = decode_clip_audio(facts, plan, planned(plan), known.payload_of(planned(plan)))
         assert clip.samples.dtype == np.float32
         assert clip.samples.shape == (2, len(clip.mask)) == (2, plan.count)
         places = np.arange(clip.first, clip.first + plan.count)
