@@ -19,62 +19,8 @@ import pyarrow.parquet as pq
 from framedex.errors import MediaError, SourceError
 from framedex.indexer.folders import expand_glob, fixed_prefix, folders_below, is_below, is_glob, way_out
 
-VIDEO_SUFFIXES = frozenset(
-    [
-        ".264",
-        ".265",
-        ".3g2",
-        ".3gp",
-        ".apng",
-        ".asf",
-        ".avi",
-        ".divx",
-        ".dv",
-        ".f4v",
-        ".flv",
-        ".gif",
-        ".h264",
-        ".h265",
-        ".hevc",
-        ".ivf",
-        ".m1v",
-        ".m2t",
-        ".m2ts",
-        ".m2v",
-        ".m4v",
-        ".mjpeg",
-        ".mjpg",
-        ".mk3d",
-        ".mkv",
-        ".mov",
-        ".mp4",
-        ".mpeg",
-        ".mpg",
-        ".mpv",
-        ".mts",
-        ".mxf",
-        ".nut",
-        ".obu",
-        ".ogm",
-        ".ogv",
-        ".ogx",
-        ".qt",
-        ".ts",
-        ".vob",
-        ".webm",
-        ".wmv",
-        ".y4m",
-    ]
-)
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
-# DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
-DALI_LINES = (
-    re.compile(
-        r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})\s+(?P<start>-?\d{1,18}(?:\.\d*)?)\s+(?P<end>-?\d{1,18}(?:\.\d*)?)"
-    ),
-    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})"),
-)
 # Names that a clip's own columns have; a user column of that name would hide one of them.
 RESERVED_COLUMNS = frozenset(
     [
@@ -94,22 +40,6 @@ RESERVED_COLUMNS = frozenset(
         "positions",
     ]
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
-
-    folder: through which it was found, if it was not named itself; no link may lead out of it.
-    error: why the medium must not be opened; None for most. A name that is not valid UTF-8 cannot be written into an
-    index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
-    """
-
-    path: str
-    spelled: str
-    columns: dict[str, Any] = field(default_factory=dict)
-    folder: str | None = None
-    error: MediaError | None = None
 
 
 def media_id(uri: str, stream: int | None = None) -> str:
@@ -172,11 +102,6 @@ def _without_stray_bytes(item: Listed) -> Listed:
         return item
     error = MediaError("file_name", "the file name is not valid UTF-8; rename the file to have it indexed")
     return replace(item, path=path, spelled=spelled, error=error)
-
-
-def readable_name(name: str) -> str:
-    """Return a file name with the bytes that are not valid UTF-8 shown as `\\xNN`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _with_ways_out(listed: list[Listed]) -> list[Listed]:
@@ -253,66 +178,6 @@ def _walk(top: str, folder: str, follow_symlinks: bool) -> Iterator[Listed]:
             remedy="name the files themselves if they have other endings; --follow-symlinks also searches linked folders",
         )
     yield from (_plain(name, folder) for name in sorted(names))
-
-
-def _resolve(spelled: str, base: Path, root: str | None) -> tuple[str, str | None]:
-    """Return (absolute path of an entry of a list, folder that it was found through if it lies in one)."""
-    spelled = spelled.removeprefix("file://")
-    folders = [os.path.abspath(folder) for folder in ([root] if root is not None else [str(base), os.getcwd()])]
-    paths = [os.path.abspath(os.path.join(folder, spelled)) for folder in folders]
-    path = next((path for path in paths if os.path.lexists(path)), paths[0])
-    return path, next((folder for folder in folders if is_below(path, folder)), None)
-
-
-def _read_list(path: Path, root: str | None) -> Iterator[Listed]:
-    """Read a text list: a path a line, or DALI's `path label [start end]`; blank lines and # comments pass."""
-    for line in _read_text(path).split("\n"):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        yield _read_line(line, path.parent, root)
-
-
-def _read_line(line: str, base: Path, root: str | None) -> Listed:
-    """Return the reading of a line whose path exists; where none does, the one with the most fields."""
-    path, folder = _resolve(line, base, root)
-    readings = [Listed(path=path, spelled=line, folder=folder)]
-    for pattern in DALI_LINES:
-        if match := pattern.fullmatch(line):
-            found = match.groupdict()
-            columns: dict[str, Any] = {"label": int(found["label"])}
-            columns |= {name: float(found[name]) for name in ("start", "end") if name in found}
-            path, folder = _resolve(found["path"], base, root)
-            readings.append(Listed(path=path, spelled=found["path"], columns=columns, folder=folder))
-    existing = [reading for reading in readings if os.path.lexists(reading.path)]
-    return existing[0] if existing else readings[min(1, len(readings) - 1)]
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError("the list cannot be read", where=str(path), found=error) from error
-
-
-def _read_table(path: Path, root: str | None) -> Iterator[Listed]:
-    """Read a CSV, JSONL or Parquet listing: a `uri` column, and the user's own columns."""
-    readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
-    try:
-        table: pa.Table = readers.get(path.suffix.lower(), pyarrow.json.read_json)(path)
-        names, rows = table.column_names, table.to_pylist()
-    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # strings that are not UTF-8 among them
-        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
-    if "uri" not in names:
-        raise SourceError("the listing has no uri column", where=str(path), found=f"columns {', '.join(names)}")
-    if repeated := {name for name in names if names.count(name) > 1}:
-        raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
-    for number, row in enumerate(rows):
-        uri = row.pop("uri")
-        if not isinstance(uri, str) or not uri:
-            raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
-        entry, folder = _resolve(uri, path.parent, root)
-        yield Listed(path=entry, spelled=uri, columns=row, folder=folder)
 
 
 def _with_parent_label(item: Listed) -> Listed:

@@ -1,0 +1,54 @@
+"""CONTRACT: one image file's bytes as RGB, by rules that do not depend on the file's own mode."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+FORMATS = ("JPEG", "PNG", "WEBP")
+AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})  # of these, alpha is dropped
+SIXTEEN_BIT_GREY = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
+
+
+def rgb_of(data: bytes) -> NDArray[np.uint8]:
+    """Return uint8 [H, W, 3]: an image as stored, its EXIF orientation and colour profile not applied.
+
+    Alpha is dropped; grey and palettes are spread to RGB; of 16 bits a sample, the high 8 are kept. Raises ValueError with
+    the reason for what has no such rule, OSError for data that is no whole JPEG, PNG or WebP.
+    """
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            check_covered(image)
+            if image.mode in SIXTEEN_BIT_GREY:
+                grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
+                return np.repeat(grey[:, :, None], 3, axis=2)
+            return np.asarray(image.convert("RGB"))
+    except (SyntaxError, EOFError, IndexError, TypeError) as error:  # what Pillow's parsers raise for broken files
+        raise OSError(f"is no whole image: {error}") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
+
+
+def check_covered(image: Image.Image) -> None:
+    """Raise ValueError for an image whose RGB is not defined here."""
+    if getattr(image, "n_frames", 1) > 1:
+        raise ValueError("is an animation")
+    if image.mode not in AS_PILLOW_CONVERTS | SIXTEEN_BIT_GREY:
+        raise ValueError(f"has samples of mode {image.mode}")
+
+
+def resize_rgb(rgb: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Return uint8 [height, width, 3], scaled with a triangle filter as wide as the reduction, so that nothing aliases."""
+    if rgb.shape[:2] == (height, width):
+        return rgb
+    return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BILINEAR))
+
+
+def rgb_md5(rgb: NDArray[np.uint8]) -> str:
+    """Return 32 hex digits: MD5 over the rows of an RGB picture, then `rgb24{width}x{height}`."""
+    height, width, _ = rgb.shape
+    return hashlib.md5(np.ascontiguousarray(rgb).tobytes() + f"rgb24{width}x{height}".encode()).hexdigest()
