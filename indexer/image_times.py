@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,6 +19,9 @@ TIMES_NAME = "timestamps.txt"
 PER_SECOND = 1_000_000  # ticks of times that a file or a listing states
 MOST = (1 << 31) - 1  # a time base is two numbers of 32 bits
 FARTHEST_SECONDS = 1 << 40  # in ticks still far from the ends of 64 bits
+# Numbers as people write them; Fraction itself would work on 1e999999999 for hours.
+NUMBER = re.compile(r"[+-]?([0-9]{1,20}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
+RATE = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?|[0-9]{1,20}/[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +38,12 @@ class Times:
 
 def rate_of(value: object) -> Fraction:
     """Return frames a second, from a number or from text such as `25`, `29.97` or `30000/1001`. Raises ValueError."""
-    try:
-        rate = Fraction(str(value).strip())
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"{value!r} is no number of frames a second") from None
-    if rate <= 0 or max(rate.numerator, rate.denominator) > MOST:
-        raise ValueError(f"{value!r} frames a second is not above 0, or not a ratio of two 31-bit numbers")
+    text = str(value).strip()
+    if not RATE.fullmatch(text) or not any(digit in "123456789" for digit in text.rpartition("/")[2]):
+        raise ValueError(f"{value!r} is no number of frames a second above 0")
+    rate = Fraction(text)
+    if not rate or max(rate.numerator, rate.denominator) > MOST:
+        raise ValueError(f"{value!r} frames a second is no ratio of two numbers of 31 bits above 0")
     return rate
 
 
@@ -104,10 +108,9 @@ def read_times(text: str, names: Sequence[str]) -> list[Fraction | None]:
 
 
 def _number(text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise _refused(f"{TIMES_NAME}: {text[:80]!r} is no number of seconds") from None
+    if not NUMBER.fullmatch(text):
+        raise _refused(f"{TIMES_NAME}: {text[:80]!r} is no number of seconds")
+    return Fraction(text)
 
 
 def _refused(message: str) -> MediaError:
