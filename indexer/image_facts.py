@@ -31,7 +31,7 @@ ROTATIONS = {3: 180, 4: 180, 5: -90, 6: -90, 7: 90, 8: 90}
 BT601, RGB_MATRIX = 5, 0
 
 
-class BrokenImage(Exception):
+class BrokenImageError(Exception):
     """One image cannot be decoded as it is; the message says why."""
 
 
@@ -51,15 +51,15 @@ class ImageFacts:
 def facts_of(data: bytes) -> ImageFacts:
     """Return the facts of an image file by its content, whatever it is named.
 
-    Raises BrokenImage where there are none to be had, MediaError for an image whose RGB is not defined here.
+    Raises BrokenImageError where there are none to be had, MediaError for an image whose RGB is not defined here.
     """
     if not data:
-        raise BrokenImage("the file is empty")
+        raise BrokenImageError("the file is empty")
     kind = image_format(data)
     if kind == "gif":
         raise MediaError("image_format", "is a GIF; its palettes and animation are those of a video", refused=True)
     if kind is None:
-        raise BrokenImage("it is no JPEG, PNG or WebP")
+        raise BrokenImageError("it is no JPEG, PNG or WebP")
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
@@ -67,13 +67,13 @@ def facts_of(data: bytes) -> ImageFacts:
                 mode, width, height = image.mode, image.width, image.height
                 check_covered(image)
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-            raise BrokenImage(str(error)) from error
+            raise BrokenImageError(str(error)) from error
         except ValueError as error:
             raise MediaError("image_format", str(error), refused=True) from error
         except Exception as error:  # Pillow's parsers raise whatever broken files lead them to
             if isinstance(error, MemoryError):
                 raise
-            raise BrokenImage("its header is broken") from error
+            raise BrokenImageError("its header is broken") from error
     coded_as_rgb = kind == "png" or data[12:16] == b"VP8L"
     return ImageFacts(
         codec=CODECS[kind],
@@ -108,8 +108,8 @@ def rotation_of(data: bytes) -> int:
 
 
 def pixels_md5(data: bytes) -> bytes:
-    """Return the MD5 of an image's RGB, as `frames.md5` has it. Raises BrokenImage where it does not decode."""
+    """Return the MD5 of an image's RGB, as `frames.md5` has it. Raises BrokenImageError where it does not decode."""
     try:
         return bytes.fromhex(rgb_md5(rgb_of(data)))
     except (OSError, ValueError) as error:
-        raise BrokenImage(f"it does not decode: {error}") from error
+        raise BrokenImageError(f"it does not decode: {error}") from error

@@ -64,7 +64,7 @@ def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> Times:
     """
     if len(seconds) != count:
         raise _refused(f"{len(seconds)} timestamps for {count} images")
-    ticks = [_ticks(time, number) for number, time in enumerate(seconds)]
+    ticks: list[int] = [_ticks(time, number) for number, time in enumerate(seconds)]
     for number, (before, after) in enumerate(itertools.pairwise(ticks), 1):
         if after <= before:
             raise _refused(
@@ -81,7 +81,7 @@ def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> Times:
 def _ticks(time: Fraction | float | None, number: int) -> int:
     if time is None or not math.isfinite(time):
         raise _refused(f"image {number} has no timestamp")
-    if abs(time) > FARTHEST_SECONDS:
+    if not -FARTHEST_SECONDS <= time <= FARTHEST_SECONDS:
         raise _refused(f"the timestamp of image {number} is beyond {FARTHEST_SECONDS} s")
     return round(Fraction(str(time)) * PER_SECOND)
 

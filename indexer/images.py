@@ -15,7 +15,7 @@ import numpy as np
 
 from framedex.errors import MediaError
 from framedex.indexer.identity import no_frames, opened_file, problem_columns
-from framedex.indexer.image_facts import BrokenImage, ImageFacts, facts_of, pixels_md5, rotation_of
+from framedex.indexer.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.image_times import TIMES_NAME, Times, at_rate, at_seconds, read_times
 from framedex.indexer.listed import Form, readable_name
 from framedex.indexer.schema import IMAGES, OK
@@ -189,9 +189,7 @@ def _only(images: list[TarImage]) -> TarImage:
     return image
 
 
-def _in_file(
-    descriptor: int, images: Sequence[TarImage], times: Times, medium: Row, verify: bool
-) -> tuple[Row, Row]:
+def _in_file(descriptor: int, images: Sequence[TarImage], times: Times, medium: Row, verify: bool) -> tuple[Row, Row]:
     """Return the rows of images that are byte ranges of one file."""
 
     def read(number: int) -> bytes:
@@ -226,10 +224,10 @@ def _probe_sequence(
             if rotation is None:
                 rotation = rotation_of(data)
             if found.problem is not None:
-                raise BrokenImage(found.problem)
+                raise BrokenImageError(found.problem)
             if verify:
                 md5[number] = pixels_md5(data)
-        except BrokenImage as error:
+        except BrokenImageError as error:
             problems[number] = str(error)
         except MediaError as error:
             raise MediaError(error.kind, f"{name} {error.what}", refused=error.refused) from error

@@ -53,7 +53,7 @@ def read_tar(descriptor: int, size_bytes: int) -> TarImages:
                         images.append(image)
                     if len(images) > MOST_IMAGES:
                         raise MediaError("tar", f"the tar has more than {MOST_IMAGES} images", refused=True)
-                    tar.members.clear()  # tarfile keeps all of them
+                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all of them
                     end = tar.offset
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             if last < 0:

@@ -23,6 +23,7 @@ CONTRACTS = {
         "opening",
         "planes",
         "look",
+        "rgb",
     },
     "sharder": {"schema", "recipe", "clip", "media", "sources", "decoder", "mp4"},
 }
@@ -39,7 +40,7 @@ HOMES = {
     },
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
-    "PIL": {"loader/sheet_html.py", "loader/sheet_png.py"},
+    "PIL": {"indexer/rgb.py", "indexer/image_facts.py", "loader/sheet_html.py", "loader/sheet_png.py"},
     "pebble": {"indexer/engines.py"},
     "yaml": {"sharder/policies.py", "sharder/writer.py"},
 }
