@@ -233,7 +233,8 @@ def _probe_sequence(
             raise MediaError(error.kind, f"{name} {error.what}", refused=error.refused) from error
         facts.append(found)
     if len(problems) == len(names):
-        raise MediaError("damaged", f"no image is whole; {names[0]}: {problems[0]}")
+        said = problems[0] if len(names) == 1 else f"no image is whole, first {names[0]}: {problems[0]}"
+        raise MediaError("damaged", said)
     flags = np.full(len(names), CLOSED, np.int32)
     flags[list(problems)] |= DAMAGED
     known = [found for found in facts if found is not None]

@@ -16,6 +16,7 @@ from framedex.indexer.natural import natural_key
 
 SEQUENCE, SECONDS, RATE = "sequence", "seconds", "fps"  # columns of a listing
 NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several parts of a sample
+NONE = (None, "")  # CSV has no other way to leave text out
 TOP = "."  # the name of a tar's own images, which lie in no folder
 
 
@@ -70,7 +71,7 @@ def join_rows(rows: Sequence[Listed], where: str) -> list[Listed]:
     places: list[str | Listed] = []
     for row in rows:
         value = row.columns.get(SEQUENCE)
-        if value is None or (form_of(row.path) != "image" and str(value) not in groups):
+        if value in NONE or (form_of(row.path) != "image" and str(value) not in groups):
             places.append(_with_rate(row, where))
             continue
         name = str(value)
@@ -121,7 +122,7 @@ def _seconds(value: object, name: str, where: str) -> float | None:
 def _with_rate(row: Listed, where: str) -> Listed:
     """Return a mention with the rate that its `fps` column states; that of a video is a column like others."""
     rate = row.columns.get(RATE)
-    if rate is None or (row.form == "video" and not os.path.isdir(row.path)):
+    if rate in NONE or (row.form == "video" and not os.path.isdir(row.path)):
         return row
     try:
         return replace(row, fps=rate_of(rate))

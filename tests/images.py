@@ -1,4 +1,4 @@
-"""Image files made for tests, by hazard, and tars of them."""
+"""Image files made for tests, by hazard, tars of them, and indexes of either."""
 
 from __future__ import annotations
 
@@ -12,6 +12,30 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+
+from framedex.indexer.build import IndexOptions, IndexReport, build_index
+from framedex.indexer.index import Index, Packets
+
+Row = dict[str, Any]
+
+
+def indexed(out: Path, *sources: object, **options: Any) -> tuple[IndexReport, Index]:
+    """Index sources with one worker; return the report and the index."""
+    report = build_index(IndexOptions(sources=[str(source) for source in sources], out=out, workers=1, **options))
+    return report, Index(out)
+
+
+def rows(index: Index) -> dict[str, Row]:
+    """Return the rows of `videos` by uri, and by member where there is one."""
+    found = index.videos.to_pylist()
+    return {row["uri"] if row["member"] is None else f"{row['uri']}#{row['member']}": row for row in found}
+
+
+def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Packets]:
+    """Index what becomes one medium; return its row and its packets."""
+    _, index = indexed(tmp_path / "INDEX", *sources, **options)
+    (row,) = index.videos.to_pylist()
+    return row, index.packets(row["media_id"])
 
 
 def encoded(
