@@ -94,6 +94,7 @@ def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: i
             out=Path(scratch) / "INDEX",
             depth=depth,
             streams="all",
+            images="ignore",
             workers=workers,
         )
         build_index(options)

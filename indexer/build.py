@@ -6,22 +6,23 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex import __version__
 from framedex.errors import MediaError, OutputError, SourceError
-from framedex.indexer.discover import Listed, default_root, discover, media_id, readable_name, relative_uri
+from framedex.indexer.discover import Found, default_root, discover, media_id, relative_uri
 from framedex.indexer.engines import GIBIBYTE, Outcome, run_local
-from framedex.indexer.fingerprint import open_same_file
+from framedex.indexer.identity import Row, no_frames, problem_columns
+from framedex.indexer.images import ImageTask
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, Index, gaps_of
+from framedex.indexer.listed import Images, Listed, readable_name
+from framedex.indexer.listing_table import listing_table
 from framedex.indexer.parts import (
     ASIDE,
     LOCK_NAME,
-    UNSTORABLE,
     PartWriter,
     exclusive,
     library_versions,
@@ -32,14 +33,14 @@ from framedex.indexer.parts import (
     write_json_aside,
     write_part,
 )
-from framedex.indexer.probe import Depth, ProbeTask, Row, Streams, no_frames, probe_medium, problem_columns
+from framedex.indexer.probe import Depth, ProbeTask, Streams, probe_medium
+from framedex.indexer.rerun import KNOWN_COLUMNS, is_done, is_still_refused, rows_of
 from framedex.indexer.schema import (
     DELTA_COLUMNS,
-    FAILED,
     FORMAT,
     FRAMES,
     FRAMES_PER_ROW_GROUP,
-    LISTING,
+    IMAGES,
     OK,
     REFUSED,
     SCHEMA_VERSION,
@@ -47,20 +48,8 @@ from framedex.indexer.schema import (
     VIDEOS,
 )
 
-KNOWN_COLUMNS = (
-    "uri",
-    "status",
-    "error_kind",
-    "error_message",
-    "probed_by",
-    "size_bytes",
-    "mtime_ns",
-    "fingerprint",
-    "video_streams",
-    "hashed",
-    "depth",
-)
-NO_STREAM: Row = {"kind": VIDEO, "stream_index": -1}
+Identity = tuple[str, str | None]  # uri, and which of several sequences of images of one folder
+
 FLUSH_PACKETS, FLUSH_MEDIA, FLUSH_SECONDS = 2_000_000, 2_000, 30.0
 
 
@@ -70,6 +59,7 @@ class IndexOptions:
 
     root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
     follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
+    images: what the images of searched folders are (see `discover.discover`). image_fps: of images that nothing else times.
     timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with (done, total) after each medium.
     """
 
@@ -81,33 +71,43 @@ class IndexOptions:
     streams: Streams = "best"
     verify: bool = False
     follow_symlinks: bool = False
+    images: Images = "sequences"
+    image_fps: Fraction | None = None
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     timeout_seconds: float | None = 600.0
     memory_bytes: int | None = 8 * GIBIBYTE
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Work:
-    """What a run has to do: the mentions of media, which uris to probe, with their paths, which not to open, and what
-    stays refused.
+    """What a run has to do: the mentions of media, which to probe and how, which not to open, and what stays refused.
+
+    members: the sequences that are known of each tar that is listed, by its uri. thumbnails: how many images were
+    passed over because they lie beside videos.
     """
 
     root: str
     listed: list[Listed]
-    probe: dict[str, str]
-    unopened: dict[str, MediaError]
-    unchanged: int
-    problems: list[Row]
+    thumbnails: int
+    probe: dict[Identity, ProbeTask] = field(default_factory=dict)
+    unopened: dict[Identity, MediaError] = field(default_factory=dict)
+    unchanged: int = 0
+    problems: list[Row] = field(default_factory=list)
+    members: dict[str, list[str]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class IndexReport:
-    """What a run did: media by outcome (refused ones counted in every run that names them), and those left as they were."""
+    """What a run did: media by outcome (refused ones counted in every run that names them), and those left as they were.
+
+    thumbnails: how many images were passed over because they lie beside videos.
+    """
 
     out: Path
     root: str
     unchanged: int
+    thumbnails: int = 0
     ok: int = 0
     refused: int = 0
     failed: int = 0
@@ -122,7 +122,8 @@ class IndexReport:
             self.refused += 1
         else:
             self.failed += 1
-        self.problems.append({key: row[key] for key in ("uri", "status", "error_kind", "error_message")})
+        name = medium_name(row["uri"], row.get("member"))
+        self.problems.append({"uri": name} | {key: row[key] for key in ("status", "error_kind", "error_message")})
 
 
 def plan_work(options: IndexOptions) -> Work:
@@ -148,71 +149,75 @@ def plan_work(options: IndexOptions) -> Work:
             where=str(options.out),
             remedy="choose a new or empty folder",
         )
-    listed = discover(
+    found = discover(
         options.sources,
         root=options.root,
         label_from_parent=options.label_from_parent,
         follow_symlinks=options.follow_symlinks,
+        images=options.images,
     )
     root = root or default_root(options.sources)
     if readable_name(root) != root:
         raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
-    paths = {relative_uri(item.path, root): item.path for item in listed if item.error is None}
-    errors = {relative_uri(item.path, root): item.error for item in listed if item.error is not None}
-    probe = {uri: path for uri, path in paths.items() if not _is_done(path, known.get(uri, []), options)}
-    unopened = {
-        uri: error
-        for uri, error in errors.items()
-        if uri not in paths and not _is_still_refused(error, known.get(uri, []))
-    }
-    unchanged = (paths.keys() | errors.keys()) - probe.keys() - unopened.keys()
-    refused = [row for uri in sorted(unchanged) for row in known[uri] if row["status"] == REFUSED]
-    return Work(
-        root=root,
-        listed=listed,
-        probe=probe,
-        unopened=unopened,
-        unchanged=len(unchanged),
-        problems=refused,
-    )
+    return _compare(found, root, known, options)
+
+
+def _compare(found: Found, root: str, known: dict[str, list[Row]], options: IndexOptions) -> Work:
+    """Return what has to be done for media that are not, or not as they are now, among the known rows of their uri."""
+    tasks: dict[Identity, ProbeTask] = {}
+    errors: dict[Identity, MediaError] = {}
+    for item in found.listed:
+        identity = relative_uri(item.path, root), item.member
+        if item.error is not None:
+            errors[identity] = item.error
+        elif identity not in tasks or (item.fps, item.seconds) != (None, None):
+            tasks[identity] = probe_task(item, options)
+    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails)
+    for identity, task in tasks.items():
+        rows = rows_of(known.get(identity[0], []), task, identity[1])
+        if task.images is not None and task.images.form == "tar":
+            work.members[identity[0]] = [row["member"] for row in rows if row["member"] is not None]
+        if is_done(task, rows):
+            work.unchanged += 1
+            work.problems += [row for row in rows if row["status"] == REFUSED]
+        else:
+            work.probe[identity] = task
+    for identity, error in errors.items():
+        if identity in tasks:
+            continue
+        rows = [row for row in known.get(identity[0], []) if row["member"] == identity[1]]
+        if is_still_refused(error, rows):
+            work.unchanged += 1
+            work.problems += rows
+        else:
+            work.unopened[identity] = error
+    work.problems.sort(key=lambda row: medium_name(row["uri"], row["member"]))
+    return work
+
+
+def probe_task(item: Listed, options: IndexOptions) -> ProbeTask:
+    """Return how a medium is probed."""
+    images = None
+    if item.form != "video":
+        images = ImageTask(
+            form=item.form,
+            names=item.images or (),
+            member=item.member,
+            fps=item.fps,
+            seconds=item.seconds,
+            default_fps=options.image_fps,
+            single=options.images == "single",
+        )
+    return ProbeTask(path=item.path, depth=options.depth, streams=options.streams, verify=options.verify, images=images)
+
+
+def medium_name(uri: str, member: str | None) -> str:
+    """Return what people see of a medium: its uri, and which sequence of it."""
+    return uri if member is None else f"{uri}#{member}"
 
 
 def _holds_something(folder: Path) -> bool:
     return any(path.name != LOCK_NAME and not path.name.startswith(ASIDE) for path in folder.iterdir())
-
-
-def _is_done(path: str, known: list[Row], options: IndexOptions) -> bool:
-    """Return whether known rows still describe the file, and all that is asked of it.
-
-    Failed media are always probed again, refused ones by another version of framedex, which may cover them.
-    """
-    if not known or any(row["status"] == FAILED for row in known):
-        return False
-    if any(row["status"] == REFUSED and row["probed_by"] != __version__ for row in known):
-        return False
-    if options.streams == "all" and len(known) < (known[0]["video_streams"] or 1):
-        return False
-    if options.verify and any(row["status"] == OK and not row["hashed"] for row in known):
-        return False
-    if options.depth == "packets" and any(row["depth"] == "tables" for row in known):
-        return False
-    row = known[0]
-    try:
-        descriptor = open_same_file(
-            path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
-        )
-    except OSError:
-        return False
-    if descriptor is None:
-        return False
-    os.close(descriptor)
-    return True
-
-
-def _is_still_refused(error: MediaError, known: list[Row]) -> bool:
-    """Return whether a known row already says that a medium was refused for this, by this version of framedex."""
-    said = ("status", REFUSED), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
-    return error.refused and len(known) == 1 and all(known[0][name] == value for name, value in said)
 
 
 def build_index(options: IndexOptions) -> IndexReport:
@@ -225,47 +230,66 @@ def build_index(options: IndexOptions) -> IndexReport:
     with exclusive(options.out):
         for folder in (options.out, options.out / VIDEOS_FOLDER, options.out / FRAMES_FOLDER):
             remove_unfinished(folder)
-        listing = _listing_table(options.out, work)  # raises before anything is written
+        path = options.out / LISTING_NAME
+        old = pq.read_table(path) if path.exists() else None
+        listing = listing_table(old, work.listed, work.root, work.members)  # raises before anything is written
         header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": work.root}
         if not (options.out / HEADER).exists():
             write_json_aside(options.out / HEADER, header | {"libraries": library_versions()})
-        write_part(options.out / LISTING_NAME, listing, version=SCHEMA_VERSION)
-        report = IndexReport(out=options.out, root=work.root, unchanged=work.unchanged)
+        write_part(path, listing, version=SCHEMA_VERSION)
+        report = IndexReport(out=options.out, root=work.root, unchanged=work.unchanged, thumbnails=work.thumbnails)
         for row in work.problems:
             report.count(row)
-        parts = PartPairs(options.out)
-        for uri, error in work.unopened.items():
-            video, frames = _with_identity(uri, NO_STREAM | problem_columns(error), no_frames())
-            parts.add(video, frames)
-            report.count(video)
-        uris = list(work.probe)
-        outcomes = run_local(
-            probe_medium,
-            [
-                ProbeTask(path=work.probe[uri], depth=options.depth, streams=options.streams, verify=options.verify)
-                for uri in uris
-            ],
-            workers=max(1, min(options.workers, len(uris))),
-            timeout_seconds=options.timeout_seconds,
-            memory_bytes=options.memory_bytes,
-        )
-        try:
-            for number, (uri, outcome) in enumerate(zip(uris, outcomes if uris else [], strict=True), 1):
-                for video, frames in _rows(uri, outcome):
-                    parts.add(video, frames)
-                    report.count(video)
-                options.on_progress(number, len(uris))
-        finally:
-            parts.flush()
+        members = _probe_all(options, work, report)
+        if members:  # which sequences a tar holds shows when it is read
+            listing = listing_table(old, work.listed, work.root, work.members | members)
+            write_part(path, listing, version=SCHEMA_VERSION)
         return report
 
 
-def _rows(uri: str, outcome: Outcome[ProbeTask, list[tuple[Row, Row]]]) -> Iterator[tuple[Row, Row]]:
+def _probe_all(options: IndexOptions, work: Work, report: IndexReport) -> dict[str, list[str]]:
+    """Probe what is to be probed, write its rows and count it. Return the sequences found in each tar, by its uri."""
+    members: dict[str, list[str]] = {}
+    parts = PartPairs(options.out)
+    for (uri, member), error in work.unopened.items():
+        video, frames = _with_identity(uri, _nothing(member) | problem_columns(error), no_frames())
+        parts.add(video, frames)
+        report.count(video)
+    outcomes = run_local(
+        probe_medium,
+        list(work.probe.values()),
+        workers=max(1, min(options.workers, len(work.probe))),
+        timeout_seconds=options.timeout_seconds,
+        memory_bytes=options.memory_bytes,
+    )
+    try:
+        for number, ((uri, member), outcome) in enumerate(
+            zip(work.probe, outcomes if work.probe else [], strict=True), 1
+        ):
+            for video, frames in _rows(uri, member, outcome):
+                parts.add(video, frames)
+                report.count(video)
+                if video.get("container") == "tar" and video["member"] is not None:
+                    members.setdefault(uri, []).append(video["member"])
+            options.on_progress(number, len(work.probe))
+    finally:
+        parts.flush()
+    return members
+
+
+def _nothing(member: str | None, kind: str = VIDEO) -> Row:
+    return {"kind": kind if member is None else IMAGES, "stream_index": -1, "member": member}
+
+
+def _rows(
+    uri: str, member: str | None, outcome: Outcome[ProbeTask, list[tuple[Row, Row]]]
+) -> Iterator[tuple[Row, Row]]:
     """Yield the rows of a probed file, or those of a failure where the probe itself died."""
     if outcome.result is None:
         assert outcome.kind is not None  # as there is no result
         assert outcome.message is not None
-        yield _with_identity(uri, NO_STREAM | problem_columns(MediaError(outcome.kind, outcome.message)), no_frames())
+        nothing = _nothing(member, VIDEO if outcome.item.images is None else IMAGES)
+        yield _with_identity(uri, nothing | problem_columns(MediaError(outcome.kind, outcome.message)), no_frames())
         return
     for video, frames in outcome.result:
         yield _with_identity(uri, video, frames)
@@ -273,8 +297,8 @@ def _rows(uri: str, outcome: Outcome[ProbeTask, list[tuple[Row, Row]]]) -> Itera
 
 def _with_identity(uri: str, video: Row, frames: Row) -> tuple[Row, Row]:
     stream = None if video.pop("best_stream", True) else video["stream_index"]
-    identity = {"media_id": media_id(uri, stream), "uri": uri, "probed_by": __version__}
-    return video | identity, frames | {"media_id": identity["media_id"]}
+    name = media_id(uri, stream, member=video.get("member"))
+    return video | {"media_id": name, "uri": uri, "probed_by": __version__}, frames | {"media_id": name}
 
 
 class PartPairs:
@@ -330,48 +354,3 @@ class PartPairs:
             group.append(row)
             packets += len(row["size"])
         yield group
-
-
-def _listing_table(out: Path, work: Work) -> pa.Table:
-    """Return the listing anew: this run's mentions, and earlier ones of media that it does not name.
-
-    A mention without columns does not replace earlier ones that have some: adding a file by naming its folder must not
-    cost the others their labels.
-    """
-    rows: list[Row] = []
-    seen: dict[str, int] = {}
-    for item in work.listed:
-        identity = media_id(relative_uri(item.path, work.root))
-        number = seen[identity] = seen.get(identity, -1) + 1
-        rows.append({"media_id": identity, "listing_row": number, "listed_uri": item.spelled, **item.columns})
-    names = list(dict.fromkeys(name for row in rows for name in row if name not in LISTING.names))
-    table = pa.table(
-        [pa.array([row[field.name] for row in rows], field.type) for field in LISTING]
-        + [_user_column(name, [row.get(name) for row in rows]) for name in names],
-        names=LISTING.names + names,
-    )
-    path = out / LISTING_NAME
-    if path.exists():
-        old = pq.read_table(path)
-        plain = {row["media_id"] for row in rows if len(row) == len(LISTING)} & set(old["media_id"].to_pylist())
-        keep = [identity not in seen or identity in plain for identity in old["media_id"].to_pylist()]
-        table = table.filter(pa.array([row["media_id"] not in plain for row in rows], pa.bool_()))
-        try:
-            table = pa.concat_tables([old.filter(pa.array(keep, pa.bool_())), table], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise OutputError(
-                "a user column changed its type since the last run",
-                where=str(path),
-                found=error,
-                remedy="keep the type, or write a new index",
-            ) from error
-    return table
-
-
-def _user_column(name: str, values: list[Any]) -> pa.Array:
-    try:
-        return pa.array(values)
-    except UNSTORABLE as error:
-        raise SourceError(
-            f"user column {name!r} cannot be stored", found=error, remedy="give it one plain type"
-        ) from error

@@ -6,15 +6,19 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
 
-from framedex.indexer.build import IndexOptions, IndexReport, build_index, plan_work
+from framedex.indexer.build import IndexOptions, IndexReport, build_index, medium_name, plan_work
 from framedex.indexer.engines import GIBIBYTE
+from framedex.indexer.image_times import rate_of
 from framedex.indexer.index import Index
+from framedex.indexer.listed import Images
 from framedex.indexer.probe import Depth, Streams
+from framedex.indexer.schema import IMAGES
 from framedex.progress import progress
 
 TABLE_ROWS = 20
@@ -55,6 +59,19 @@ Example:
     default="best",
     show_default=True,
     help="Which video streams of a file become media; cover art never counts.",
+)
+@click.option(
+    "--images",
+    type=click.Choice(["sequences", "single", "ignore"]),
+    default="sequences",
+    show_default=True,
+    help="What the JPEG, PNG and WebP images of a searched folder are: one sequence, media of one frame each, or nothing.",
+)
+@click.option(
+    "--image-fps",
+    callback=lambda context, parameter, value: _rate_option(value),
+    metavar="RATE",
+    help="Images a second, such as 25 or 30000/1001, where neither a listing nor a timestamps.txt times them.  [default: 1]",
 )
 @click.option(
     "--verify",
@@ -105,6 +122,8 @@ def index(
     label_from: str | None,
     depth: Depth,
     streams: Streams,
+    images: Images,
+    image_fps: Fraction | None,
     verify: bool,
     follow_symlinks: bool,
     workers: int,
@@ -116,7 +135,7 @@ def index(
 ) -> None:
     """Probe every video's packets, timestamps and start points into Parquet.
 
-    A SOURCE is a video file, a folder (searched recursively), a glob, @list.txt (a path a line, or DALI's
+    A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (a path a line, or DALI's
     `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your own.
     A rerun probes only what is new, changed or failed.
 
@@ -130,6 +149,8 @@ def index(
             label_from_parent=label_from == "parent",
             depth=depth,
             streams=streams,
+            images=images,
+            image_fps=image_fps,
             verify=verify,
             follow_symlinks=follow_symlinks,
             workers=workers,
@@ -139,8 +160,18 @@ def index(
         )
         if dry_run:
             work = plan_work(options)
-            unopened = sorted(work.unopened)
-            plan = {"root": work.root, "unchanged": work.unchanged, "probe": sorted(work.probe), "unopened": unopened}
+            plan = {
+                "root": work.root,
+                "unchanged": work.unchanged,
+                "probe": sorted(medium_name(*identity) for identity in work.probe),
+                "unopened": sorted(medium_name(*identity) for identity in work.unopened),
+                "images": {
+                    medium_name(*key): len(task.images.names)
+                    for key, task in sorted(work.probe.items(), key=lambda entry: medium_name(*entry[0]))
+                    if task.images is not None and task.images.names
+                },
+                "thumbnails": work.thumbnails,
+            }
             _print_plan(plan, as_json)
             return
         report = build_index(options)
@@ -158,9 +189,28 @@ def _print_plan(plan: dict[str, object], as_json: bool) -> None:
         return
     probe = plan["probe"]
     assert isinstance(probe, list)
-    for uri in probe:
-        click.echo(uri)
+    images = plan["images"]
+    assert isinstance(images, dict)
+    for name in probe:
+        click.echo(f"{name} ({_images(images[name])})" if name in images else name)
     click.echo(f"would probe {len(probe)} media under {plan['root']}; {plan['unchanged']} unchanged")
+    _print_thumbnails(plan["thumbnails"])
+
+
+def _images(count: int) -> str:
+    return f"{count} image{'s' if count != 1 else ''}"
+
+
+def _print_thumbnails(count: object) -> None:
+    if count:
+        click.echo(f"{count} images that lie beside videos passed over: name them, or a listing of them, to have them")
+
+
+def _rate_option(value: str | None) -> Fraction | None:
+    try:
+        return None if value is None else rate_of(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def _print_table(report: IndexReport) -> None:
@@ -170,18 +220,29 @@ def _print_table(report: IndexReport) -> None:
     click.echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
     for row in usable:
         seconds = row["duration_pts"] * row["time_base_num"] / row["time_base_den"]
-        name = row["uri"] if len(row["uri"]) <= 40 else "…" + row["uri"][-39:]
+        name = medium_name(row["uri"], row["member"])
+        name = name if len(name) <= 40 else "…" + name[-39:]
         click.echo(
-            f"{name:<40} {row['codec']:<6} {row['width']:>4}x{row['height']:<4} {row['frame_count']:>7} {_rate(row):>7} "
+            f"{name:<40} {row['codec']:<6} {_size(row):>9} {row['frame_count']:>7} {_rate(row):>7} "
             f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
         )
     if len(videos) > TABLE_ROWS:
         click.echo(f"… and {len(videos) - TABLE_ROWS} more media")
+    for row in usable:
+        if row["kind"] == IMAGES and row["error_message"]:
+            click.echo(f"note: {medium_name(row['uri'], row['member'])}: {row['error_message']}")
     for problem in report.problems:
         click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
     click.echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed, {report.unchanged} unchanged → {report.out}"
     )
+    _print_thumbnails(report.thumbnails)
+
+
+def _size(row: dict[str, Any]) -> str:
+    """Return width and height; of images that differ, the first one's with a mark."""
+    height = f"{row['height']}+" if row["kind"] == IMAGES and row["varying_shape"] else str(row["height"])
+    return f"{row['width']:>4}x{height:<4}"
 
 
 def _rate(row: dict[str, Any]) -> str:

@@ -5,76 +5,27 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet as pq
 
 from framedex.errors import MediaError, SourceError
-from framedex.indexer.folders import expand_glob, fixed_prefix, folders_below, is_below, is_glob, way_out
-
-VIDEO_SUFFIXES = frozenset(
-    [
-        ".264",
-        ".265",
-        ".3g2",
-        ".3gp",
-        ".apng",
-        ".asf",
-        ".avi",
-        ".divx",
-        ".dv",
-        ".f4v",
-        ".flv",
-        ".gif",
-        ".h264",
-        ".h265",
-        ".hevc",
-        ".ivf",
-        ".m1v",
-        ".m2t",
-        ".m2ts",
-        ".m2v",
-        ".m4v",
-        ".mjpeg",
-        ".mjpg",
-        ".mk3d",
-        ".mkv",
-        ".mov",
-        ".mp4",
-        ".mpeg",
-        ".mpg",
-        ".mpv",
-        ".mts",
-        ".mxf",
-        ".nut",
-        ".obu",
-        ".ogm",
-        ".ogv",
-        ".ogx",
-        ".qt",
-        ".ts",
-        ".vob",
-        ".webm",
-        ".wmv",
-        ".y4m",
-    ]
+from framedex.indexer.folders import expand_glob, fixed_prefix, folders_below, is_glob, way_out
+from framedex.indexer.image_times import TIMES_NAME
+from framedex.indexer.listed import (
+    IMAGE_SUFFIXES,
+    TAR_SUFFIX,
+    VIDEO_SUFFIXES,
+    Images,
+    Listed,
+    form_of,
+    readable_name,
 )
+from framedex.indexer.listings import read_list, read_table
+from framedex.indexer.sequences import check_one_timing, folder_sequence, join_rows, visible_images
+
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
-# DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
-DALI_LINES = (
-    re.compile(
-        r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})\s+(?P<start>-?\d{1,18}(?:\.\d*)?)\s+(?P<end>-?\d{1,18}(?:\.\d*)?)"
-    ),
-    re.compile(r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})"),
-)
 # Names that a clip's own columns have; a user column of that name would hide one of them.
 RESERVED_COLUMNS = frozenset(
     [
@@ -97,27 +48,31 @@ RESERVED_COLUMNS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
-    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
+class Found:
+    """What sources name. thumbnails: how many images lie beside videos, and were passed over."""
 
-    folder: through which it was found, if it was not named itself; no link may lead out of it.
-    error: why the medium must not be opened; None for most. A name that is not valid UTF-8 cannot be written into an
-    index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
-    """
-
-    path: str
-    spelled: str
-    columns: dict[str, Any] = field(default_factory=dict)
-    folder: str | None = None
-    error: MediaError | None = None
+    listed: list[Listed]
+    thumbnails: int
 
 
-def media_id(uri: str, stream: int | None = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How sources are read: see `discover`."""
+
+    root: str | None
+    follow_symlinks: bool
+    images: Images
+
+
+def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
     """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri.
 
-    stream: the number of a video stream that is not its file's best one; it goes into the hash.
+    stream: the number of a video stream that is not its file's best one. member: which of several sequences of images
+    of one file or folder. Either goes into the hash.
     """
     name = uri if stream is None else f"{uri}#{stream}"
+    if member is not None:
+        name = f"{name}\0{member}"  # which no path holds
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
@@ -137,17 +92,25 @@ def default_root(sources: Sequence[str]) -> str:
 
 
 def discover(
-    sources: Sequence[str], *, root: str | None = None, label_from_parent: bool = False, follow_symlinks: bool = False
-) -> list[Listed]:
+    sources: Sequence[str],
+    *,
+    root: str | None = None,
+    label_from_parent: bool = False,
+    follow_symlinks: bool = False,
+    images: Images = "sequences",
+) -> Found:
     """Return every mention of a medium in the order given; folders and globs sorted.
 
     root: what relative paths inside lists and listings are relative to; by default the list's own folder, then the
     working directory. follow_symlinks: search linked folders too, and let links lead out of the folder that a medium
     was found through (a folder named as source, a glob's part before its wildcards, what a list's paths are relative
-    to); otherwise a medium out there has an error. A file named as source may itself be a link. Raises SourceError for
-    a list that cannot be read and for a folder or glob that names nothing.
+    to); otherwise a medium out there has an error. A file named as source may itself be a link. images: what the images
+    of a folder that is searched are: one sequence, a medium each, or nothing. Raises SourceError for a list that cannot
+    be read and for a folder or glob that names nothing.
     """
-    listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, root, follow_symlinks)]
+    search = Search(root=root, follow_symlinks=follow_symlinks, images=images)
+    thumbnails: list[str] = []
+    listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, search, thumbnails)]
     if not follow_symlinks:
         listed = _with_ways_out(listed)
     if label_from_parent:
@@ -160,7 +123,8 @@ def discover(
                 found=", ".join(sorted(clash)),
                 remedy="rename the column in the listing",
             )
-    return _without_repeats(listed)
+    check_one_timing(listed)
+    return Found(listed=_without_repeats(listed), thumbnails=len(set(thumbnails)))
 
 
 def _without_stray_bytes(item: Listed) -> Listed:
@@ -169,23 +133,27 @@ def _without_stray_bytes(item: Listed) -> Listed:
         return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
     path, spelled = readable_name(item.path), readable_name(item.spelled)
     if (path, spelled) == (item.path, item.spelled):
-        return item
+        return _without_stray_images(item)
     error = MediaError("file_name", "the file name is not valid UTF-8; rename the file to have it indexed")
     return replace(item, path=path, spelled=spelled, error=error)
 
 
-def readable_name(name: str) -> str:
-    """Return a file name with the bytes that are not valid UTF-8 shown as `\\xNN`."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+def _without_stray_images(item: Listed) -> Listed:
+    """Give a sequence an error, of which an image has a name that is not valid UTF-8."""
+    wrong = next((name for name in item.images or () if readable_name(name) != name), None)
+    if wrong is None:
+        return item
+    message = f"the name of {readable_name(wrong)} is not valid UTF-8; rename the file to have the sequence indexed"
+    return replace(item, images=(), error=MediaError("file_name", message))
 
 
 def _with_ways_out(listed: list[Listed]) -> list[Listed]:
     """Give media that links lead out of their folder an error, unless they are also named without one."""
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
     ways_out = [_way_out_error(item, real_folder) for item in listed]
-    allowed = {item.path for item, error in zip(listed, ways_out, strict=True) if error is None}
+    allowed = {(item.path, item.member) for item, error in zip(listed, ways_out, strict=True) if error is None}
     return [
-        replace(item, error=error) if error is not None and item.path not in allowed else item
+        replace(item, error=error) if error is not None and (item.path, item.member) not in allowed else item
         for item, error in zip(listed, ways_out, strict=True)
     ]
 
@@ -193,7 +161,10 @@ def _with_ways_out(listed: list[Listed]) -> list[Listed]:
 def _way_out_error(item: Listed, real_folder: Callable[[str], str]) -> MediaError | None:
     if item.folder is None or item.error is not None:
         return None
-    target = way_out(item.path, item.folder, real_folder)
+    inside = [] if item.images is None else [*item.images, TIMES_NAME]
+    paths = [item.path, *(os.path.join(item.path, name) for name in inside)]
+    targets = (way_out(path, item.folder, real_folder) for path in paths)
+    target = next((target for target in targets if target is not None), None)
     if target is None:
         return None
     if not os.path.lexists(target):
@@ -206,113 +177,72 @@ def _way_out_error(item: Listed, real_folder: Callable[[str], str]) -> MediaErro
     )
 
 
-def _expand(source: str, root: str | None, follow_symlinks: bool) -> Iterator[Listed]:
+def _expand(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
     path = Path(source)
     if source.startswith("@") and not os.path.lexists(source):
-        yield from _read_list(Path(source[1:]), root)
+        yield from _in_list(Path(source[1:]), search)
     elif path.is_dir():
-        yield from _walk(source, source, follow_symlinks)
+        yield from _walk(source, source, search, thumbnails)
     elif is_glob(source):
-        yield from _expand_glob(source, follow_symlinks)
+        yield from _expand_glob(source, search, thumbnails)
     elif path.suffix.lower() in TABLE_SUFFIXES:
-        yield from _read_table(path, root)
+        rows = [_folder_or_file(row) for row in read_table(path, search.root)]
+        yield from join_rows(rows, source)
     elif path.suffix.lower() in LIST_SUFFIXES:
-        yield from _read_list(path, root)
+        yield from _in_list(path, search)
     else:
         yield _plain(source, None)
 
 
-def _expand_glob(source: str, follow_symlinks: bool) -> Iterator[Listed]:
-    """Yield the files that a glob names, and the videos in the folders that it names; links to folders as in a search."""
-    names = expand_glob(source, follow_symlinks=follow_symlinks)
-    if not follow_symlinks:
+def _in_list(path: Path, search: Search) -> Iterator[Listed]:
+    return (_folder_or_file(item) for item in read_list(path, search.root))
+
+
+def _folder_or_file(item: Listed) -> Listed:
+    """Return a mention as that of a sequence, if it names a folder."""
+    return folder_sequence(item) if os.path.isdir(item.path) else item
+
+
+def _expand_glob(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
+    """Yield the files that a glob names, and the media in the folders that it names; links to folders as in a search."""
+    names = expand_glob(source, follow_symlinks=search.follow_symlinks)
+    if not search.follow_symlinks:
         names = [name for name in names if not (os.path.isdir(name) and os.path.islink(name.rstrip("/")))]
     if not names:
         raise SourceError("the pattern matches nothing", where=source)
     folder = fixed_prefix(source)
     for name in names:
-        yield from _walk(name, folder, follow_symlinks) if os.path.isdir(name) else [_plain(name, folder)]
+        yield from _walk(name, folder, search, thumbnails) if os.path.isdir(name) else [_plain(name, folder)]
 
 
 def _plain(name: str, folder: str | None) -> Listed:
     return Listed(path=os.path.abspath(name), spelled=name, folder=folder)
 
 
-def _walk(top: str, folder: str, follow_symlinks: bool) -> Iterator[Listed]:
-    names = [
-        os.path.join(base, name)
-        for base, files in folders_below(top, follow_symlinks=follow_symlinks)
-        for name in files
-        if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES
-    ]
-    if not names:
+def _walk(top: str, folder: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
+    """Yield the media in a folder and below it, and add the paths of images that lie beside videos to `thumbnails`."""
+    media: list[Listed] = []
+    for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
+        videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
+        media += [_plain(os.path.join(base, name), folder) for name in videos]
+        if search.images == "ignore":
+            continue
+        media += [_plain(os.path.join(base, name), folder) for name in files if form_of(name) == "tar"]
+        images = visible_images(files)
+        if videos:
+            thumbnails.extend(os.path.abspath(os.path.join(base, name)) for name in images)
+        elif search.images == "single":
+            media += [_plain(os.path.join(base, name), folder) for name in images]
+        elif images:
+            media.append(replace(_plain(base, folder), images=images))
+    if not media:
         raise SourceError(
-            "the folder holds no video",
+            "the folder holds no video and no image",
             where=top,
-            allowed="files ending in " + " ".join(sorted(VIDEO_SUFFIXES)),
+            allowed="files ending in " + " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX})),
             remedy="name the files themselves if they have other endings; --follow-symlinks also searches linked folders",
         )
-    yield from (_plain(name, folder) for name in sorted(names))
-
-
-def _resolve(spelled: str, base: Path, root: str | None) -> tuple[str, str | None]:
-    """Return (absolute path of an entry of a list, folder that it was found through if it lies in one)."""
-    spelled = spelled.removeprefix("file://")
-    folders = [os.path.abspath(folder) for folder in ([root] if root is not None else [str(base), os.getcwd()])]
-    paths = [os.path.abspath(os.path.join(folder, spelled)) for folder in folders]
-    path = next((path for path in paths if os.path.lexists(path)), paths[0])
-    return path, next((folder for folder in folders if is_below(path, folder)), None)
-
-
-def _read_list(path: Path, root: str | None) -> Iterator[Listed]:
-    """Read a text list: a path a line, or DALI's `path label [start end]`; blank lines and # comments pass."""
-    for line in _read_text(path).split("\n"):
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        yield _read_line(line, path.parent, root)
-
-
-def _read_line(line: str, base: Path, root: str | None) -> Listed:
-    """Return the reading of a line whose path exists; where none does, the one with the most fields."""
-    path, folder = _resolve(line, base, root)
-    readings = [Listed(path=path, spelled=line, folder=folder)]
-    for pattern in DALI_LINES:
-        if match := pattern.fullmatch(line):
-            found = match.groupdict()
-            columns: dict[str, Any] = {"label": int(found["label"])}
-            columns |= {name: float(found[name]) for name in ("start", "end") if name in found}
-            path, folder = _resolve(found["path"], base, root)
-            readings.append(Listed(path=path, spelled=found["path"], columns=columns, folder=folder))
-    existing = [reading for reading in readings if os.path.lexists(reading.path)]
-    return existing[0] if existing else readings[min(1, len(readings) - 1)]
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SourceError("the list cannot be read", where=str(path), found=error) from error
-
-
-def _read_table(path: Path, root: str | None) -> Iterator[Listed]:
-    """Read a CSV, JSONL or Parquet listing: a `uri` column, and the user's own columns."""
-    readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
-    try:
-        table: pa.Table = readers.get(path.suffix.lower(), pyarrow.json.read_json)(path)
-        names, rows = table.column_names, table.to_pylist()
-    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # strings that are not UTF-8 among them
-        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
-    if "uri" not in names:
-        raise SourceError("the listing has no uri column", where=str(path), found=f"columns {', '.join(names)}")
-    if repeated := {name for name in names if names.count(name) > 1}:
-        raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
-    for number, row in enumerate(rows):
-        uri = row.pop("uri")
-        if not isinstance(uri, str) or not uri:
-            raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
-        entry, folder = _resolve(uri, path.parent, root)
-        yield Listed(path=entry, spelled=uri, columns=row, folder=folder)
+    yield from sorted(media, key=lambda item: item.spelled)
 
 
 def _with_parent_label(item: Listed) -> Listed:
@@ -328,10 +258,10 @@ def _with_parent_label(item: Listed) -> Listed:
 
 def _without_repeats(listed: list[Listed]) -> list[Listed]:
     """Drop mentions that say nothing new: the same path with the same columns."""
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str | None, str]] = set()
     kept = []
     for item in listed:
-        key = (item.path, repr(sorted(item.columns.items())))
+        key = (item.path, item.member, repr(sorted(item.columns.items())))
         if key not in seen:
             seen.add(key)
             kept.append(item)

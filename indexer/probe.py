@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -28,12 +26,13 @@ from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.describe import container_name, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
-from framedex.indexer.fingerprint import fingerprint
+from framedex.indexer.identity import no_frames, opened_file, problem_columns
+from framedex.indexer.images import ImageTask, probe_images
 from framedex.indexer.opening import memory_errors, open_container
 from framedex.indexer.plain_mp4 import describe_plain
 from framedex.indexer.samples import scan_samples
 from framedex.indexer.sampletables import Layout, read_layout
-from framedex.indexer.schema import FAILED, OK, REFUSED, VIDEO
+from framedex.indexer.schema import OK, VIDEO
 from framedex.indexer.sound import describe_sound
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import (
@@ -73,24 +72,29 @@ class ProbeTask:
     """A file and how to probe it.
 
     depth: `packets`; `tables` where only sample tables may be read; `auto`, tables where they can be trusted. streams: `best`
-    or `all`; cover art never counts. verify: decode every frame, too, which takes depth `packets`.
+    or `all`; cover art never counts. verify: decode every frame, too, which takes depth `packets`. images: of images, how
+    they are stored and timed; None for a video.
     """
 
     path: str
     depth: Depth = "auto"
     streams: Streams = "best"
     verify: bool = False
+    images: ImageTask | None = None
 
 
 def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
-    """Return the (videos, frames) columns of each chosen stream of a file, without identity; never raises for a bad file.
+    """Return the (videos, frames) columns of each chosen stream of a file, or of each sequence of images in it, without
+    identity; never raises for a bad file.
 
     What cannot be used becomes a row with status `failed` or `refused`, a kind and a reason, and empty packet lists.
     """
+    if task.images is not None:
+        return probe_images(task.path, task.images, verify=task.verify)
     av.logging.set_level(None)
     file: Row = {"kind": VIDEO, "stream_index": -1, "best_stream": True}
     try:
-        with _open_file(task.path, file) as descriptor:
+        with opened_file(task.path, file) as descriptor:
             return _probe_plain(task, descriptor, file) or _probe_file(task, descriptor, file)
     except MediaError as error:
         return [(file | problem_columns(error), no_frames())]
@@ -132,48 +136,6 @@ def _probe_file(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, 
 
 def _reader(descriptor: int) -> Read:
     return lambda offset, length: os.pread(descriptor, length, offset)
-
-
-def problem_columns(error: MediaError) -> Row:
-    """Return the `videos` columns that say why a medium cannot be used."""
-    return {
-        "status": REFUSED if error.refused else FAILED,
-        "error_kind": error.kind,
-        "error_message": error.what,
-    }
-
-
-def no_frames() -> Row:
-    """Return the `frames` columns of a medium that is not usable."""
-    return {"pts": [], "offset": None, "size": [], "flags": []}
-
-
-@contextmanager
-def _open_file(path: str, video: Row) -> Iterator[int]:
-    """Open the file, note its identity, and check once more at the end that it did not change meanwhile."""
-    try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        kind = "missing" if isinstance(error, FileNotFoundError) else "unreadable"
-        raise MediaError(kind, f"cannot be opened: {error.strerror}") from error
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise MediaError("unreadable", "is not a regular file")
-        if status.st_size == 0:
-            raise MediaError("empty", "the file is empty")
-        video |= {
-            "size_bytes": status.st_size,
-            "mtime_ns": status.st_mtime_ns,
-            "fingerprint": fingerprint(descriptor, status.st_size),
-        }
-        yield descriptor
-        after = os.stat(path)
-        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise MediaError("changing", "the file changed while it was probed")
-    finally:
-        os.close(descriptor)
 
 
 def _open_container(path: str) -> av.container.InputContainer:

@@ -19,6 +19,7 @@ UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
 # Where a medium's timestamps come from; docs in schema.py.
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
+LISTED = "listed"  # of images: a rate or a file of times states them
 
 MOST_REORDERED = 64  # twice the largest picture buffer and more; bounds the work on absurd streams
 VFR_TOLERANCE = 0.01  # of the median gap; containers round timestamps to their time base

@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def uris(tree: Path, *sources: object, **options: object) -> list[str]:
-    found = discover([str(source) for source in sources], **options)  # type: ignore[arg-type]
+    found = discover([str(source) for source in sources], **options).listed  # type: ignore[arg-type]
     return [relative_uri(item.path, str(tree)) for item in found]
 
 
@@ -49,7 +49,7 @@ def test_a_recursive_glob(tree: Path) -> None:
 def test_a_list_holds_paths_and_dali_lines(tree: Path) -> None:
     (tree / "list.txt").write_text("# mine\ncats/a 1.mp4\ncats/b.MKV 3\n\ndogs/deep/c.mov -1 0.5 2.25\n")
     for source in (f"@{tree}/list.txt", str(tree / "list.txt")):
-        found = discover([source])
+        found = discover([source]).listed
         assert [relative_uri(item.path, str(tree)) for item in found] == [
             "cats/a 1.mp4",
             "cats/b.MKV",
@@ -60,7 +60,7 @@ def test_a_list_holds_paths_and_dali_lines(tree: Path) -> None:
 
 def test_a_dali_list_may_name_a_video_many_times(tree: Path) -> None:
     (tree / "list.txt").write_text("cats/b.MKV 1 0 5\ncats/b.MKV 2 5 9\ncats/b.MKV 2 5 9\n")
-    assert [item.columns["label"] for item in discover([f"@{tree}/list.txt"])] == [1, 2]
+    assert [item.columns["label"] for item in discover([f"@{tree}/list.txt"]).listed] == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -76,7 +76,7 @@ def test_listings_bring_the_users_columns(tree: Path, kind: str) -> None:
         pq.write_table(
             pa.table({"uri": ["cats/a 1.mp4", "dogs/deep/c.mov"], "label": [7, 8], "split": ["train", "val"]}), path
         )
-    found = discover([str(path)])
+    found = discover([str(path)]).listed
     assert [item.columns for item in found] == [{"label": 7, "split": "train"}, {"label": 8, "split": "val"}]
     assert [item.spelled for item in found] == ["cats/a 1.mp4", "dogs/deep/c.mov"]
 
@@ -90,7 +90,7 @@ def test_paths_in_lists_are_relative_to_the_root_where_one_is_given(
 
 
 def test_labels_come_from_folder_names(tree: Path) -> None:
-    labels = [item.columns["label"] for item in discover([str(tree)], label_from_parent=True)]
+    labels = [item.columns["label"] for item in discover([str(tree)], label_from_parent=True).listed]
     assert labels == ["cats", "cats", "dogs", "deep"]
 
 
@@ -150,7 +150,7 @@ def linked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def errors(tree: Path, *sources: object, **options: object) -> dict[str, str | None]:
-    found = discover([str(source) for source in sources], **options)  # type: ignore[arg-type]
+    found = discover([str(source) for source in sources], **options).listed  # type: ignore[arg-type]
     return {relative_uri(item.path, str(tree)): item.error and item.error.kind for item in found}
 
 
@@ -240,11 +240,11 @@ def test_a_name_that_is_not_utf8_is_a_row_and_not_the_end(tmp_path: Path, medium
     rows = {row["uri"]: (row["status"], row["error_kind"]) for row in Index(out).videos.to_pylist()}
     assert rows == {"good.mp4": ("ok", None), "caf\\xe9.mp4": ("failed", "file_name")}
     named = plan_work(IndexOptions(sources=[os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4")], out=out))
-    assert list(named.unopened) == ["caf\\xe9.mp4"]
+    assert list(named.unopened) == [("caf\\xe9.mp4", None)]
 
 
 def test_what_no_file_name_or_label_can_be_is_a_row(tree: Path) -> None:
     (tree / "list.txt").write_text("a\0b.mp4\nc.mp4 " + "1" * 5000)
-    zero, long = discover([f"@{tree}/list.txt"])
+    zero, long = discover([f"@{tree}/list.txt"]).listed
     assert zero.error is not None
     assert (zero.error.kind, long.columns) == ("file_name", {})

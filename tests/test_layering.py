@@ -60,7 +60,13 @@ HOMES = {
     },
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
-    "PIL": {"indexer/rgb.py", "sharder/image_files.py", "loader/sheet_html.py", "loader/sheet_png.py"},
+    "PIL": {
+        "indexer/rgb.py",
+        "indexer/image_facts.py",
+        "sharder/image_files.py",
+        "loader/sheet_html.py",
+        "loader/sheet_png.py",
+    },
     "pebble": {"indexer/engines.py"},
     "yaml": {"sharder/policies/reading.py", "sharder/writer.py"},
 }

@@ -1,0 +1,110 @@
+"""One mention of a medium, and what a file's name says that it holds."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal
+
+from framedex.errors import MediaError
+
+Form = Literal["video", "image", "folder", "tar"]
+Images = Literal["sequences", "single", "ignore"]
+
+VIDEO_SUFFIXES = frozenset(
+    [
+        ".264",
+        ".265",
+        ".3g2",
+        ".3gp",
+        ".apng",
+        ".asf",
+        ".avi",
+        ".divx",
+        ".dv",
+        ".f4v",
+        ".flv",
+        ".gif",
+        ".h264",
+        ".h265",
+        ".hevc",
+        ".ivf",
+        ".m1v",
+        ".m2t",
+        ".m2ts",
+        ".m2v",
+        ".m4v",
+        ".mjpeg",
+        ".mjpg",
+        ".mk3d",
+        ".mkv",
+        ".mov",
+        ".mp4",
+        ".mpeg",
+        ".mpg",
+        ".mpv",
+        ".mts",
+        ".mxf",
+        ".nut",
+        ".obu",
+        ".ogm",
+        ".ogv",
+        ".ogx",
+        ".qt",
+        ".ts",
+        ".vob",
+        ".webm",
+        ".wmv",
+        ".y4m",
+    ]
+)
+IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
+TAR_SUFFIX = ".tar"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
+
+    folder: through which it was found, if it was not named itself; no link may lead out of it.
+    error: why the medium must not be opened; None for most. A name that is not valid UTF-8 cannot be written into an
+    index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
+    member: which of several sequences of one folder, by the value of a listing's `sequence` column.
+    images: of a sequence of loose images, their names in the folder `path`, in order; else None. fps, seconds: the times
+    of images as a listing states them: a rate, or one time an image, None where there is none.
+    """
+
+    path: str
+    spelled: str
+    columns: dict[str, Any] = field(default_factory=dict)
+    folder: str | None = None
+    error: MediaError | None = None
+    member: str | None = None
+    images: tuple[str, ...] | None = None
+    fps: Fraction | None = None
+    seconds: tuple[float | None, ...] | None = None
+
+    @property
+    def form(self) -> Form:
+        """What the medium is stored as: a folder of images, one image, a tar of images, or a file that is a video."""
+        if self.images is not None:
+            return "folder"
+        return form_of(self.path)
+
+
+def form_of(name: str) -> Form:
+    """Return what a file is by its name; whatever is no image and no tar may be a video."""
+    suffix = Path(name).suffix.lower()
+    return "image" if suffix in IMAGE_SUFFIXES else "tar" if suffix == TAR_SUFFIX else "video"
+
+
+def is_image_name(name: str) -> bool:
+    """Return whether a file's name ends as those of images do, in any case."""
+    return Path(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def readable_name(name: str) -> str:
+    """Return a file name with the bytes that are not valid UTF-8 shown as `\\xNN`."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,106 @@
+"""What a rerun leaves alone: media whose rows in the index still say all that is asked of them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from framedex import __version__
+from framedex.errors import MediaError
+from framedex.indexer.fingerprint import open_same_file
+from framedex.indexer.image_times import at_rate
+from framedex.indexer.images import ImageTask, folder_identity
+from framedex.indexer.listed import is_image_name
+from framedex.indexer.probe import ProbeTask
+from framedex.indexer.schema import FAILED, OK, REFUSED
+
+Row = dict[str, Any]
+
+KNOWN_COLUMNS = (
+    "uri",
+    "member",
+    "status",
+    "error_kind",
+    "error_message",
+    "probed_by",
+    "size_bytes",
+    "mtime_ns",
+    "fingerprint",
+    "video_streams",
+    "hashed",
+    "depth",
+    "time_base_num",
+    "time_base_den",
+)
+
+
+def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
+    """Return the rows of one uri that tell about a medium as it was probed last, all sequences of a tar.
+
+    known: the rows of the uri, the one written last at the end. What an earlier state of a tar held and a later one does
+    not keeps its row in the index.
+    """
+    is_tar = task.images is not None and task.images.form == "tar"
+    rows = known if is_tar else [row for row in known if row["member"] == member]
+    return [row for row in rows if row["fingerprint"] == rows[-1]["fingerprint"]] if is_tar else rows
+
+
+def is_done(task: ProbeTask, known: list[Row]) -> bool:
+    """Return whether known rows still describe a medium, and all that is asked of it.
+
+    Failed media are always probed again, refused ones by another version of framedex, which may cover them.
+    """
+    if not known or any(row["status"] == FAILED for row in known):
+        return False
+    if any(row["status"] == REFUSED and row["probed_by"] != __version__ for row in known):
+        return False
+    if task.verify and any(row["status"] == OK and not row["hashed"] for row in known):
+        return False
+    row = known[0]
+    if task.images is not None:
+        if not _is_timed(task.images, known):
+            return False
+        if task.images.form == "folder":
+            return _is_same_folder(task.path, task.images, row)
+    else:
+        if task.streams == "all" and len(known) < (row["video_streams"] or 1):
+            return False
+        if task.depth == "packets" and any(row["depth"] == "tables" for row in known):
+            return False
+    try:
+        descriptor = open_same_file(
+            task.path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
+        )
+    except OSError:
+        return False
+    if descriptor is None:
+        return False
+    os.close(descriptor)
+    return True
+
+
+def _is_timed(task: ImageTask, known: list[Row]) -> bool:
+    """Return whether the rows of a single image or of a tar have the rate, and the sequences, that are asked for.
+
+    The fingerprint of a folder is over its timing, too.
+    """
+    if task.form == "folder":
+        return True
+    tick = at_rate(1, task.rate).tick
+    usable = [row for row in known if row["status"] == OK]
+    if any((row["time_base_num"], row["time_base_den"]) != (tick.numerator, tick.denominator) for row in usable):
+        return False
+    return task.form != "tar" or all(is_image_name(row["member"]) == task.single for row in usable)
+
+
+def _is_same_folder(path: str, task: ImageTask, row: Row) -> bool:
+    try:
+        return bool(folder_identity(path, task)["fingerprint"] == row["fingerprint"])
+    except MediaError:
+        return False
+
+
+def is_still_refused(error: MediaError, known: list[Row]) -> bool:
+    """Return whether a known row already says that a medium was refused for this, by this version of framedex."""
+    said = ("status", REFUSED), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
+    return error.refused and len(known) == 1 and all(known[0][name] == value for name, value in said)

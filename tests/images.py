@@ -1,0 +1,91 @@
+"""Image files made for tests, by hazard, tars of them, and indexes of either."""
+
+from __future__ import annotations
+
+import io
+import struct
+import tarfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from framedex.indexer.build import IndexOptions, IndexReport, build_index
+from framedex.indexer.index import Index, Packets
+
+Row = dict[str, Any]
+
+
+def indexed(out: Path, *sources: object, **options: Any) -> tuple[IndexReport, Index]:
+    """Index sources with one worker; return the report and the index."""
+    report = build_index(IndexOptions(sources=[str(source) for source in sources], out=out, workers=1, **options))
+    return report, Index(out)
+
+
+def rows(index: Index) -> dict[str, Row]:
+    """Return the rows of `videos` by uri, and by member where there is one."""
+    found = index.videos.to_pylist()
+    return {row["uri"] if row["member"] is None else f"{row['uri']}#{row['member']}": row for row in found}
+
+
+def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Packets]:
+    """Index what becomes one medium; return its row and its packets."""
+    _, index = indexed(tmp_path / "INDEX", *sources, **options)
+    (row,) = index.videos.to_pylist()
+    return row, index.packets(row["media_id"])
+
+
+def encoded(
+    number: int = 0, kind: str = "PNG", *, mode: str = "RGB", size: tuple[int, int] = (32, 24), **save: Any
+) -> bytes:
+    """Return an image file whose pixels tell its number. size: (width, height)."""
+    width, height = size
+    pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, kind, **save)
+    return file.getvalue()
+
+
+def grey16(values: np.ndarray[Any, np.dtype[np.uint16]]) -> bytes:
+    """Return a PNG with 16 bits a sample."""
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, "PNG")
+    return file.getvalue()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """Return a PNG chunk with its CRC."""
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def bomb(width: int = 100_000, height: int = 100_000) -> bytes:
+    """Return a small PNG that claims to be huge."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    """Write files into a folder, which is made."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+def sequence(folder: Path, count: int = 3, kind: str = "PNG", **how: Any) -> Path:
+    """Write frame0, frame1 … into a folder."""
+    return write(folder, {f"frame{number}.{kind.lower()}": encoded(number, kind, **how) for number in range(count)})
+
+
+def tar_of(path: Path, files: Iterable[tuple[str, bytes]], format: int = tarfile.PAX_FORMAT) -> Path:
+    """Write a tar."""
+    with tarfile.open(path, "w", format=format) as tar:
+        for name, data in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
