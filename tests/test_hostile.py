@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import resource
 import shutil
 import struct
 import time
@@ -158,7 +157,9 @@ def _measure(path: str) -> list[object]:
     """Return status, kind, packets, seconds of processor time, and the most memory resident so far in KiB."""
     begin = time.process_time()
     ((video, frames),) = probe_medium(ProbeTask(path=path))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # Of this process alone; ru_maxrss would count what its parent had when it was forked.
+    with open("/proc/self/status", encoding="ascii") as file:
+        peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
     return [video["status"], video.get("error_kind"), len(frames["size"]), time.process_time() - begin, peak]
 
 
