@@ -295,8 +295,12 @@ class PartPairs:
     def add(self, video: Row, frames: Row) -> None:
         """Take one medium; write a pair of parts when enough has gathered."""
         self._videos.append(video)
-        offset = frames.get("offset")
-        self._frames.append(frames | {"gap": None if offset is None else gaps_of(offset, frames["size"])})
+        gaps = {
+            f"{kind}gap": gaps_of(frames[f"{kind}offset"], frames[f"{kind}size"])
+            for kind in ("", "audio_")
+            if frames.get(f"{kind}offset") is not None
+        }
+        self._frames.append(frames | gaps)
         self._packets += len(frames["size"])
         waited = time.monotonic() - self._since
         if self._packets >= FLUSH_PACKETS or len(self._videos) >= FLUSH_MEDIA or waited >= FLUSH_SECONDS:

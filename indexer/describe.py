@@ -65,20 +65,3 @@ def _codec_tag(context: VideoCodecContext) -> str | None:
     except UnicodeDecodeError:
         return None
     return tag if tag.isprintable() else None
-
-
-def describe_audio(container: av.container.InputContainer) -> Row:
-    """Return the columns of `videos` on the first audio stream, none without one."""
-    if not container.streams.audio:
-        return {}
-    audio = container.streams.audio[0]
-    time_base = audio.time_base
-    return {
-        "audio_codec": audio.codec_context.name,
-        "audio_rate": audio.codec_context.sample_rate,
-        "audio_channels": audio.codec_context.channels,
-        "audio_start_seconds": float(audio.start_time * time_base)
-        if time_base and audio.start_time is not None
-        else None,
-        "audio_duration_seconds": float(audio.duration * time_base) if time_base and audio.duration else None,
-    }

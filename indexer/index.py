@@ -21,6 +21,8 @@ from framedex.indexer.timeline import NO_PTS, START
 
 HEADER = "index.json"
 LISTING_NAME = "listing.parquet"
+VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "md5", "path", "crc32")
+AUDIO_COLUMNS = ("audio_sample", "audio_gap", "audio_size")
 VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
 
 
@@ -50,6 +52,25 @@ class Packets:
         lengths |= {len(column) for column in (self.offset, self.md5, self.path, self.crc32) if column is not None}
         if len(lengths) != 1:
             raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioPackets:
+    """The audio packets of one medium in decode order, columns int64 [packets].
+
+    sample: position of each packet's first decoded sample, sample n being at n / `videos.audio_rate` seconds. It counts
+    all that the packet is coded to hold: a decoder that trims by itself (Opus' pre-skip) must be told not to. offset:
+    None where packets are not one range of the file each.
+    """
+
+    sample: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    size: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in (self.sample, self.offset, self.size) if column is not None}
+        if len(lengths) != 1:
+            raise ValueError(f"audio packet columns of different lengths: {sorted(lengths)}")
 
 
 class Index:
@@ -113,15 +134,42 @@ class Index:
 
     def packets(self, media_id: str) -> Packets:
         """Return the packets of one medium. Raises KeyError for an unknown one."""
+        return _packets(self._record(media_id, VIDEO_COLUMNS))
+
+    def audio(self, media_id: str) -> AudioPackets | None:
+        """Return the audio packets of one medium, None where it has none. Raises KeyError for an unknown medium."""
+        record = self._record(media_id, AUDIO_COLUMNS)
+        if not record["audio_sample"][0].is_valid:
+            return None
+        sample, gap, size = (
+            record[name].combine_chunks().flatten().to_numpy().astype(np.int64) for name in AUDIO_COLUMNS
+        )
+        addressable = record["audio_gap"][0].is_valid
+        return AudioPackets(sample=sample, offset=offsets_of(gap, size) if addressable else None, size=size)
+
+    def _record(self, media_id: str, columns: tuple[str, ...]) -> pa.Table:
+        """Return some columns of one medium's row of `frames`."""
         number = int(self._numbers[self._row_of[media_id]])
         file, first_rows = self._frames_part(int(self._part[number]))
         row = int(self._row[number])
         group = int(np.searchsorted(first_rows, row, side="right")) - 1
-        table = file.read_row_group(group, use_threads=False)
+        # Small media share a group, and most callers ask for one after the other; a long one has its group for itself.
+        shared = file.metadata.row_group(group).num_rows > 1
+        read = self._shared_group if shared else self._read_group
+        table = read(int(self._part[number]), group, columns)
         record = table.slice(row - int(first_rows[group]), 1)
         if record["media_id"][0].as_py() != media_id:
             raise ValueError(f"frames row {row} does not belong to medium {media_id}")
-        return _packets(record)
+        return record
+
+    def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+        file, _ = self._frames_part(part)
+        return file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
+    def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+        """Return a row group of several media, of FRAMES_PER_ROW_GROUP packets at most."""
+        return self._read_group(part, group, columns)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _frames_part(self, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:

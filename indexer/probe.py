@@ -26,7 +26,7 @@ from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
-from framedex.indexer.describe import container_name, describe_audio, describe_stream, video_streams
+from framedex.indexer.describe import container_name, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import memory_errors, open_container
@@ -34,6 +34,7 @@ from framedex.indexer.plain_mp4 import describe_plain
 from framedex.indexer.samples import scan_samples
 from framedex.indexer.sampletables import Layout, read_layout
 from framedex.indexer.schema import FAILED, OK, REFUSED, VIDEO
+from framedex.indexer.sound import describe_sound
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import (
     CLOSED,
@@ -119,11 +120,14 @@ def _probe_file(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, 
     with _open_container(task.path) as container:
         file["container"] = container_name(container)
         streams = video_streams(container)
-        file |= describe_audio(container) | {"video_streams": len(streams)}
+        file["video_streams"] = len(streams)
         chosen = streams if task.streams == "all" else streams[:1]
-        return [
+        rows = [
             _probe_stream(task, stream, descriptor, file | {"best_stream": not n}) for n, stream in enumerate(chosen)
         ]
+        tables_only = task.depth == "tables" and not task.verify
+        sound, packets = describe_sound(task.path, container, descriptor, file["size_bytes"], tables_only=tables_only)
+        return [(video | sound, frames | packets if video["status"] == OK else frames) for video, frames in rows]
 
 
 def _reader(descriptor: int) -> Read:

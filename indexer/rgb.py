@@ -11,31 +11,48 @@ from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP")
 AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})  # of these, alpha is dropped
+# A JPEG with others behind it: previews, depth or gain maps of phones' photographs.
+STILLS_TOGETHER = frozenset({"MPO"})
 SIXTEEN_BIT_GREY = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
 
 
 def rgb_of(data: bytes) -> NDArray[np.uint8]:
     """Return uint8 [H, W, 3]: an image as stored, its EXIF orientation and colour profile not applied.
 
-    Alpha is dropped; grey and palettes are spread to RGB; of 16 bits a sample, the high 8 are kept. Raises ValueError with
-    the reason for what has no such rule, OSError for data that is no whole JPEG, PNG or WebP.
+    Alpha is dropped; grey and palettes are spread to RGB; of 16 bits a sample, the high 8 are kept; of several pictures in
+    one JPEG file (CIPA DC-007), the first one counts. Raises ValueError with the reason for what has no such rule, OSError
+    for data that is no whole JPEG, PNG or WebP.
     """
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            check_covered(image)
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's parsers raise almost anything for broken files
+        raise _broken(error) from error
+    with image:
+        check_covered(image)
+        try:
             if image.mode in SIXTEEN_BIT_GREY:
                 grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
                 return np.repeat(grey[:, :, None], 3, axis=2)
+            image.load()
+            image.info.pop("transparency", None)  # dropped as all alpha is; Pillow warns of palettes that have some
             return np.asarray(image.convert("RGB"))
-    except (SyntaxError, EOFError, IndexError, TypeError) as error:  # what Pillow's parsers raise for broken files
-        raise OSError(f"is no whole image: {error}") from error
-    except Image.DecompressionBombError as error:
-        raise ValueError(str(error)) from error
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise _broken(error) from error
+
+
+def _broken(error: Exception) -> OSError:
+    return OSError(f"is no whole image: {error or type(error).__name__}")
 
 
 def check_covered(image: Image.Image) -> None:
     """Raise ValueError for an image whose RGB is not defined here."""
-    if getattr(image, "n_frames", 1) > 1:
+    if getattr(image, "n_frames", 1) > 1 and image.format not in STILLS_TOGETHER:
         raise ValueError("is an animation")
     if image.mode not in AS_PILLOW_CONVERTS | SIXTEEN_BIT_GREY:
         raise ValueError(f"has samples of mode {image.mode}")

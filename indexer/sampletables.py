@@ -81,8 +81,8 @@ class Layout:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Columns:
-    """The columns of SampleTable while they are put together; time is that of decoding, from 0 up."""
+class Samples:
+    """Samples as tables list them, columns as in SampleTable; time is that of decoding, from 0 up, before any edit."""
 
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
@@ -138,6 +138,23 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     return _sample_table(columns, track, entries, shift, stated)
 
 
+def read_samples(layout: Layout, track: Track) -> Samples:
+    """Return the samples of any track, those of fragments too, whose times an edit list of the moov has not moved.
+
+    Raises UntrustedTables and TruncatedError as `read_sample_table` does.
+    """
+    columns = _moov_samples(layout.movie.data, track, layout.size_bytes)
+    if layout.moofs:
+        if len(columns.time) and track.rewrites and track.edits:
+            raise UntrustedTables("an edit list rewrites the samples before fragments")
+        offset = time_offset(track)
+        columns.time = columns.time - offset
+        columns, _ = _with_fragments(columns, layout, layout.movie, track, 0)
+        columns.time = columns.time + offset
+    _check_media(columns, layout)
+    return columns
+
+
 def read_layout(read: Read, size_bytes: int) -> Layout:
     """Walk the top level of a file of `size_bytes`, of which read(offset, length) gives bytes, and its moov box.
 
@@ -178,14 +195,14 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
     return Layout(movie=read_movie(moov), moofs=moofs, media=media, has_sidx=has_sidx, size_bytes=size_bytes)
 
 
-def _moov_samples(data: bytes, track: Track, size_bytes: int) -> _Columns:
+def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
     """Return the samples that the moov lists, before any edit."""
     size = sample_sizes(data, track, size_bytes)
     count = len(size)
     offset, entry = sample_offsets(data, track, size)
     duration = sample_durations(data, track, count)
     time = np.cumsum(duration) - duration
-    return _Columns(
+    return Samples(
         offset=offset,
         size=size,
         time=time,
@@ -198,7 +215,7 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> _Columns:
     )
 
 
-def _with_fragments(columns: _Columns, layout: Layout, movie: Movie, track: Track, shift: int) -> tuple[_Columns, int]:
+def _with_fragments(columns: Samples, layout: Layout, movie: Movie, track: Track, shift: int) -> tuple[Samples, int]:
     """Return the columns with the samples of all fragments after those of the moov, and the shift of timestamps."""
     listed = len(columns.time)
     stts = entry_table(movie.data, track.tables[b"stts"], 2, "stts") if b"stts" in track.tables else np.zeros((0, 2))
@@ -222,7 +239,7 @@ def _with_fragments(columns: _Columns, layout: Layout, movie: Movie, track: Trac
         shift = needed
     composition = columns.composition if columns.composition is not None else np.zeros(listed, np.int64)
     join = np.concatenate
-    return _Columns(
+    return Samples(
         offset=join([columns.offset, more.offset]),
         size=join([columns.size, more.size]),
         time=join([columns.time, more.time - offset]),
@@ -235,7 +252,7 @@ def _with_fragments(columns: _Columns, layout: Layout, movie: Movie, track: Trac
     ), shift
 
 
-def _check_media(columns: _Columns, layout: Layout) -> None:
+def _check_media(columns: Samples, layout: Layout) -> None:
     """Raise unless the samples lie in the file, and those of a fragmented one inside its mdat boxes."""
     if not len(columns.offset):
         return
@@ -250,12 +267,12 @@ def _check_media(columns: _Columns, layout: Layout) -> None:
             raise UntrustedTables("a sample of a fragmented movie lies outside of its mdat boxes")
 
 
-def _check_durations(columns: _Columns) -> None:
+def _check_durations(columns: Samples) -> None:
     if not columns.duration[:-1].all():
         raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
 
 
-def _drop_empty(columns: _Columns, codec_tag: bytes) -> None:
+def _drop_empty(columns: Samples, codec_tag: bytes) -> None:
     """Drop samples without data where a demuxer does."""
     empty = columns.size == 0
     if not empty.any() or codec_tag in PASSED_ON:
@@ -265,7 +282,7 @@ def _drop_empty(columns: _Columns, codec_tag: bytes) -> None:
     columns.keep(~empty)
 
 
-def _sample_table(columns: _Columns, track: Track, entries: SampleEntries, shift: int, stated: bool) -> SampleTable:
+def _sample_table(columns: Samples, track: Track, entries: SampleEntries, shift: int, stated: bool) -> SampleTable:
     if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
         raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
     pts = columns.time + shift

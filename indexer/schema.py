@@ -89,9 +89,18 @@ VIDEOS = pa.schema(
         column("open_gop_count", pa.int32(), "Start points whose leading pictures need the GOP before."),
         column("damaged_gop_count", pa.int32(), "GOPs in which something is damaged or missing."),
         column("byte_addressable", pa.bool_(), "Every packet is one byte range of the file; clips of other media are cut by demuxing."),
-        column("audio_codec", pa.string(), "Codec of the first audio stream, by FFmpeg's name; null without audio."),
-        column("audio_rate", pa.int32(), "Its sample rate.", unit="Hz"),
-        column("audio_channels", pa.int32(), "Its channels."),
+        column("audio_stream_index", pa.int32(), "Number of the first audio stream in its container; null without audio."),
+        column("audio_codec", pa.string(), "Its codec by FFmpeg's canonical name."),
+        column("audio_codec_tag", pa.string(), "The container's four-character code for its codec."),
+        column("audio_rate", pa.int32(), "Sample rate of the decoded audio.", unit="Hz"),
+        column("audio_channels", pa.int32(), "Channels of the decoded audio."),
+        column("audio_layout", pa.string(), "Channel layout by FFmpeg's name."),
+        column("audio_sample_format", pa.string(), "Sample format that the decoder gives, by FFmpeg's name."),
+        column("audio_bits_per_coded_sample", pa.int32(), "Bits a coded sample, where the container states them; 0 where not."),
+        column("audio_extradata", pa.binary(), "The audio decoder's configuration record."),
+        column("audio_first_sample", pa.int64(), "First sample that a full decode presents; sample n is at n / `audio_rate` seconds on the container's clock.", unit="samples"),
+        column("audio_end_sample", pa.int64(), "Behind the last sample that a full decode presents.", unit="samples"),
+        column("audio_problem", pa.string(), "Why the audio cannot be had; null where it can, and without audio."),
         column("audio_start_seconds", pa.float64(), "Its first timestamp.", unit="s"),
         column("audio_duration_seconds", pa.float64(), "Its duration.", unit="s"),
     ]
@@ -116,6 +125,9 @@ FRAMES = pa.schema(
         column("md5", list_of(pa.binary(16), nullable=True), "With --verify: MD5 over the native planes of each packet's picture, rows cropped to what is visible, then `{pixel format}{width}x{height}`; null where nothing is presented."),
         column("path", list_of(pa.string()), "Of loose images: the file of each, relative to `videos.uri`."),
         column("crc32", list_of(pa.int64()), "Of images: CRC-32 (ISO/IEC 8802-3) of each one's bytes."),
+        column("audio_sample", list_of(pa.int64()), "Position of each audio packet's first decoded sample on the grid of `videos.audio_first_sample`, in decode order; null without audio and where `videos.audio_problem` says why.", unit="samples"),
+        column("audio_gap", list_of(pa.int64()), "As `gap`, of audio packets; null where they are not one range of the file each.", unit="bytes"),
+        column("audio_size", list_of(pa.int32()), "How many bytes each audio packet has.", unit="bytes"),
     ]
 )  # fmt: skip
 
@@ -128,5 +140,5 @@ LISTING = pa.schema(
     ]
 )
 
-DELTA_COLUMNS = ("pts", "gap", "size", "flags", "start_state")
+DELTA_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "audio_sample", "audio_gap", "audio_size")
 FRAMES_PER_ROW_GROUP = 100_000

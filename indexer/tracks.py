@@ -145,7 +145,7 @@ def read_sample_entries(movie: Movie, track: Track) -> SampleEntries:
         raise UntrustedTables("the track is encrypted")
     if tag in REPARSED:
         raise UntrustedTables(f"samples of {tag.decode('latin-1')!r} are not its pictures one by one")
-    _check_data_references(
+    check_data_references(
         movie.data, track, {struct.unpack_from(">H", movie.data, s + 6)[0] for _, s, e in entries if e - s >= 8}
     )
     width, height = _unpack(">HH", movie.data[slice(*entries[0][1:])], 24, "stsd")
@@ -268,7 +268,7 @@ def _rotation(track: Matrix, movie: Matrix) -> int:
     return round(-math.degrees(math.atan2(b / math.hypot(b, d), a / math.hypot(a, c))))
 
 
-def _check_data_references(data: bytes, track: Track, used: set[int]) -> None:
+def check_data_references(data: bytes, track: Track, used: set[int]) -> None:
     """Raise UntrustedTables unless every sample lies in this file (8.7.2)."""
     if b"dref" not in track.tables:
         return

@@ -193,7 +193,8 @@ class _Fetch:
         clip = self._dataset.clip(number)
         encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
         if not self._gpu or gpu_obstacle(clip) is not None:
-            return {"frames": decode_rgb(clip, encoded, size=self._size, threads=self._threads)} | describe(clip)
+            frames = decode_rgb(clip, encoded, size=self._size, threads=self._threads)
+            return {"frames": frames} | self._dataset.sound(clip) | describe(clip)
         position = clip.recipe.position
         wanted = np.unique(position[position != PAD])
         order = np.where(position == PAD, 0, np.searchsorted(wanted, position))
@@ -204,4 +205,4 @@ class _Fetch:
             "mask": (position != PAD).astype(np.uint8)[:, None, None, None],
             "color": correction(clip.medium.color_matrix),
         }
-        return {INPUT: feed} | describe(clip)
+        return {INPUT: feed} | self._dataset.sound(clip) | describe(clip)

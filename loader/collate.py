@@ -11,7 +11,13 @@ from framedex.errors import FramedexError
 
 Collate = Literal["error", "pad", "list"]
 COLLATES: tuple[Collate, ...] = ("error", "pad", "list")
-PADDINGS = {"pts": torch.iinfo(torch.int64).min, "seconds": float("nan"), "frame_index": -1, "mask": False}
+PADDINGS = {
+    "pts": torch.iinfo(torch.int64).min,
+    "seconds": float("nan"),
+    "frame_index": -1,
+    "mask": False,
+    "audio_mask": False,
+}
 
 
 def collate_clips(items: list[dict[str, Any]], mode: Collate) -> dict[str, Any]:
@@ -33,7 +39,8 @@ def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:
             raise FramedexError(
                 f"clips of one batch differ in the shape of {name!r}",
                 found=", ".join(str(shape) for shape in sorted(shapes)),
-                remedy="give size=(height, width), clips of equal length, or collate='pad' or 'list'",
+                remedy="give size=(height, width), clips of equal length (of audio: --audio-rate, --audio-channels, "
+                "--audio-seconds), or collate='pad' or 'list'",
             )
         return torch.stack(values) if len(shapes) == 1 else _pad(values, PADDINGS.get(name, 0))
     if all(type(value) in (int, float, bool) for value in values):

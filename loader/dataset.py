@@ -12,6 +12,7 @@ from framedex.errors import FramedexError
 from framedex.loader.manifest import Manifest, Root
 from framedex.loader.movie import clip_movie
 from framedex.sharder.clip import Clip
+from framedex.sharder.clip_audio import read_audio
 from framedex.sharder.decoder import Size, decode_rgb
 from framedex.sharder.sources import SourceFiles
 
@@ -62,7 +63,8 @@ class ClipDataset:
         frames: uint8 [F, H, W, 3] RGB, zeros where padded (decode="cpu"); or movie: uint8 [bytes], and positions:
         int64 [F], each wanted frame's number in that movie, -1 where padded (decode="movie"). pts: int64 [F], the
         least int64 where padded. seconds: float64 [F], NaN where padded. frame_index: int64 [F], -1 where padded.
-        mask: bool [F], False where padded. clip_id, uri, and the user's columns.
+        mask: bool [F], False where padded. clip_id, uri, and the user's columns. Of a dataset with audio, audio: float32
+        [channels, samples], full scale 1; audio_mask: bool [samples], False where silence was filled in; audio_rate: Hz.
 
         Raises IndexError, StaleError for a source that changed, DecodeError for one that does not decode.
         """
@@ -75,7 +77,14 @@ class ClipDataset:
             }
         else:
             picture = {"frames": decode_rgb(clip, encoded, size=self.size, threads=self.threads)}
-        return picture | describe(clip)
+        return picture | self.sound(clip) | describe(clip)
+
+    def sound(self, clip: Clip) -> dict[str, Any]:
+        """Return the part of an item that is its audio; nothing where the dataset has none."""
+        audio = read_audio(clip, self.sources)
+        if audio is None:
+            return {}
+        return {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
 
     def clip(self, number: int) -> Clip:
         """Return what the manifest says of clip `number`, without touching its source."""

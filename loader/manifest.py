@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.audio import AudioRecipe, ClipAudioPlan, SoundFile
 from framedex.sharder.clip import Clip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.media import Medium
@@ -85,6 +86,7 @@ class Manifest:
         self._lock = threading.Lock()
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(4)(self._read_group)
+        self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -120,6 +122,7 @@ class Manifest:
             columns=columns,
             recipe=_recipe(recipe),
             source=medium.source if shard is None else self._shards[shard],
+            audio=_audio(recipe),
         )
 
     def media_rows(self) -> NDArray[np.int64]:
@@ -183,8 +186,16 @@ class Manifest:
         return self._group(folder, part, group).slice(row, 1)
 
     def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
-        table = self._part(folder, part).read_row_group(group, use_threads=False)
+        file = self._part(folder, part)
+        names = None
+        if folder == MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
+            names = [name for name in MEDIA.names if name not in self._constants(part)]
+        table = file.read_row_group(group, columns=names, use_threads=False)
         return table.combine_chunks().to_batches()[0]
+
+    def _find_constants(self, part: int) -> dict[str, Any]:
+        """Return the columns that are the same for all media of a part, with their values, by its footer alone."""
+        return constant_columns(self._part(MEDIA_FOLDER, part).metadata, MEDIA)
 
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
         try:
@@ -200,7 +211,8 @@ class Manifest:
 
     def _read_medium(self, number: int) -> Medium:
         row = self._row(MEDIA_FOLDER, number)
-        facts = {name: row[name][0].as_py() for name in MEDIA.names}
+        part = int(np.searchsorted(self._first[MEDIA_FOLDER], number, side="right")) - 1
+        facts = self._constants(part) | {name: row[name][0].as_py() for name in row.schema.names}
         return Medium(path=self._locate(facts["uri"]), **facts)
 
     @functools.cached_property
@@ -229,6 +241,29 @@ class Manifest:
         return path
 
 
+def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Return the columns of whole numbers, truth values and strings that hold one value, or nulls alone, in a whole file.
+
+    What its footer does not say is not among them.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    leaves = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    found: dict[str, Any] = {}
+    for field in schema:
+        if field.name not in leaves or pa.types.is_floating(field.type):
+            continue
+        columns = [(group.num_rows, group.column(leaves[field.name]).statistics) for group in groups]
+        if any(statistics is None or not statistics.has_null_count for _, statistics in columns):
+            continue
+        if all(statistics.null_count == rows for rows, statistics in columns):
+            found[field.name] = None
+        elif all(statistics.has_min_max and not statistics.null_count for _, statistics in columns):
+            ends = {end for _, statistics in columns for end in (statistics.min, statistics.max)}
+            if len(ends) == 1:
+                found[field.name] = ends.pop()
+    return found
+
+
 def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
     """Return how frames were stored, as the header says it."""
     if stored is None:
@@ -237,13 +272,36 @@ def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
 
 
 def _recipe(row: pa.RecordBatch) -> Recipe:
-    columns = {name: _values(row, name) for name in RECIPES.names if name not in PLAIN}
+    columns = {
+        name: _values(row, name) for name in RECIPES.names if name not in PLAIN and not name.startswith("audio_")
+    }
     return Recipe(
         damaged=row["damaged"][0].as_py(),
         range_path=row["range_path"][0].as_py(),
         range_crc32=_values(row, "range_crc32") if row["range_crc32"][0].is_valid else None,
         **columns,
     )
+
+
+def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
+    """Return what a clip's audio is; None where the dataset has none."""
+    if not row["audio_rate"][0].is_valid:
+        return None
+    offset, length = _values(row, "audio_range_offset"), _values(row, "audio_range_length")
+    recipe: AudioRecipe | SoundFile
+    if row["audio_packet_size"][0].is_valid:
+        recipe = AudioRecipe(
+            range_offset=offset,
+            range_length=length,
+            packet_size=_values(row, "audio_packet_size"),
+            packet_sample=_values(row, "audio_packet_sample"),
+            begin_sample=row["audio_begin_sample"][0].as_py(),
+            end_sample=row["audio_end_sample"][0].as_py(),
+        )
+    else:
+        recipe = SoundFile(offset=int(offset[0]), length=int(length[0]), present=_values(row, "audio_present"))
+    whole = {name: row[f"audio_{name}"][0].as_py() for name in ("rate", "channels", "first", "count")}
+    return ClipAudioPlan(recipe=recipe, **whole)
 
 
 def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]:

@@ -15,11 +15,13 @@ import pyarrow as pa
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
+from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.mentions import Mention, usable_media, user_columns
 from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, ImagePacking, Pack, Packing, Step, failure_of
+from framedex.sharder.pack_sound import SoundFormat, with_sound
 from framedex.sharder.parameters import located
 from framedex.sharder.policies import Missed, PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
@@ -42,7 +44,7 @@ IMAGE_DEFAULTS = ImageOptions()
 class ShardOptions:
     """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
     none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
-    decode and encode them. on_progress: called with (done, total).
+    decode and encode them. audio: what clips carry; None: no audio. audio_format: of their sound in tars. on_progress: called with (done, total).
     """
 
     overwrite: bool = False
@@ -51,6 +53,8 @@ class ShardOptions:
     shard_bytes: int = SHARD_BYTES
     images: ImageOptions = IMAGE_DEFAULTS
     workers: int = os.cpu_count() or 1
+    audio: AudioOptions | None = None
+    audio_format: SoundFormat = "flac"
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -190,7 +194,7 @@ def _build(
     with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
         with Spools(writer.folder) as spools:
             steps = _plan(batches, writer.done, None if options.pack is None else spools)
-            for step in _packing(options).pack(steps):
+            for step in with_sound(_packing(options).pack(steps), options.audio_format):
                 _take(writer, step)
                 options.on_progress(step.done, total)
         return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))
@@ -198,12 +202,16 @@ def _build(
 
 def _pack_facts(options: ShardOptions) -> Row:
     """Return what makes the content of tars, as dataset.json records it."""
-    return {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
+    facts: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
+    if options.audio is None:
+        return facts
+    form = {} if options.pack is None else {"format": options.audio_format}
+    return facts | {"audio": options.audio.facts() | form}
 
 
 def _open(index: Index, video: Row, options: ShardOptions) -> IndexedMedium:
     one_stream = options.pack == "clips" or (options.pack == "needed" and not video["byte_addressable"])
-    return IndexedMedium(index, video, keep_damaged=options.keep_damaged, one_stream=one_stream)
+    return IndexedMedium(index, video, keep_damaged=options.keep_damaged, one_stream=one_stream, audio=options.audio)
 
 
 def _packing(options: ShardOptions) -> Packing:
@@ -256,7 +264,7 @@ def _take(writer: DatasetWriter, step: Step) -> None:
 def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
     """Return a planned clip, or why it cannot be had. spools: where packets go that are no byte ranges of their file."""
     try:
-        if spools is not None and not medium.addressable:
+        if spools is not None:
             spools.make_addressable(medium)
         return medium.clip(wanted)
     except (PolicyError, StaleError) as error:

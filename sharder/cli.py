@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from dataclasses import asdict
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import click
 
 from framedex.indexer.index import Index
 from framedex.progress import progress
+from framedex.sharder.audio import AudioOptions
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.decoder import Size
 from framedex.sharder.image_files import FORMATS, ImageFormat, ImageOptions
 from framedex.sharder.pack import PACKS, Pack
+from framedex.sharder.pack_sound import SOUND_FORMATS, SoundFormat
 from framedex.sharder.policies import read_policy
 from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
@@ -58,7 +61,20 @@ class FrameSize(click.ParamType[Size]):
         return int(match[1]), int(match[2])
 
 
-SIZE, FRAME_SIZE = ByteCount(), FrameSize()
+class Seconds(click.ParamType[Fraction]):
+    """A duration, exactly as it is written."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """Return the seconds that `2`, `0.5` or `1/3` means."""
+        text = str(value).strip()
+        if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?|\d{1,6}/[1-9]\d{0,5}", text) or not Fraction(text):
+            self.fail(f"{value!r} is no duration; write 2, 0.5 or 1/3", param, ctx)
+        return Fraction(text)
+
+
+SIZE, FRAME_SIZE, DURATION = ByteCount(), FrameSize(), Seconds()
 
 
 @click.command("shard", epilog=EXAMPLE)
@@ -135,6 +151,28 @@ SIZE, FRAME_SIZE = ByteCount(), FrameSize()
     show_default="all cores",
     help="With --pack images: processes that decode and encode.",
 )
+@click.option(
+    "--audio", is_flag=True, help="Clips carry the sound from their first frame's time to their last one's end."
+)
+@click.option(
+    "--audio-rate",
+    type=click.IntRange(1000, 768_000),
+    metavar="HZ",
+    help="With --audio: resample.  [default: as it is]",
+)
+@click.option(
+    "--audio-channels", type=click.IntRange(1, 8), help="With --audio: mix to so many.  [default: as they are]"
+)
+@click.option(
+    "--audio-seconds", type=DURATION, metavar="SECONDS", help="With --audio: so long, from each clip's first frame on."
+)
+@click.option(
+    "--audio-format",
+    type=click.Choice(SOUND_FORMATS),
+    default="flac",
+    show_default=True,
+    help="With --audio and --pack: what sound is stored as.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def shard(
@@ -153,6 +191,11 @@ def shard(
     box: int | None,
     size: Size | None,
     workers: int,
+    audio: bool,
+    audio_rate: int | None,
+    audio_channels: int | None,
+    audio_seconds: Fraction | None,
+    audio_format: SoundFormat,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -166,6 +209,8 @@ def shard(
     """
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
+    if not audio and (audio_rate, audio_channels, audio_seconds) != (None, None, None):
+        raise click.UsageError("--audio-rate, --audio-channels and --audio-seconds need --audio")
     images = ImageOptions(format=image_format, quality=quality, short_side=short_side, box=box, size=size)
     opened = Index(index)
     passed_over = 0
@@ -177,6 +222,8 @@ def shard(
             shard_bytes=shard_size,
             images=images,
             workers=workers,
+            audio=AudioOptions(rate=audio_rate, channels=audio_channels, seconds=audio_seconds) if audio else None,
+            audio_format=audio_format,
             on_progress=show,
         )
         if policy is not None:

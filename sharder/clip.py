@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.sharder.audio import ClipAudioPlan
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
 from framedex.sharder.sources import ByteSource
@@ -33,6 +34,7 @@ class Clip:
     frame_index: int64 [F], -1 where padded. pts: int64 [F], `NO_PTS` where padded. seconds: float64 [F], NaN where
     padded. mask: bool [F], False where padded. md5: the hash of each frame's native planes, None where padded; None for
     all where the index has none. columns: the user's. source: the file that the recipe's ranges point into.
+    audio: what the clip carries, None where nobody asked for it; audio_source: the file of its packets, None: the same.
     """
 
     clip_id: str
@@ -45,3 +47,5 @@ class Clip:
     columns: dict[str, Any]
     recipe: Recipe
     source: ByteSource
+    audio: ClipAudioPlan | None = None
+    audio_source: ByteSource | None = None

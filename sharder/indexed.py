@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError, StaleError
-from framedex.indexer.index import Index, Packets
+from framedex.indexer.index import AudioPackets, Index, Packets
 from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.audio import AudioOptions, ClipAudioPlan, audio_facts
 from framedex.sharder.clip import Clip, WantedClip
+from framedex.sharder.clip_audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.headers import Headers
 from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
@@ -28,11 +30,22 @@ Row = dict[str, Any]
 class IndexedMedium:
     """A usable row of `videos` with its packets, ready to plan clips of.
 
-    one_stream: so that a decoder which takes a clip's packets for one stream gives the same frames.
+    one_stream: so that a decoder which takes a clip's packets for one stream gives the same frames. audio: what clips
+    carry; None: no audio.
     """
 
-    def __init__(self, index: Index, video: Row, *, keep_damaged: bool, one_stream: bool = False) -> None:
-        self.video, self._one_stream = video, one_stream
+    def __init__(
+        self,
+        index: Index,
+        video: Row,
+        *,
+        keep_damaged: bool,
+        one_stream: bool = False,
+        audio: AudioOptions | None = None,
+    ) -> None:
+        self.video, self._one_stream, self._audio = video, one_stream, audio
+        self._audio_packets = None if audio is None else index.audio(video["media_id"])
+        self._audio_source: ByteSource | None = None
         self.medium = Medium(
             path=os.path.normpath(os.path.join(index.root, video["uri"])), **{name: video[name] for name in MEDIA.names}
         )
@@ -68,7 +81,27 @@ class IndexedMedium:
             columns=wanted.columns,
             recipe=recipe,
             source=self._source,
+            audio=None if self._audio is None else self._plan_audio(wanted.frames, self._audio),
+            audio_source=self._audio_source,
         )
+
+    def _plan_audio(self, frames: NDArray[np.int64], options: AudioOptions) -> ClipAudioPlan:
+        """Return the plan of a clip's audio, silence where there is none. Raises PolicyError for audio that cannot be had."""
+        if self.video["audio_problem"] is not None:
+            raise PolicyError(
+                "the clip's audio cannot be had", found=self.video["audio_problem"], remedy="leave out --audio"
+            )
+        end_pts = int(self.planner.pts[0]) + self.track.duration_pts
+        interval = clip_interval(self.planner.pts, end_pts, frames, self.track.time_base)
+        facts = audio_facts(self.video)
+        if facts is None or self._audio_packets is None:
+            return plan_silence(*interval, options)
+        if self._audio_packets.offset is None:
+            raise PolicyError(
+                "the audio's packets are not byte ranges of their file",
+                remedy="pass --pack clips, which copies them into the dataset",
+            )
+        return plan_clip_audio(facts, self._audio_packets, *interval, options)
 
     def prepare(self, clips: list[WantedClip]) -> None:
         """Read at once what planning some clips needs to know. What goes wrong is raised when the clip concerned is planned."""
@@ -107,8 +140,22 @@ class IndexedMedium:
     def spooled(self, source: ByteSource) -> None:
         """Plan from now on with a file that holds all packets, one behind the other, in place of the source."""
         size = self._packets.size
+        if self._audio_source is None and self._source is not source:
+            self._audio_source = self._source  # audio stays where it is
         self._source = source
         self._renew(replace(self._packets, offset=np.cumsum(size) - size))
+
+    @property
+    def audio_packets(self) -> AudioPackets | None:
+        """All audio packets, where clips carry audio."""
+        return self._audio_packets
+
+    def audio_spooled(self, source: ByteSource) -> None:
+        """Plan from now on with a file that holds all audio packets, one behind the other."""
+        assert self._audio_packets is not None  # otherwise there is nothing to spool
+        size = self._audio_packets.size
+        self._audio_packets = replace(self._audio_packets, offset=np.cumsum(size) - size)
+        self._audio_source = source
 
     def _renew(self, packets: Packets) -> None:
         if packets is not self._packets:

@@ -51,6 +51,18 @@ class Medium:
     field_coded: bool
     frame_count: int
     damaged_gop_count: int
+    audio_stream_index: int | None
+    audio_codec: str | None
+    audio_codec_tag: str | None
+    audio_rate: int | None
+    audio_channels: int | None
+    audio_layout: str | None
+    audio_sample_format: str | None
+    audio_bits_per_coded_sample: int | None
+    audio_extradata: bytes | None
+    audio_first_sample: int | None
+    audio_end_sample: int | None
+    audio_problem: str | None
 
     @property
     def source(self) -> ByteSource:

@@ -67,7 +67,11 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
     for first in range(0, len(index.videos), MEDIA_AT_ONCE):
         videos = index.videos.slice(first, MEDIA_AT_ONCE)
         videos = videos.filter(pc.equal(videos["status"], OK))
-        listed = [rows_of.get(media_id(uri), [None]) for uri in videos["uri"].to_pylist()]
+        # A row that names one of several media of a file says more than one that names the file.
+        listed = [
+            rows_of.get(identity, rows_of.get(media_id(uri), [None]))
+            for identity, uri in zip(videos["media_id"].to_pylist(), videos["uri"].to_pylist(), strict=True)
+        ]
         counts = [len(rows) for rows in listed]
         of_video = np.repeat(np.arange(len(videos)), counts)
         mentioned = listing.take(pa.array([row for rows in listed for row in rows], pa.int64()))

@@ -221,7 +221,7 @@ def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
 JSON_KEYS = frozenset(
     [
         "clip_id", "uri", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames", "mask",
-        "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images",
+        "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images", "audio",
     ]
 )  # fmt: skip
 
@@ -257,7 +257,15 @@ def describe(clip: Clip) -> Row:
         "mask": clip.mask.tolist(),
         "pts": [None if hole else pts for hole, pts in zip(padded.tolist(), clip.pts.tolist(), strict=True)],
         "seconds": numbers(clip.seconds),
-    }
+    } | _describe_audio(clip)
+
+
+def _describe_audio(clip: Clip) -> Row:
+    if clip.audio is None:
+        return {}
+    audio = clip.audio
+    facts = {"rate": audio.rate, "channels": audio.channels, "samples": audio.count}
+    return {"audio": facts | {"begin_seconds": audio.first / audio.rate}}
 
 
 def numbers(values: NDArray[np.float64]) -> list[float | None]:

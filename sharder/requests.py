@@ -191,7 +191,10 @@ def frames_of(request: Request, track: Track, choose: Choose) -> NDArray[np.int6
 
 
 class UriResolver:
-    """Finds the medium that a request means: by uri as indexed, as the listing spells it, or by absolute path."""
+    """Finds the medium that a request means: by uri as indexed, as the listing spells it, or by absolute path.
+
+    One of several sequences of images in a tar or a folder is `uri/member`.
+    """
 
     def __init__(self, index: Index) -> None:
         self._root = index.root
@@ -200,11 +203,19 @@ class UriResolver:
             index.listing["media_id"].to_pylist(), index.listing["listed_uri"].to_pylist(), strict=True
         ):
             spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None: ambiguous
-        columns = (index.videos[name].to_pylist() for name in ("uri", "stream_index", "media_id"))
+        columns = (index.videos[name].to_pylist() for name in ("uri", "member", "stream_index", "media_id"))
         rows = list(zip(*columns, strict=True))
-        indexed = {uri: media_id(uri) for uri, _, _ in rows}
-        self._streams = {(media_id(uri), stream): identity for uri, stream, identity in rows}
-        self._media: dict[str, str] = {uri: identity for uri, identity in spelled.items() if identity} | indexed
+        of_file: dict[str, list[str]] = {}
+        for uri, _, _, identity in rows:
+            of_file.setdefault(uri, []).append(identity)
+        # A file that is several media means its best stream; a tar of several sequences means none of them.
+        main = {media_id(uri): of_file[uri][0] for uri in of_file if len(of_file[uri]) == 1}
+        main |= {identity: identity for _, _, _, identity in rows}
+        members = {f"{uri}/{member}": identity for uri, member, _, identity in rows if member is not None}
+        named = {uri: main[identity] for uri, identity in spelled.items() if identity in main}
+        indexed = {uri: main[media_id(uri)] for uri in of_file if media_id(uri) in main}
+        self._media: dict[str, str] = members | named | indexed
+        self._streams = {(media_id(uri), stream): identity for uri, _, stream, identity in rows}
 
     def media_id(self, uri: str, stream: int | None = None) -> str | None:
         """Return the medium's id, or None for a uri or a stream that the index does not hold."""

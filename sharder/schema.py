@@ -42,9 +42,34 @@ RECIPES = pa.schema(
         required("run_state", list_of(pa.int32()), "Which of `media.states` each run's decoder must be given before its first packet."),
         required("damaged", pa.bool_(), "Some wanted frame lies in a damaged GOP."),
         required("position", list_of(pa.int32()), "For each wanted frame, its packet's rank; -1 for padding."),
+        column("audio_range_offset", list_of(pa.int64()), "Byte ranges of the clip's audio packets, or of its sound file in the tar: where each begins. Null where nobody asked for audio.", unit="bytes"),
+        column("audio_range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
+        column("audio_packet_size", list_of(pa.int32()), "Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null where the range is a FLAC or WAV file.", unit="bytes"),
+        column("audio_packet_sample", list_of(pa.int64()), "Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.", unit="samples"),
+        column("audio_begin_sample", pa.int64(), "The first sample that is needed, at the medium's own rate.", unit="samples"),
+        column("audio_end_sample", pa.int64(), "Behind the last one.", unit="samples"),
+        column("audio_present", list_of(pa.int64()), "Of a sound file: begin and end of each stretch of samples that the medium presents, in turn; the others are silence.", unit="samples"),
+        column("audio_rate", pa.int32(), "The clip's sample rate.", unit="Hz"),
+        column("audio_channels", pa.int32(), "Its channels."),
+        column("audio_first", pa.int64(), "Its first sample: sample k is at k / `audio_rate` seconds on the container's clock.", unit="samples"),
+        column("audio_count", pa.int64(), "How many samples it has.", unit="samples"),
     ]
 )  # fmt: skip
 
+AUDIO_COLUMNS = (
+    "audio_stream_index",
+    "audio_codec",
+    "audio_codec_tag",
+    "audio_rate",
+    "audio_channels",
+    "audio_layout",
+    "audio_sample_format",
+    "audio_bits_per_coded_sample",
+    "audio_extradata",
+    "audio_first_sample",
+    "audio_end_sample",
+    "audio_problem",
+)
 _CARRIED = [
     "media_id",
     "kind",
@@ -86,7 +111,7 @@ _CARRIED = [
     "frame_count",
     "damaged_gop_count",
 ]
-MEDIA = pa.schema([VIDEOS.field(name) for name in _CARRIED])
+MEDIA = pa.schema([VIDEOS.field(name) for name in (*_CARRIED, *AUDIO_COLUMNS)])
 
 FAILURES = pa.schema(
     [
@@ -114,4 +139,16 @@ SHARDS = pa.schema(
 # One clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of 400
 # packets (benchmarks/manifest.py): groups of 32 rows in parts of 4 096.
 CLIPS_PER_PART, CLIPS_PER_ROW_GROUP, MEDIA_PER_ROW_GROUP = 4096, 32, 256
-DELTA_COLUMNS = ("range_offset", "range_length", "packet_size", "packet_rank", "run_first", "run_state", "position")
+DELTA_COLUMNS = (
+    "range_offset",
+    "range_length",
+    "packet_size",
+    "packet_rank",
+    "run_first",
+    "run_state",
+    "position",
+    "audio_range_offset",
+    "audio_range_length",
+    "audio_packet_size",
+    "audio_packet_sample",
+)

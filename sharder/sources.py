@@ -63,6 +63,18 @@ class SourceFiles:
         with self._lock:
             return self._read(source, recipe, states)
 
+    def read_ranges(
+        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return uint8 [bytes]: some ranges of a file, joined. Raises StaleError for a file that is gone or changed."""
+        payload = np.empty(int(length.sum()), np.uint8)
+        at = 0
+        with self._lock:
+            for begin, size in zip(offset.tolist(), length.tolist(), strict=True):
+                _fill(source.path, self._opened(source), payload[at : at + size], begin)
+                at += size
+        return payload
+
     def _read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
         given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
         extra = np.zeros(len(recipe.packet_size), np.int64)
@@ -124,7 +136,10 @@ def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> 
     """Read a range of a file to its end; one call reads 2 GiB at most."""
     at = 0
     while at < len(piece):
-        got = os.preadv(descriptor, [piece.data[at:]], offset + at)
+        try:
+            got = os.preadv(descriptor, [piece.data[at:]], offset + at)
+        except OSError as error:
+            raise stale(path, error.strerror or str(error)) from error
         if not got:
             raise stale(path, f"no bytes at {offset + at}")
         at += got
@@ -133,8 +148,8 @@ def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> 
 def _read_file(folder: str, name: str, piece: NDArray[np.uint8]) -> None:
     """Read a whole file of a folder, which must be as long as the piece."""
     path = os.path.join(folder, name)
-    if os.path.isabs(name) or ".." in name.split("/"):
-        raise stale(path, "a name that leads out of the medium's folder")
+    if not name or os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
+        raise stale(path, "no name of a file in the medium's folder")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

@@ -44,8 +44,16 @@ class Spools:
         Path(self._made.popitem(last=False)[1].path).unlink(missing_ok=True)
 
     def make_addressable(self, medium: IndexedMedium) -> None:
-        """Let a medium plan with byte ranges of a spool. Raises StaleError where the source is not what was indexed, OSError."""
-        identity, size = medium.medium.media_id, medium.packets.size
+        """Let a medium plan with byte ranges of spools. Raises StaleError where the source is not what was indexed, OSError."""
+        facts, audio = medium.medium, medium.audio_packets
+        if not medium.addressable:
+            medium.spooled(self._spool(facts.media_id, facts, facts.stream_index, medium.packets.size))
+        if audio is not None and audio.offset is None:
+            assert facts.audio_stream_index is not None  # it has packets
+            medium.audio_spooled(self._spool(f"{facts.media_id}-audio", facts, facts.audio_stream_index, audio.size))
+
+    def _spool(self, identity: str, medium: Medium, stream: int, size: NDArray[np.int64]) -> ByteSource:
+        """Return the spool of a stream, made unless it is there."""
         if identity in self._failed:
             raise self._failed[identity]
         if identity not in self._made:
@@ -53,23 +61,23 @@ class Spools:
                 self._drop()
             path = self._folder / f"{ASIDE}spool-{identity}"
             try:
-                self._made[identity] = spool(medium.medium, size, path)
+                self._made[identity] = spool(medium, stream, size, path)
             except StaleError as error:
                 path.unlink(missing_ok=True)
                 self._failed[identity] = error
                 raise
         self._made.move_to_end(identity)
-        medium.spooled(self._made[identity])
+        return self._made[identity]
 
 
-def spool(medium: Medium, size: NDArray[np.int64], path: Path) -> ByteSource:
-    """Write all packets of a medium into a file. size: int64 [packets], as indexed. Raises StaleError, OSError."""
+def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> ByteSource:
+    """Write all packets of a stream of a medium into a file. size: int64 [packets], as indexed. Raises StaleError, OSError."""
     os.close(open_recorded(medium.source))
     number = 0
     with open(path, "wb") as file:
         try:
             with open_container(medium.path) as container:
-                for packet in demux_packets(container, medium.stream_index):
+                for packet in demux_packets(container, stream):
                     if number >= len(size) or packet.size != size[number]:
                         raise stale(medium.path, f"packet {number} has {packet.size} bytes")
                     file.write(bytes(packet))

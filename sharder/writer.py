@@ -15,7 +15,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from framedex.indexer.parts import (
     write_json_aside,
     write_part,
 )
+from framedex.sharder.audio import ClipAudioPlan, SoundFile
 from framedex.sharder.clip import Clip
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
@@ -260,11 +261,13 @@ class DatasetWriter:
         shard, recipe = None, clip.recipe
         if members:
             tar = self._tar_for(members)
-            recipe = _in_tar(recipe, members, tar.add(self.key, members))
+            shift = _shift_into(members, tar.add(self.key, members))
+            recipe = replace(recipe, range_offset=shift(recipe.range_offset))
+            clip = _sound_shifted(clip, shift)
             shard = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
         self._now.items += 1
         self._clips.append(self._clip_row(clip) | {"shard": shard})
-        self._recipes.append(_recipe_row(clip.clip_id, recipe))
+        self._recipes.append(_recipe_row(clip.clip_id, recipe) | _audio_row(clip.audio))
         self._now.frames += len(clip.frame_index)
         self._checkpoint_if_due()
 
@@ -374,6 +377,10 @@ class DatasetWriter:
         write_aside(folder / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
         clips = [count for checkpoint in done for count in checkpoint.parts]
         media = [checkpoint.media for checkpoint in done if checkpoint.media]
+        if not clips:  # the tables are there all the same, with their columns
+            for name, schema in ((CLIPS_FOLDER, self._clips_schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
+                _write_groups(part_path(folder / name, 0), schema, [], 1, ())
+            clips, media = [0], [0]
         header = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
@@ -465,12 +472,42 @@ def _write_groups(path: Path, schema: pa.Schema, rows: list[Row], group: int, de
     writer.commit()
 
 
-def _in_tar(recipe: Recipe, members: Sequence[Member], offsets: Sequence[int]) -> Recipe:
-    """Return a recipe whose ranges count in the joined content of members as one that points into their tar."""
+def _shift_into(members: Sequence[Member], offsets: Sequence[int]) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:
+    """Return a function that turns positions in the joined content of members into positions in their tar."""
     begins = np.cumsum([0, *map(len, members)])
-    member = np.searchsorted(begins, recipe.range_offset, side="right") - 1
     shift = np.array(offsets, np.int64) - begins[:-1]
-    return replace(recipe, range_offset=recipe.range_offset + shift[member])
+    return lambda position: position + shift[np.searchsorted(begins, position, side="right") - 1]
+
+
+def _sound_shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Clip:
+    """Return a clip whose sound file lies in a tar."""
+    if clip.audio is None:
+        return clip
+    assert isinstance(clip.audio.recipe, SoundFile)  # what is packed has its sound beside it
+    offset = int(shift(np.array([clip.audio.recipe.offset]))[0])
+    return replace(clip, audio=replace(clip.audio, recipe=replace(clip.audio.recipe, offset=offset)))
+
+
+def _audio_row(audio: ClipAudioPlan | None) -> Row:
+    """Return the columns of `recipes` that say what a clip's audio is."""
+    if audio is None:
+        return {}
+    row = {
+        "audio_rate": audio.rate,
+        "audio_channels": audio.channels,
+        "audio_first": audio.first,
+        "audio_count": audio.count,
+    }
+    if isinstance(audio.recipe, SoundFile):
+        return row | {
+            "audio_range_offset": np.array([audio.recipe.offset], np.int64),
+            "audio_range_length": np.array([audio.recipe.length], np.int64),
+            "audio_present": audio.recipe.present,
+        }
+    return row | {
+        f"audio_{name}": getattr(audio.recipe, name)
+        for name in ("range_offset", "range_length", "packet_size", "packet_sample", "begin_sample", "end_sample")
+    }
 
 
 def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
@@ -478,4 +515,5 @@ def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]
 
 
 def _recipe_row(clip_id: str, recipe: Recipe) -> Row:
-    return {"clip_id": clip_id} | {name: getattr(recipe, name) for name in RECIPES.names[1:]}
+    own = (name for name in RECIPES.names[1:] if not name.startswith("audio_"))
+    return {"clip_id": clip_id} | {name: getattr(recipe, name) for name in own}

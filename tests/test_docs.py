@@ -87,6 +87,13 @@ def test_the_readmes_measurements_are_the_committed_ones(generate: ModuleType) -
     assert fifty["seconds"]["framedex_nvdec"] < 1.1 * one["seconds"]["framedex_nvdec"]
 
 
+def test_the_audio_pages_measurements_are_the_committed_ones(generate: ModuleType) -> None:
+    page, result = (ROOT / "docs" / "audio.md").read_text(encoding="utf-8"), generate.load("audio_alignment.json")
+    assert generate.AUDIO_BEGIN + generate.audio_section() + generate.AUDIO_END in page, "run `make docs`"
+    inexact = {row["medium"] for row in result["results"] if row["exact"] < row["clips"]}
+    assert inexact == {"aac.mp4", "mp2.mkv", "opus_voice.mkv"}
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):

@@ -24,7 +24,7 @@ from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.index import Index
 from framedex.indexer.probe import ProbeTask, probe_medium
 from framedex.indexer.sampletables import read_layout
-from framedex.sharder.requests import read_requests
+from framedex.sharder.requests import Requests
 from tests.datasets import run
 from tests.media import damage
 
@@ -198,7 +198,7 @@ def test_boxes_without_content_are_truncated(kind: bytes, tmp_path: Path) -> Non
 def test_requests_nested_too_deep_are_malformed(tmp_path: Path) -> None:
     (tmp_path / "clips.jsonl").write_text("[" * 100_000)
     with pytest.raises(PolicyError, match="is not JSON"):
-        read_requests(tmp_path / "clips.jsonl")
+        Requests(tmp_path / "clips.jsonl")
 
 
 @contextmanager

@@ -1,0 +1,120 @@
+"""CONTRACT: decoding a stretch of audio with PyAV, sample for sample what a full decode presents there."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+import av.error
+import av.logging
+import numpy as np
+from av.audio.codeccontext import AudioCodecContext
+from av.audio.frame import AudioFrame
+from av.codec.context import CodecContext, Flags2
+from numpy.typing import NDArray
+
+from framedex.errors import DecodeError
+from framedex.sharder.audio import AudioFacts, AudioRecipe
+
+# Decoders of floats, where the canonical name is that of one of fixed point. Of MP3, FFmpeg's players take the same; of MP1
+# and MP2 they take that of 16 bits, whose rounding carries over from sample to sample and thus depends on where it began.
+DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float"}
+# Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
+# beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
+OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
+# Integer samples are scaled by 2^-(bits - 1): packed type → (its zero, its scale). Those of fewer bits than their type,
+# 24 of 32, come shifted up, so that the scale of the type is theirs.
+INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
+
+
+def decode_audio(
+    facts: AudioFacts, recipe: AudioRecipe, payload: bytes | memoryview
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return float32 [channels, samples] and bool [samples] for exactly the recipe's interval, at the medium's rate.
+
+    payload: the recipe's packets, joined. Where the medium presents nothing (before a late track, after an early end, in
+    gaps) samples are zero and the mask is False. 32-bit integers are rounded to float32, all others are exact.
+    Raises DecodeError.
+    """
+    count = recipe.end_sample - recipe.begin_sample
+    samples, mask = np.zeros((facts.channels, count), np.float32), np.zeros(count, np.bool_)
+    low, high = max(recipe.begin_sample, facts.first_sample), min(recipe.end_sample, facts.end_sample)
+    data, edges = memoryview(payload), np.append(0, np.cumsum(recipe.packet_size, dtype=np.int64)).tolist()
+    if edges[-1] != len(data):
+        raise _undecodable(f"{len(data)} bytes for packets of {edges[-1]}")
+    context = _open_decoder(facts)
+    starts = recipe.packet_sample.tolist()
+    for number, start in enumerate(starts):
+        # What lies before the wanted samples may fail: it points back to what was not read.
+        discarded = number + 1 < len(starts) and starts[number + 1] <= low
+        position = start
+        for frame in _decode(context, data[edges[number] : edges[number + 1]], start, facts, discarded):
+            position = position if frame.pts is None else frame.pts
+            first, stop = max(position, low), min(position + frame.samples, high)
+            if first < stop:
+                _check(frame, facts)
+                place = slice(first - recipe.begin_sample, stop - recipe.begin_sample)
+                samples[:, place] = as_float(frame)[:, first - position : stop - position]
+                mask[place] = True
+            position += frame.samples
+    return samples, mask
+
+
+def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
+    av.logging.set_level(None)
+    context = CodecContext.create(DECODERS.get(facts.codec, facts.codec), "r")
+    assert isinstance(context, AudioCodecContext)
+    context.extradata = facts.extradata
+    context.sample_rate = facts.rate
+    context.layout = facts.layout
+    if facts.sample_format:
+        context.format = facts.sample_format
+    if facts.codec_tag:
+        context.codec_tag = facts.codec_tag
+    context.options = dict(OPTIONS.get(facts.codec, {}))
+    if facts.bits_per_coded_sample:
+        context.options |= {"bits_per_coded_sample": str(facts.bits_per_coded_sample)}
+    # Else a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
+    context.flags2 |= Flags2.skip_manual
+    context.thread_count = 1
+    return context
+
+
+def _decode(
+    context: AudioCodecContext, data: memoryview, start: int, facts: AudioFacts, discarded: bool
+) -> list[AudioFrame]:
+    """Return what one packet, whose first sample is `start`, gives. Raises DecodeError unless it is to be discarded."""
+    # Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
+    packet = av.Packet(len(data))
+    packet.update(data)  # type: ignore[arg-type]
+    packet.pts, packet.time_base = start, Fraction(1, facts.rate)
+    try:
+        return context.decode(packet)
+    except av.error.FFmpegError as error:
+        if discarded:
+            return []
+        raise _undecodable(f"the decoder stops at sample {start}: {error.strerror}") from error
+
+
+def _check(frame: AudioFrame, facts: AudioFacts) -> None:
+    found = len(frame.layout.channels), frame.sample_rate
+    if found != (facts.channels, facts.rate):
+        raise _undecodable(
+            f"{found[0]} channels at {found[1]} Hz at sample {frame.pts}, not {facts.channels} at {facts.rate}"
+        )
+
+
+def as_float(frame: AudioFrame) -> NDArray[np.float32]:
+    """Return a frame as float32 [channels, samples] of full scale 1."""
+    values = frame.to_ndarray()
+    if not frame.format.is_planar:
+        values = values.reshape(-1, len(frame.layout.channels)).T
+    kind = frame.format.packed.name
+    if kind in INTEGERS:
+        zero, scale = INTEGERS[kind]
+        return ((values.astype(np.float64) - zero) * scale).astype(np.float32)
+    return values.astype(np.float32)
+
+
+def _undecodable(what: str) -> DecodeError:
+    return DecodeError(f"audio: {what}", remedy="index the medium again")
