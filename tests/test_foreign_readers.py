@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from framedex.indexer.index import Index
 from tests.datasets import run, write_clips
 from tests.packed import Sample, samples, tars
 
+ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `datasets` is imported: nothing is asked of the network
 
 CLIPS = [
@@ -122,3 +125,19 @@ def test_tar(dataset: Path, expected: dict[str, Sample], tmp_path: Path) -> None
         subprocess.run(["tar", "-xf", path, "-C", tmp_path], check=True)
     extracted = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert extracted == {f"{key}.{suffix}": file for key, sample in expected.items() for suffix, file in sample.items()}
+
+
+SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "shards.md").read_text(encoding="utf-8"), re.DOTALL)
+CALLS = {"pipeline()": "built = pipeline()\nbuilt.build()\nassert len(built.run()[0]) == 4\n"}
+
+
+@pytest.mark.parametrize("number", range(len(SNIPPETS)))
+def test_the_documents_snippets_run(index: Index, tmp_path: Path, number: int) -> None:
+    path = write_clips(tmp_path / "clips.jsonl", CLIPS[:6])
+    run("shard", index.path, "--clips", path, "--out", tmp_path / "DATASET", "--pack", "clips")
+    script = SNIPPETS[number] + "".join(call for name, call in CALLS.items() if name in SNIPPETS[number])
+    environment = os.environ | {"HF_HOME": str(tmp_path / "hf")}
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
