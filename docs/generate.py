@@ -82,7 +82,8 @@ Frames are numbered from 0 in presentation order: packets without the bits *hidd
       clips/part-000000.parquet   what is wanted
       recipes/part-000000.parquet how to get it; row n belongs to row n of the clips part
       media/part-000000.parquet   the sources, once each
-      cuts/MEDIA_ID.bin           packets cut out of sources that are not addressable by bytes (--cut)
+      shards/clips-000000.tar     with --pack: samples, see docs/shards.md; an index for DALI beside each (.idx)
+      shards.parquet              with --pack: the tars
       failures.parquet            clips that cannot be had, and why
 
 A dataset is self-contained: loading needs it and the sources, not the index. Parts have
@@ -98,8 +99,8 @@ small read. Schema version: {dataset_schema.SCHEMA_VERSION}.
 {table(dataset_schema.RECIPES)}
 
 A clip's packets lie in its ranges one after the other, in decode order. Each run is decoded by a session of its own
-(or after a flush), and preceded by the one of the medium's `states` that `run_state` names. Where a medium has a
-`cut`, ranges point into that file of the dataset.
+(or after a flush), and preceded by the one of the medium's `states` that `run_state` names. Where a clip
+has a `shard`, ranges point into that tar, and its medium is described as its packets lie there.
 
 ### media
 
@@ -108,6 +109,10 @@ The columns of the index's `videos` that decoding needs: {", ".join(f"`{name}`" 
 ### failures
 
 {table(dataset_schema.FAILURES)}
+
+### shards
+
+{table(dataset_schema.SHARDS)}
 """
 
 
@@ -243,10 +248,40 @@ def vorbis_sentence(result: dict[str, Any]) -> str:
     return f"{100 * share:.1f} % of a file's samples were off, by up to {largest:.2f} of full scale"
 
 
+def packing_tables(result: dict[str, Any]) -> str:
+    """Return the tables of benchmarks/pack.py."""
+    copying, storing, reading = (result["results"][name] for name in ("copying", "storing", "reading"))
+    lines = [
+        "| " + " | ".join(["MB a second", *(f"{row['video']}, {row['clips']} clips" for row in copying)]) + " |",
+        "| --- " * (1 + len(copying)) + "|",
+    ]
+    rows = {
+        name: [f"{row['megabytes_a_second'][name]:,}" for row in copying] for name in copying[0]["megabytes_a_second"]
+    }
+    rows |= {
+        f"packing in terms of cp, {name}": [f"{100 * row['share_of_cp'][name]:.0f} %" for row in copying]
+        for name in copying[0]["share_of_cp"]
+    }
+    lines += ["| " + " | ".join([name, *cells]) + " |" for name, cells in rows.items()]
+    lines += ["", f"| {storing['images']} images of 720p | images a second |", "| --- | --- |"]
+    lines += [f"| {name} | {rate:.1f} |" for name, rate in storing["images_a_second"].items()]
+    lines += [
+        "",
+        f"| reading {reading['clips']} clips of {reading['frames_a_clip']} frames | clips a second | images a second |",
+    ]
+    lines += ["| --- | --- | --- |"]
+    lines += [
+        f"| {name} | {rate:.1f} | {reading['images_a_second'][name]:.1f} |"
+        for name, rate in reading["clips_a_second"].items()
+    ]
+    return "\n".join(lines)
+
+
 def performance_page() -> str:
     """Return docs/performance.md."""
     access, manifest, gpu = load("random_access.json"), load("manifest.json"), load("gpu_loader.json")
     index, rows, gpu_index = load("index.json"), load("index_rows.json"), load("gpu_index.json")
+    pack = load("pack.json")
     planning, dataset = manifest["planning"], manifest["dataset"]
     low, high = index["results"]
     return f"""{NOTE}
@@ -320,6 +355,17 @@ clip of the last frame out of an index:
 | manifest size | {dataset["manifest_bytes_a_clip"]:.0f} bytes a clip |
 
 {made_by(manifest)}
+
+## Packing
+
+`b.mp4` has 67 Mbit/s, `street.mp4` is a 720p60 x264 video of two minutes with default settings. Tiny files by copying packets, against
+`cp` of the same tars on the same disk:
+
+{packing_tables(pack)}
+
+The plain loop decodes each video from its beginning in one process with PyAV and writes the same JPEGs with Pillow.
+
+{made_by(pack)}
 
 ## Loading on a GPU
 
