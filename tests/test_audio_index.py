@@ -257,6 +257,13 @@ def test_indexed_packets_decode_to_what_a_full_decode_presents(name: str, soundi
     assert (frames["audio_offset"] is None) == name.endswith(SCATTERED)
 
 
+@pytest.mark.parametrize("name", [name for name in MEDIA if "gap" not in name])
+def test_audio_without_gaps_has_none(name: str, sounding: Callable[[str], Path]) -> None:
+    video, frames = probe(sounding(name), "packets")
+    _, position = laid_out(video, frames, sounding(name))
+    assert (np.diff(position) == 1).all()
+
+
 @pytest.mark.parametrize("name", [name for name in MEDIA if name.endswith((".mp4", ".mov"))])
 def test_both_depths_say_the_same_of_audio(name: str, sounding: Callable[[str], Path]) -> None:
     rows = [probe(sounding(name), depth) for depth in ("packets", "auto")]
@@ -339,6 +346,13 @@ def test_counting_ignores_rounding_and_sees_gaps() -> None:
     found = positions(pts, samples, Fraction(1, 1000), 44_100)
     assert np.abs(found - true).max() <= 2
     assert (np.diff(found) == np.where(np.arange(99) == 59, found[60] - found[59], 1024)).all()
+
+
+def test_a_first_packet_between_two_milliseconds_makes_no_gap() -> None:
+    """Opus in Matroska: a pre-skip of 6.5 ms puts the first packet at -7 ms, and the second at 14 in place of 13.5."""
+    pts = np.array([-7, *range(14, 1000, 20)])
+    found = positions(pts, np.full(len(pts), 960), Fraction(1, 1000), 48_000)
+    assert found.tolist() == (np.arange(len(pts)) * 960 - 312).tolist()
 
 
 def test_timestamps_that_turn_back_or_scatter_are_refused() -> None:
