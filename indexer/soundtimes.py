@@ -47,9 +47,9 @@ def _positions(
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # Matroska's first Opus packet begins between two milliseconds (RFC 9559 5.1.4.1.25, CodecDelay), all others on one.
-        rounding = float(TOLERANCE_SECONDS * rate) if tick > 1 else 0.0
-        if ((steps == 0) | (steps > rounding)).all():
+        # Less is no gap: Matroska's first Opus packet begins between two milliseconds (RFC 9559 5.1.4.1.25, CodecDelay), all
+        # others on one; and MP4 made of Matroska has its milliseconds in samples.
+        if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
     # The distance of stated times from counted ones, in samples; a missing timestamp has that of the packet before.
