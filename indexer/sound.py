@@ -280,13 +280,12 @@ def _tabulated(read: Read, table: SoundTable, sound: Sound, first_pts: int | Non
     if not sound.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
         raise UntrustedTables("packets differ in their durations, which may stand for gaps")
     samples[-1] = counts[-1]
-    sample = table.time * int(scale)
-    if (np.diff(sample) < samples[:-1]).any():
-        raise UntrustedTables("packets overlap")
+    stated = table.time * int(scale)
+    sample = positions(stated, samples, Fraction(1, sound.rate), sound.rate)
     shown = np.flatnonzero(~table.hidden & (samples > 0))
-    first = first_pts * int(scale)
-    last = int(shown[-1])
-    if not sample[shown[0]] <= first < sample[shown[0]] + samples[shown[0]]:
+    skipped = first_pts * int(scale) - int(stated[shown[0]])
+    first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
+    if not 0 <= skipped < samples[shown[0]]:
         raise UntrustedTables("the first sample presented is not where the tables say")
     return (first, int(sample[last] + samples[last])), _frames(sample, table.offset, table.size)
 

@@ -15,6 +15,7 @@ import pytest
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
+from framedex.indexer import sound
 from framedex.indexer.bitstream.sound import eac3_samples, flac_samples, opus_samples
 from framedex.indexer.build import IndexOptions, build_index
 from framedex.indexer.index import Index
@@ -257,6 +258,13 @@ def test_indexed_packets_decode_to_what_a_full_decode_presents(name: str, soundi
     assert (frames["audio_offset"] is None) == name.endswith(SCATTERED)
 
 
+@pytest.mark.parametrize("name", [name for name in MEDIA if "gap" not in name])
+def test_audio_without_gaps_has_none(name: str, sounding: Callable[[str], Path]) -> None:
+    video, frames = probe(sounding(name), "packets")
+    _, position = laid_out(video, frames, sounding(name))
+    assert (np.diff(position) == 1).all()
+
+
 @pytest.mark.parametrize("name", [name for name in MEDIA if name.endswith((".mp4", ".mov"))])
 def test_both_depths_say_the_same_of_audio(name: str, sounding: Callable[[str], Path]) -> None:
     rows = [probe(sounding(name), depth) for depth in ("packets", "auto")]
@@ -341,6 +349,25 @@ def test_counting_ignores_rounding_and_sees_gaps() -> None:
     assert (np.diff(found) == np.where(np.arange(99) == 59, found[60] - found[59], 1024)).all()
 
 
+def test_a_first_packet_between_two_milliseconds_makes_no_gap() -> None:
+    """Opus in Matroska: a pre-skip of 6.5 ms puts the first packet at -7 ms, and the second at 14 in place of 13.5."""
+    pts = np.array([-7, *range(14, 1000, 20)])
+    found = positions(pts, np.full(len(pts), 960), Fraction(1, 1000), 48_000)
+    assert found.tolist() == (np.arange(len(pts)) * 960 - 312).tolist()
+
+
+def test_milliseconds_told_in_samples_make_no_gaps() -> None:
+    true = np.arange(200) * 1536
+    pts = np.round(np.round(true / 44.1) * 44.1).astype(np.int64)
+    steps = np.diff(pts)
+    assert ((steps != 1536) & (np.abs(steps - 1536) < 50)).any()
+    assert positions(pts, np.full(200, 1536), Fraction(1, 44_100), 44_100).tolist() == true.tolist()
+    later = pts.copy()
+    later[80:] += 441  # 10 ms
+    found = positions(later, np.full(200, 1536), Fraction(1, 44_100), 44_100)
+    assert np.flatnonzero(np.diff(found) != 1536).tolist() == [79]
+
+
 def test_timestamps_that_turn_back_or_scatter_are_refused() -> None:
     samples = np.full(100, 1024, np.int64)
     pts = np.cumsum(samples) - samples
@@ -371,3 +398,28 @@ def test_headers_say_how_many_samples_packets_hold() -> None:
     assert flac_samples(b"no header") == 0
     assert eac3_samples(b"\x0b\x77\x00\x00\x30\x80") == 1536
     assert eac3_samples(b"\x0b\x77\x00\x00\x00\x80") == 256
+
+
+@pytest.mark.parametrize("name", ["late.mkv", "mp3.mkv", "ac3.mkv"])
+def test_tables_of_mp4_made_of_matroska_tell_all(
+    name: str, sounding: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its durations waver as milliseconds do, and packets overlap; the audio is not demuxed for that."""
+    path = tmp_path / "remuxed.mp4"
+    with av.open(str(sounding(name))) as source, av.open(str(path), "w") as out:
+        streams = {stream.index: out.add_stream_from_template(stream) for stream in source.streams}
+        for packet in source.demux():
+            if packet.dts is not None:
+                packet.stream = streams[packet.stream_index]
+                out.mux(packet)
+    with monkeypatch.context() as patch:
+        patch.setattr(sound, "_from_packets", lambda *arguments: pytest.fail("demuxed"))
+        tables = probe(path, "auto")
+    monkeypatch.setattr(sound, "_from_tables", lambda *arguments: None)
+    demuxed = probe(path, "auto")
+    assert tables[0].get("audio_problem") is None
+    for column in ("audio_first_sample", "audio_end_sample"):
+        assert tables[0][column] == demuxed[0][column]
+    for column in ("audio_sample", "audio_offset", "audio_size"):
+        assert np.array_equal(tables[1][column], demuxed[1][column])
+    assert (np.diff(tables[1]["audio_sample"]) == tables[1]["audio_sample"][1] - tables[1]["audio_sample"][0]).all()
