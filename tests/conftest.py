@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import hypothesis
 import numpy as np
@@ -93,6 +95,17 @@ def corpus() -> Path:
             pytest.fail(f"the corpus is missing: {CORPUS}")
         pytest.skip(f"no corpus at {CORPUS}")
     return CORPUS
+
+
+@pytest.fixture(scope="session")
+def torchcodec() -> ModuleType:
+    """torchcodec's decoders, which need FFmpeg's libraries on the machine; in CI their absence is a failure."""
+    try:
+        return importlib.import_module("torchcodec.decoders")
+    except (ImportError, OSError, RuntimeError) as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"torchcodec does not load: {error}")
+        pytest.skip("torchcodec does not load: FFmpeg's libraries are not on this machine")
 
 
 @pytest.fixture

@@ -84,6 +84,7 @@ def test_dali_by_our_index(dataset: Path, expected: dict[str, Sample]) -> None:
         assert read == sample
 
 
+@pytest.mark.usefixtures("torchcodec")
 def test_hugging_face_datasets(dataset: Path, expected: dict[str, Sample], tmp_path: Path) -> None:
     import datasets
 
@@ -106,6 +107,7 @@ def test_hugging_face_datasets(dataset: Path, expected: dict[str, Sample], tmp_p
             assert row[suffix]["bytes"] == sample[suffix]
 
 
+@pytest.mark.usefixtures("torchcodec")
 def test_hugging_face_datasets_streaming(dataset: Path, expected: dict[str, Sample], tmp_path: Path) -> None:
     import datasets
 
@@ -131,6 +133,7 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "shards.md").read
 CALLS = {"pipeline()": "built = pipeline()\nbuilt.build()\nassert len(built.run()[0]) == 4\n"}
 
 
+@pytest.mark.usefixtures("torchcodec")
 @pytest.mark.parametrize("number", range(len(SNIPPETS)))
 def test_the_documents_snippets_run(index: Index, tmp_path: Path, number: int) -> None:
     path = write_clips(tmp_path / "clips.jsonl", CLIPS[:6])

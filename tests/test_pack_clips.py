@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -78,14 +79,12 @@ def test_every_file_decoded_in_one_go_shows_the_wanted_frames_at_their_times(
             assert second == pytest.approx(own + moved, abs=1e-3), "gaps between frames are the source's"
 
 
-def test_torchcodec_gives_the_wanted_frames_by_number(every_recipe: Path) -> None:
-    from torchcodec.decoders import VideoDecoder
-
+def test_torchcodec_gives_the_wanted_frames_by_number(every_recipe: Path, torchcodec: ModuleType) -> None:
     for content, sample in list(described(every_recipe).values())[::3]:
         if RECIPES[content["uri"]].pix_fmt not in ("yuv420p", "yuv420p10le"):
             continue
         wanted = [(f, p) for f, p in zip(content["frames"], content["frames_in_file"], strict=True) if f >= 0]
-        decoder = VideoDecoder(file_of(sample), dimension_order="NHWC")
+        decoder = torchcodec.VideoDecoder(file_of(sample), dimension_order="NHWC")
         pictures = decoder.get_frames_at([place for _, place in wanted]).data.numpy()
         assert [read_barcode(picture) for picture in pictures] == [frame for frame, _ in wanted], content["clip_id"]
 
