@@ -27,8 +27,8 @@ from typing import BinaryIO
 import atheris
 
 with atheris.instrument_imports(include=["framedex"]):
-    from framedex.errors import PolicyError, SourceError
-    from framedex.indexer import discover, endings, look, plain_mp4
+    from framedex.errors import MediaError, PolicyError, SourceError
+    from framedex.indexer import discover, endings, image_facts, look, plain_mp4, rgb, tar_members
     from framedex.indexer.bitstream import h264, h264_sequence, hevc, nal
     from framedex.indexer.bitstream.intra import CfhdScanner, IntraScanner
     from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
@@ -109,6 +109,15 @@ def condense_h264(data: bytes) -> bytes:
     )
 
 
+def read_tar_file(path: Path) -> None:
+    """Read where the images of a tar lie, which is within it."""
+    with open(path, "rb") as file:
+        size = path.stat().st_size
+        for image in tar_members.read_tar(file.fileno(), size).images:
+            assert 0 <= image.offset <= size
+            assert image.size >= 0
+
+
 # A new parser is a new line at the end: the order gives inputs that are kept their meaning.
 TARGETS: dict[str, Target] = {
     "sample_tables": bytes_parser(read_tables, UntrustedTables, TruncatedError),
@@ -134,6 +143,9 @@ TARGETS: dict[str, Target] = {
     "list": file_parser("list.txt", lambda path: discover.discover([f"@{path}"]), SourceError),
     "listing_csv": file_parser("listing.csv", lambda path: discover.discover([str(path)]), SourceError),
     "listing_jsonl": file_parser("listing.jsonl", lambda path: discover.discover([str(path)]), SourceError),
+    "image_rgb": bytes_parser(rgb.rgb_of, OSError, ValueError),
+    "image_facts": bytes_parser(image_facts.facts_of, image_facts.BrokenImageError, MediaError),
+    "tar_members": file_parser("images.tar", read_tar_file, MediaError),
 }
 
 

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import av
 import av.error
+from PIL import Image
 
 from framedex.indexer import endings
 from framedex.indexer.bitstream import h264, hevc, nal
@@ -98,11 +101,29 @@ def without_media(path: Path) -> bytes:
     )
 
 
+def image_seeds() -> Iterator[tuple[str, bytes]]:
+    """Yield (target, input) pairs of small images of every format and mode, and of a tar of them."""
+    kinds = [("PNG", mode) for mode in ("RGB", "RGBA", "P", "L", "LA", "1", "I;16")]
+    kinds += [("JPEG", "RGB"), ("JPEG", "L"), ("JPEG", "CMYK"), ("WEBP", "RGB"), ("WEBP", "RGBA")]
+    exif = Image.Exif()
+    exif[274] = 6  # orientation
+    with io.BytesIO() as archive, tarfile.open(fileobj=archive, mode="w") as tar:
+        for number, (kind, mode) in enumerate(kinds):
+            file = io.BytesIO()
+            Image.linear_gradient("L").resize((16, 12)).convert(mode).save(file, kind, exif=exif)
+            yield from ((target, file.getvalue()) for target in ("image_rgb", "image_facts"))
+            member = tarfile.TarInfo(f"folder/{number}.{kind.lower()}")
+            member.size = file.tell()
+            tar.addfile(member, io.BytesIO(file.getvalue()))
+        yield "tar_members", archive.getvalue()
+
+
 def write_seeds(folder: Path, paths: list[Path]) -> int:
     """Write every seed as a file named by its content; return how many there are."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = {name: number for number, name in enumerate(TARGETS)}
     found = [(name, text.encode()) for name, texts in TEXTS.items() for text in texts]
+    found += image_seeds()
     for path in paths:
         try:
             found += seeds(path)

@@ -253,7 +253,7 @@ def _constant_columns(known: Sequence[ImageFacts]) -> Row:
     shape = (first.codec, first.pixel_format, first.width, first.height)
     return {
         "status": OK,
-        "stream_index": 0,
+        "stream_index": -1,
         "depth": "packets",
         "codec": first.codec,
         "pixel_format": first.pixel_format,

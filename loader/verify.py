@@ -20,6 +20,7 @@ from framedex.indexer.engines import run_local
 from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.schema import IMAGES
+from framedex.loader.image_truth import image_checksums
 from framedex.loader.manifest import Manifest
 from framedex.loader.order import sample_of
 from framedex.sharder.clip import Clip
@@ -99,8 +100,8 @@ def verify_medium(task: _Task) -> list[Checked]:
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
     mark = _mark(clips[0], manifest.images)
-    if mark is None:  # images: each is compared with its recorded checksum as it is read
-        return [_check(clip, sources, None) for clip in clips]
+    if mark is None:
+        return _verify_images(clips, sources)
     try:
         os.close(open_recorded(clips[0].medium.source))
     except StaleError as error:
@@ -110,6 +111,20 @@ def verify_medium(task: _Task) -> list[Checked]:
     except (av.error.FFmpegError, IndexError) as error:
         return [_verdict(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
     return [_check(clip, sources, truth) for clip in clips]
+
+
+def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
+    """Return the verdicts on clips of one medium of images, each of which is compared with its recorded checksum as it is
+    read, and with what the source itself holds unless it was copied into a tar.
+    """
+    own = [clip for clip in clips if clip.source == clip.medium.source]
+    wanted = {int(frame) for clip in own for frame in clip.frame_index if frame != PAD}
+    try:
+        found = image_checksums(clips[0].medium, wanted) if own else None
+    except StaleError as error:
+        return [_verdict(clip, None, "stale", error.text()) for clip in clips]
+    truth: Truth | None = None if found is None else {number: (None, {crc32}) for number, crc32 in found.items()}
+    return [_check(clip, sources, truth if clip.source == clip.medium.source else None) for clip in clips]
 
 
 def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:

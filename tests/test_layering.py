@@ -24,6 +24,7 @@ CONTRACTS = {
         "planes",
         "look",
         "rgb",
+        "sequences",
         "bitstream",
     },
     "sharder": {
