@@ -10,7 +10,7 @@ from PIL import Image
 
 from framedex.errors import MediaError
 from framedex.indexer.image_endings import PROBLEMS, image_format
-from framedex.indexer.rgb import FORMATS, check_covered, rgb_md5, rgb_of
+from framedex.indexer.rgb import FORMATS, check_covered, lacks_palette, rgb_md5, rgb_of
 
 CODECS = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}
 # FFmpeg's names for what Pillow's modes hold; of PNG with 16 bits a sample, Pillow reads the high 8.
@@ -63,17 +63,21 @@ def facts_of(data: bytes) -> ImageFacts:
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                mode, width, height = image.mode, image.width, image.height
-                check_covered(image)
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
         except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
             raise BrokenImageError(str(error)) from error
-        except ValueError as error:
-            raise MediaError("image_format", str(error), refused=True) from error
+        except MemoryError:
+            raise
         except Exception as error:  # Pillow's parsers raise whatever broken files lead them to
-            if isinstance(error, MemoryError):
-                raise
             raise BrokenImageError("its header is broken") from error
+        with image:
+            mode, width, height = image.mode, image.width, image.height
+            try:
+                check_covered(image)
+            except ValueError as error:
+                raise MediaError("image_format", str(error), refused=True) from error
+            if lacks_palette(image):
+                raise BrokenImageError("its palette is missing")
     coded_as_rgb = kind == "png" or data[12:16] == b"VP8L"
     return ImageFacts(
         codec=CODECS[kind],

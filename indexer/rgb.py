@@ -37,6 +37,8 @@ def rgb_of(data: bytes) -> NDArray[np.uint8]:
             if image.mode in SIXTEEN_BIT_GREY:
                 grey = (np.asarray(image).astype(np.uint16) >> 8).astype(np.uint8)
                 return np.repeat(grey[:, :, None], 3, axis=2)
+            if lacks_palette(image):
+                raise OSError("its palette is missing")
             image.load()
             image.info.pop("transparency", None)  # dropped as all alpha is; Pillow warns of palettes that have some
             return np.asarray(image.convert("RGB"))
@@ -56,6 +58,11 @@ def check_covered(image: Image.Image) -> None:
         raise ValueError("is an animation")
     if image.mode not in AS_PILLOW_CONVERTS | SIXTEEN_BIT_GREY:
         raise ValueError(f"has samples of mode {image.mode}")
+
+
+def lacks_palette(image: Image.Image) -> bool:
+    """Return whether an image's samples are numbers of colours that it does not state."""
+    return image.mode in ("P", "PA") and image.palette is None
 
 
 def resize_rgb(rgb: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:

@@ -394,6 +394,14 @@ def test_a_broken_image_is_a_damaged_packet_of_a_sequence_that_is_not(tmp_path: 
     assert "1 of 3 images are damaged, first 1.png: " in row["error_message"]
 
 
+def test_a_header_that_ends_early_is_damage_and_no_rule(tmp_path: Path) -> None:
+    folder = sequence(tmp_path / "f", 2)
+    (folder / "frame2.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", b"\0\0\0\1"))
+    row, packets = only(tmp_path, folder)
+    assert (row["status"], row["error_kind"]) == ("ok", "damaged")
+    assert (packets.flags & DAMAGED).astype(bool).tolist() == [False, False, True]
+
+
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_broken_image_alone_fails(tmp_path: Path, name: str) -> None:
     row, _ = only(tmp_path, write(tmp_path / "s", {"0.png": DAMAGE[name]}) / "0.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import struct
 import zlib
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from framedex.indexer.rgb import resize_rgb, rgb_md5, rgb_of
+from tests.images import chunk
 
 
 def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
@@ -62,9 +64,6 @@ def test_sixteen_bit_rgb_keeps_the_high_eight(rng: np.random.Generator) -> None:
     deep = rng.integers(0, 1 << 16, (5, 7, 3), np.uint16)
     rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in deep)
 
-    def chunk(kind: bytes, payload: bytes) -> bytes:
-        return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", zlib.crc32(kind + payload))
-
     header = struct.pack(">IIBBBBB", 7, 5, 16, 2, 0, 0, 0)
     data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     assert (rgb_of(data) == deep >> 8).all()
@@ -86,6 +85,38 @@ def test_broken_data_is_an_os_error(pixels: NDArray[np.uint8], rng: np.random.Ge
         for end in [0, 4, *rng.integers(5, len(whole) * 3 // 4, 20).tolist()]:
             with pytest.raises((OSError, ValueError)):
                 rgb_of(whole[:end])
+
+
+def test_a_photograph_with_previews_behind_it_is_its_first_picture(pixels: NDArray[np.uint8]) -> None:
+    first, second = Image.fromarray(pixels), Image.fromarray(255 - pixels)
+    together = encoded(first, "MPO", save_all=True, append_images=[second], quality=90)
+    assert (rgb_of(together) == rgb_of(encoded(first, "JPEG", quality=90))).all()
+
+
+def test_transparent_colours_are_colours(pixels: NDArray[np.uint8]) -> None:
+    few = Image.fromarray(pixels).quantize(8)
+    for transparency in (3, bytes(range(8))):
+        assert (rgb_of(encoded(few, "PNG", transparency=transparency)) == np.asarray(few.convert("RGB"))).all()
+    assert (rgb_of(encoded(Image.fromarray(pixels), "PNG", transparency=(1, 2, 3))) == pixels).all()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+def test_whatever_pillow_raises_for_changed_bytes_is_an_os_error(
+    pixels: NDArray[np.uint8], rng: np.random.Generator, kind: str
+) -> None:
+    whole = np.frombuffer(encoded(Image.fromarray(pixels).quantize(8).convert("RGB"), kind), np.uint8)
+    for _ in range(500):
+        changed = whole.copy()
+        changed[rng.integers(0, len(whole), 3)] = rng.integers(0, 256, 3)
+        with contextlib.suppress(OSError, ValueError):
+            assert rgb_of(changed.tobytes()).dtype == np.uint8
+
+
+def test_a_palette_that_is_missing_is_an_os_error() -> None:
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 3, 0, 0, 0)
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0\0")) + chunk(b"IEND", b"")
+    with pytest.raises(OSError, match="no whole image"):
+        rgb_of(data)
 
 
 def test_a_reduction_does_not_alias() -> None:
