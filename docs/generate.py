@@ -107,6 +107,8 @@ small read. Schema version: {dataset_schema.SCHEMA_VERSION}.
 
 ### recipes
 
+A part leaves out the nullable columns of which none of its rows has a value.
+
 {table(dataset_schema.RECIPES)}
 
 A clip's packets lie in its ranges one after the other, in decode order. Each run is decoded by a session of its own

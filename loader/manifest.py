@@ -277,19 +277,19 @@ def _recipe(row: pa.RecordBatch) -> Recipe:
     }
     return Recipe(
         damaged=row["damaged"][0].as_py(),
-        range_path=row["range_path"][0].as_py(),
-        range_crc32=_values(row, "range_crc32") if row["range_crc32"][0].is_valid else None,
+        range_path=row["range_path"][0].as_py() if _has(row, "range_path") else None,
+        range_crc32=_values(row, "range_crc32") if _has(row, "range_crc32") else None,
         **columns,
     )
 
 
 def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
     """Return what a clip's audio is; None where the dataset has none."""
-    if not row["audio_rate"][0].is_valid:
+    if not _has(row, "audio_rate"):
         return None
     offset, length = _values(row, "audio_range_offset"), _values(row, "audio_range_length")
     recipe: AudioRecipe | SoundFile
-    if row["audio_packet_size"][0].is_valid:
+    if _has(row, "audio_packet_size"):
         recipe = AudioRecipe(
             range_offset=offset,
             range_length=length,
@@ -302,6 +302,11 @@ def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
         recipe = SoundFile(offset=int(offset[0]), length=int(length[0]), present=_values(row, "audio_present"))
     whole = {name: row[f"audio_{name}"][0].as_py() for name in ("rate", "channels", "first", "count")}
     return ClipAudioPlan(recipe=recipe, **whole)
+
+
+def _has(row: pa.RecordBatch, name: str) -> bool:
+    """Return whether a row of `recipes` has a value; a part leaves out columns of which none of its rows has one."""
+    return name in row.schema.names and bool(row[name][0].is_valid)
 
 
 def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]:

@@ -349,7 +349,7 @@ class DatasetWriter:
             rows = slice(first, first + CLIPS_PER_PART)
             number = part + len(now.parts)
             for name, schema, table, delta in (
-                (RECIPES_FOLDER, RECIPES, self._recipes, DELTA_COLUMNS),
+                (RECIPES_FOLDER, _without_empty(RECIPES, self._recipes[rows]), self._recipes, DELTA_COLUMNS),
                 (CLIPS_FOLDER, self._clips_schema, self._clips, ()),
             ):
                 written.append(part_path(folder / name, number))
@@ -465,7 +465,15 @@ def _content_digest(path: Path) -> bytes:
         return hashlib.file_digest(file, "blake2b").digest()
 
 
+def _without_empty(schema: pa.Schema, rows: list[Row]) -> pa.Schema:
+    """Return a schema without the columns of which no row has a value: every column costs each read of a clip."""
+    return pa.schema(
+        [field for field in schema if not field.nullable or any(row.get(field.name) is not None for row in rows)]
+    )
+
+
 def _write_groups(path: Path, schema: pa.Schema, rows: list[Row], group: int, delta: tuple[str, ...]) -> None:
+    delta = tuple(name for name in delta if name in schema.names)
     writer = PartWriter(path, schema, version=SCHEMA_VERSION, delta=delta)
     for at in range(0, len(rows), group):
         writer.write(table_of(rows[at : at + group], schema))
