@@ -171,16 +171,23 @@ def _sizes(clip: Clip) -> NDArray[np.int64]:
 
 
 def _copied(clip: Clip) -> Iterator[Piece]:
-    """Yield the bytes of all packets: ranges of the source, and states before runs."""
-    recipe = clip.recipe
-    begins = np.append(0, np.cumsum(recipe.packet_size))[recipe.run_first].tolist()
-    states = dict(zip(begins, recipe.run_state.tolist(), strict=True))
-    at = 0
+    """Yield the bytes of all packets: ranges of the source, joined where they follow each other, and states before runs."""
+    recipe, states = clip.recipe, clip.medium.states
+    given = {}
+    if recipe.run_state.any():
+        begins = np.append(0, np.cumsum(recipe.packet_size))[recipe.run_first].tolist()
+        given = dict(zip(begins, recipe.run_state.tolist(), strict=True))
+    at, first, end = 0, -1, -1  # in the payload; the range on its way
     for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
-        if state := clip.medium.states[states.get(at, 0)]:
+        state = states[given.get(at, 0)]
+        if first >= 0 and (state or offset != end):
+            yield FileRange(source=clip.source, offset=first, length=end - first)
+            first = -1
+        if state:
             yield state
-        yield FileRange(source=clip.source, offset=offset, length=length)
+        first, end = offset if first < 0 else first, offset + length
         at += length
+    yield FileRange(source=clip.source, offset=first, length=end - first)
 
 
 def _suffix(codec: str) -> str:
@@ -220,7 +227,9 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     assert recipe.packet_pts is not None  # known when a clip is planned
     assert recipe.packet_shown is not None
     pts, shown = recipe.packet_pts, recipe.packet_shown
-    known = (pts != NO_PTS) & (shown | ~np.isin(pts, pts[shown]))
+    known = pts != NO_PTS
+    if not shown.all():
+        known &= shown | ~np.isin(pts, pts[shown])
     if not known[shown].all() or not shown.any():
         return None
     first = int(pts[known].min())
