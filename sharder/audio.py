@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.index import AudioPackets
+from framedex.sharder.recipe import coalesce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class AudioRecipe:
 
     range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order. Without
     ranges where packets are no byte ranges of the file.
-        packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
+    packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
     begin_sample, end_sample: the wanted half-open interval at the medium's own rate; it may reach past what the medium
     presents, where silence is filled in.
     """
@@ -197,9 +198,9 @@ def plan_audio(
     end = math.ceil(end_seconds * facts.rate) + margin_samples
     first, stop = _packets_of(packets, facts, pre_roll(facts.codec), begin, end)
     size = packets.size[first:stop]
-    offset, length = _NOTHING, _NOTHING
+    offset, length = np.zeros(0, np.int64), np.zeros(0, np.int64)
     if packets.offset is not None:
-        offset, length = _coalesced(packets.offset[first:stop], size)
+        offset, length = coalesce(packets.offset[first:stop], size)
     return AudioRecipe(
         range_offset=offset,
         range_length=length,
@@ -208,9 +209,6 @@ def plan_audio(
         begin_sample=begin,
         end_sample=end,
     )
-
-
-_NOTHING = np.zeros(0, np.int64)
 
 
 def _packets_of(
@@ -240,11 +238,3 @@ def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -
         first -= 1
         missing -= max(int(packets.size[first]) - need.overhead_bytes, 0)
     return first
-
-
-def _coalesced(offset: NDArray[np.int64], size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return int64 [ranges] offsets and lengths: packets of which each begins where the one before ends are one range."""
-    if not len(offset):
-        return _NOTHING, _NOTHING
-    first = np.append(0, np.flatnonzero(offset[1:] != offset[:-1] + size[:-1]) + 1)
-    return offset[first], np.add.reduceat(size, first)

@@ -71,8 +71,7 @@ def plan_clip_audio(
     """
     rate, channels = options.rate or facts.rate, options.channels or facts.channels
     mix_matrix(facts.layout, facts.channels, channels)  # refuses now what could not be mixed later
-    first = math.ceil(begin_seconds * rate)
-    count = math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     recipe = plan_audio(packets, facts, Fraction(first, rate), Fraction(first + count, rate), margin(facts.rate, rate))
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
 
@@ -80,8 +79,7 @@ def plan_clip_audio(
 def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
     """Plan the audio of a clip whose medium has none: as many samples as it would have, all of them silence."""
     rate = options.rate or RATE_OF_SILENCE
-    first = math.ceil(begin_seconds * rate)
-    count = math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)
     recipe = AudioRecipe(
         range_offset=nothing,
@@ -92,6 +90,12 @@ def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioO
         end_sample=0,
     )
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=options.channels or 1, first=first, count=count)
+
+
+def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options: AudioOptions) -> tuple[int, int]:
+    """Return a clip's first sample on the grid k / rate, and how many it has."""
+    first = math.ceil(begin_seconds * rate)
+    return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
 
 def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
