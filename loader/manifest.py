@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.timeline import NO_PTS
-from framedex.sharder.audio import AudioRecipe, ClipAudioPlan, SoundFile
+from framedex.sharder.audio import AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.sharder.clip import Clip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.media import Medium
@@ -288,7 +288,7 @@ def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
     if not row["audio_rate"][0].is_valid:
         return None
     offset, length = _values(row, "audio_range_offset"), _values(row, "audio_range_length")
-    recipe: AudioRecipe | SoundFile
+    recipe: AudioRecipe | AudioFile
     if row["audio_packet_size"][0].is_valid:
         recipe = AudioRecipe(
             range_offset=offset,
@@ -299,7 +299,7 @@ def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
             end_sample=row["audio_end_sample"][0].as_py(),
         )
     else:
-        recipe = SoundFile(offset=int(offset[0]), length=int(length[0]), present=_values(row, "audio_present"))
+        recipe = AudioFile(offset=int(offset[0]), length=int(length[0]), present=_values(row, "audio_present"))
     whole = {name: row[f"audio_{name}"][0].as_py() for name in ("rate", "channels", "first", "count")}
     return ClipAudioPlan(recipe=recipe, **whole)
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
+from framedex.indexer.audio_decoding import AudioCoding
 from framedex.indexer.index import AudioPackets
 from framedex.sharder.recipe import coalesce
 
@@ -44,6 +45,18 @@ class AudioFacts:
             raise ValueError(
                 f"audio of {self.channels} channels at {self.rate} Hz, samples {self.first_sample} to {self.end_sample}"
             )
+
+    @property
+    def coding(self) -> AudioCoding:
+        """What its decoder must be given."""
+        return AudioCoding(
+            codec=self.codec,
+            codec_tag=self.codec_tag,
+            extradata=self.extradata,
+            rate=self.rate,
+            layout=self.layout,
+            sample_format=self.sample_format,
+        )
 
 
 def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
@@ -81,8 +94,8 @@ class AudioRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoundFile:
-    """A clip's sound as a FLAC or WAV file of its own, for instance in a tar: where its bytes lie.
+class AudioFile:
+    """A clip's audio as a FLAC or WAV file of its own, for instance in a tar: where its bytes lie.
 
     present: int64 [2 × stretches], begin and end of each stretch of samples that the medium presents; others are silence.
     """
@@ -118,7 +131,7 @@ class AudioOptions:
 class ClipAudioPlan:
     """What a clip's audio is and how to get it. rate, channels: of the output. first, count: its samples on k / rate."""
 
-    recipe: AudioRecipe | SoundFile
+    recipe: AudioRecipe | AudioFile
     rate: int
     channels: int
     first: int

@@ -41,7 +41,7 @@ from framedex.indexer.parts import (
     write_json_aside,
     write_part,
 )
-from framedex.sharder.audio import ClipAudioPlan, SoundFile
+from framedex.sharder.audio import AudioFile, ClipAudioPlan
 from framedex.sharder.clip import Clip
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
@@ -263,7 +263,7 @@ class DatasetWriter:
             tar = self._tar_for(members)
             shift = _shift_into(members, tar.add(self.key, members))
             recipe = replace(recipe, range_offset=shift(recipe.range_offset))
-            clip = _sound_shifted(clip, shift)
+            clip = _audio_shifted(clip, shift)
             shard = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
         self._now.items += 1
         self._clips.append(self._clip_row(clip) | {"shard": shard})
@@ -479,11 +479,11 @@ def _shift_into(members: Sequence[Member], offsets: Sequence[int]) -> Callable[[
     return lambda position: position + shift[np.searchsorted(begins, position, side="right") - 1]
 
 
-def _sound_shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Clip:
-    """Return a clip whose sound file lies in a tar."""
+def _audio_shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Clip:
+    """Return a clip whose audio file lies in a tar."""
     if clip.audio is None:
         return clip
-    assert isinstance(clip.audio.recipe, SoundFile)  # what is packed has its sound beside it
+    assert isinstance(clip.audio.recipe, AudioFile)  # what is packed has its audio beside it
     offset = int(shift(np.array([clip.audio.recipe.offset]))[0])
     return replace(clip, audio=replace(clip.audio, recipe=replace(clip.audio.recipe, offset=offset)))
 
@@ -498,7 +498,7 @@ def _audio_row(audio: ClipAudioPlan | None) -> Row:
         "audio_first": audio.first,
         "audio_count": audio.count,
     }
-    if isinstance(audio.recipe, SoundFile):
+    if isinstance(audio.recipe, AudioFile):
         return row | {
             "audio_range_offset": np.array([audio.recipe.offset], np.int64),
             "audio_range_length": np.array([audio.recipe.length], np.int64),

@@ -24,6 +24,7 @@ CONTRACTS = {
         "planes",
         "look",
         "rgb",
+        "audio_decoding",
         "bitstream",
     },
     "sharder": {
@@ -49,8 +50,8 @@ HOMES = {
         "indexer/demux.py",
         "indexer/decoding.py",
         "indexer/planes.py",
-        "indexer/sound.py",
-        "indexer/sounddecoding.py",
+        "indexer/audio.py",
+        "indexer/audio_decoding.py",
         "sharder/decoder.py",
         "sharder/mux.py",
         "sharder/spool.py",
