@@ -16,7 +16,7 @@ from framedex.errors import DamageError, PolicyError, StaleError, UncuttableErro
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
 from framedex.sharder.audio import AudioOptions
-from framedex.sharder.clip import Clip, WantedClip
+from framedex.sharder.clip import Clip, Failure, WantedClip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.mentions import Mention, usable_media, user_columns
@@ -28,7 +28,7 @@ from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
 from framedex.sharder.spool import Spools
-from framedex.sharder.writer import DatasetWriter, Failure, ShardReport, TarLayout
+from framedex.sharder.writer import DatasetWriter, ShardReport, TarLayout
 
 Row = dict[str, Any]
 

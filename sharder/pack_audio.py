@@ -9,12 +9,11 @@ from typing import Literal
 from framedex.errors import DecodeError, StaleError
 from framedex.sharder.audio import AudioFile
 from framedex.sharder.audio_files import encode_flac, encode_wav, flac_bits
-from framedex.sharder.clip import Clip
+from framedex.sharder.clip import Clip, Failure
 from framedex.sharder.clip_audio import ClipAudio, read_audio, stretches
 from framedex.sharder.pack import Step
 from framedex.sharder.sources import SourceFiles
 from framedex.sharder.tars import Member
-from framedex.sharder.writer import Failure
 
 AudioFormat = Literal["flac", "wav"]
 AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")

@@ -29,7 +29,7 @@ CONTRACTS = {
     },
     "sharder": {
         "schema",
-        "recipe",
+        "rows",
         "clip",
         "media",
         "sources",
