@@ -51,3 +51,13 @@ def demux_packets(
             return
         except IndexError:
             on_damage()
+
+
+def packet_with(data: bytes | memoryview) -> av.Packet[Any]:
+    """Return a packet of these bytes for a decoder.
+
+    Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
+    """
+    packet: av.Packet[Any] = av.Packet(len(data))
+    packet.update(data)  # type: ignore[arg-type]
+    return packet

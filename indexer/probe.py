@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
+from framedex.indexer.audio import describe_audio
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanner
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.scanner import NalScanner
@@ -33,7 +34,6 @@ from framedex.indexer.plain_mp4 import describe_plain
 from framedex.indexer.samples import scan_samples
 from framedex.indexer.sampletables import Layout, read_layout
 from framedex.indexer.schema import OK, VIDEO
-from framedex.indexer.sound import describe_sound
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import (
     CLOSED,
@@ -130,8 +130,8 @@ def _probe_file(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, 
             _probe_stream(task, stream, descriptor, file | {"best_stream": not n}) for n, stream in enumerate(chosen)
         ]
         tables_only = task.depth == "tables" and not task.verify
-        sound, packets = describe_sound(task.path, container, descriptor, file["size_bytes"], tables_only=tables_only)
-        return [(video | sound, frames | packets if video["status"] == OK else frames) for video, frames in rows]
+        audio, packets = describe_audio(task.path, container, descriptor, file["size_bytes"], tables_only=tables_only)
+        return [(video | audio, frames | packets if video["status"] == OK else frames) for video, frames in rows]
 
 
 def _reader(descriptor: int) -> Read:

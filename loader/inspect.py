@@ -42,7 +42,7 @@ class ShownFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waveform:
-    """A clip's sound. low, high: float32 [columns], least and greatest sample of all channels in each stretch, -1…1."""
+    """A clip's audio. low, high: float32 [columns], least and greatest sample of all channels in each stretch, -1…1."""
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]

@@ -18,14 +18,11 @@ from numpy.typing import NDArray
 
 from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
-from framedex.indexer.timeline import NO_PTS
-from framedex.sharder.audio import AudioRecipe, ClipAudioPlan, SoundFile
 from framedex.sharder.clip import Clip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.media import Medium
-from framedex.sharder.recipe import Recipe
+from framedex.sharder.rows import clip_from
 from framedex.sharder.schema import (
-    CLIPS,
     CLIPS_FOLDER,
     CLIPS_PER_ROW_GROUP,
     FORMAT,
@@ -33,7 +30,6 @@ from framedex.sharder.schema import (
     MEDIA,
     MEDIA_FOLDER,
     MEDIA_PER_ROW_GROUP,
-    RECIPES,
     RECIPES_FOLDER,
     SCHEMA_VERSION,
     SHARDS_NAME,
@@ -47,7 +43,6 @@ GROUP_ROWS = {
     RECIPES_FOLDER: CLIPS_PER_ROW_GROUP,
     MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
 }
-PLAIN = frozenset({"clip_id", "damaged", "range_path", "range_crc32"})  # columns of `recipes` that are no numpy columns
 CLOSE_MATCHES = 3  # names to suggest for one that is not there
 SEARCHED_FOR_CLOSE = 100_000  # clips among which they are sought
 OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
@@ -108,22 +103,8 @@ class Manifest:
         clip_id = row["clip_id"][0].as_py()
         if recipe["clip_id"][0].as_py() != clip_id:
             raise FormatError("clips and recipes do not belong together", where=str(self.path), found=clip_id)
-        frame_index = _values(row, "frames").astype(np.int64)
-        columns = {name: row[name][0].as_py() for name in row.schema.names if name not in CLIPS.names}
         shard = row["shard"][0].as_py()
-        return Clip(
-            clip_id=clip_id,
-            medium=medium,
-            frame_index=frame_index,
-            pts=_values(row, "pts", NO_PTS),
-            seconds=_values(row, "seconds", float("nan")),
-            mask=_values(row, "mask"),
-            md5=row["md5"][0].as_py(),
-            columns=columns,
-            recipe=_recipe(recipe),
-            source=medium.source if shard is None else self._shards[shard],
-            audio=_audio(recipe),
-        )
+        return clip_from(row, recipe, medium, medium.source if shard is None else self._shards[shard])
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads that one column of all parts."""
@@ -269,50 +250,3 @@ def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
     if stored is None:
         return None
     return ImageOptions(**stored | {"size": None if stored["size"] is None else tuple(stored["size"])})
-
-
-def _recipe(row: pa.RecordBatch) -> Recipe:
-    columns = {
-        name: _values(row, name) for name in RECIPES.names if name not in PLAIN and not name.startswith("audio_")
-    }
-    return Recipe(
-        damaged=row["damaged"][0].as_py(),
-        range_path=row["range_path"][0].as_py() if _has(row, "range_path") else None,
-        range_crc32=_values(row, "range_crc32") if _has(row, "range_crc32") else None,
-        **columns,
-    )
-
-
-def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
-    """Return what a clip's audio is; None where the dataset has none."""
-    if not _has(row, "audio_rate"):
-        return None
-    offset, length = _values(row, "audio_range_offset"), _values(row, "audio_range_length")
-    recipe: AudioRecipe | SoundFile
-    if _has(row, "audio_packet_size"):
-        recipe = AudioRecipe(
-            range_offset=offset,
-            range_length=length,
-            packet_size=_values(row, "audio_packet_size"),
-            packet_sample=_values(row, "audio_packet_sample"),
-            begin_sample=row["audio_begin_sample"][0].as_py(),
-            end_sample=row["audio_end_sample"][0].as_py(),
-        )
-    else:
-        recipe = SoundFile(offset=int(offset[0]), length=int(length[0]), present=_values(row, "audio_present"))
-    whole = {name: row[f"audio_{name}"][0].as_py() for name in ("rate", "channels", "first", "count")}
-    return ClipAudioPlan(recipe=recipe, **whole)
-
-
-def _has(row: pa.RecordBatch, name: str) -> bool:
-    """Return whether a row of `recipes` has a value; a part leaves out columns of which none of its rows has one."""
-    return name in row.schema.names and bool(row[name][0].is_valid)
-
-
-def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]:
-    """Return a list column's elements of a one-row batch as numpy."""
-    values = row[name].flatten()
-    if null is not None and values.null_count:
-        values = values.fill_null(null)
-    column: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return column

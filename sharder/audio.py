@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
+from framedex.indexer.audio_decoding import AudioCoding
 from framedex.indexer.index import AudioPackets
+from framedex.sharder.recipe import coalesce
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,18 @@ class AudioFacts:
                 f"audio of {self.channels} channels at {self.rate} Hz, samples {self.first_sample} to {self.end_sample}"
             )
 
+    @property
+    def coding(self) -> AudioCoding:
+        """What its decoder must be given."""
+        return AudioCoding(
+            codec=self.codec,
+            codec_tag=self.codec_tag,
+            extradata=self.extradata,
+            rate=self.rate,
+            layout=self.layout,
+            sample_format=self.sample_format,
+        )
+
 
 def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
     """Return the audio facts of a row of `videos` or `media`; None where it has no audio, or audio that cannot be used."""
@@ -58,7 +72,7 @@ class AudioRecipe:
 
     range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order. Without
     ranges where packets are no byte ranges of the file.
-        packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
+    packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
     begin_sample, end_sample: the wanted half-open interval at the medium's own rate; it may reach past what the medium
     presents, where silence is filled in.
     """
@@ -80,8 +94,8 @@ class AudioRecipe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoundFile:
-    """A clip's sound as a FLAC or WAV file of its own, for instance in a tar: where its bytes lie.
+class AudioFile:
+    """A clip's audio as a FLAC or WAV file of its own, for instance in a tar: where its bytes lie.
 
     present: int64 [2 × stretches], begin and end of each stretch of samples that the medium presents; others are silence.
     """
@@ -117,7 +131,7 @@ class AudioOptions:
 class ClipAudioPlan:
     """What a clip's audio is and how to get it. rate, channels: of the output. first, count: its samples on k / rate."""
 
-    recipe: AudioRecipe | SoundFile
+    recipe: AudioRecipe | AudioFile
     rate: int
     channels: int
     first: int
@@ -197,9 +211,9 @@ def plan_audio(
     end = math.ceil(end_seconds * facts.rate) + margin_samples
     first, stop = _packets_of(packets, facts, pre_roll(facts.codec), begin, end)
     size = packets.size[first:stop]
-    offset, length = _NOTHING, _NOTHING
+    offset, length = np.zeros(0, np.int64), np.zeros(0, np.int64)
     if packets.offset is not None:
-        offset, length = _coalesced(packets.offset[first:stop], size)
+        offset, length = coalesce(packets.offset[first:stop], size)
     return AudioRecipe(
         range_offset=offset,
         range_length=length,
@@ -208,9 +222,6 @@ def plan_audio(
         begin_sample=begin,
         end_sample=end,
     )
-
-
-_NOTHING = np.zeros(0, np.int64)
 
 
 def _packets_of(
@@ -240,11 +251,3 @@ def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -
         first -= 1
         missing -= max(int(packets.size[first]) - need.overhead_bytes, 0)
     return first
-
-
-def _coalesced(offset: NDArray[np.int64], size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return int64 [ranges] offsets and lengths: packets of which each begins where the one before ends are one range."""
-    if not len(offset):
-        return _NOTHING, _NOTHING
-    first = np.append(0, np.flatnonzero(offset[1:] != offset[:-1] + size[:-1]) + 1)
-    return offset[first], np.add.reduceat(size, first)

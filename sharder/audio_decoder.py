@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import av
 import av.error
 import av.logging
 import numpy as np
 from av.audio.codeccontext import AudioCodecContext
 from av.audio.frame import AudioFrame
-from av.codec.context import CodecContext, Flags2
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
+from framedex.indexer.audio_decoding import make_decoder
+from framedex.indexer.opening import packet_with
 from framedex.sharder.audio import AudioFacts, AudioRecipe
 
-# Decoders of floats, where the canonical name is that of one of fixed point. Of MP3, FFmpeg's players take the same; of MP1
-# and MP2 they take that of 16 bits, whose rounding carries over from sample to sample and thus depends on where it began.
-DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float"}
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
@@ -62,21 +59,10 @@ def decode_audio(
 
 def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
     av.logging.set_level(None)
-    context = CodecContext.create(DECODERS.get(facts.codec, facts.codec), "r")
-    assert isinstance(context, AudioCodecContext)
-    context.extradata = facts.extradata
-    context.sample_rate = facts.rate
-    context.layout = facts.layout
-    if facts.sample_format:
-        context.format = facts.sample_format
-    if facts.codec_tag:
-        context.codec_tag = facts.codec_tag
+    context = make_decoder(facts.coding)
     context.options = dict(OPTIONS.get(facts.codec, {}))
     if facts.bits_per_coded_sample:
         context.options |= {"bits_per_coded_sample": str(facts.bits_per_coded_sample)}
-    # Else a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
-    context.flags2 |= Flags2.skip_manual
-    context.thread_count = 1
     return context
 
 
@@ -84,9 +70,7 @@ def _decode(
     context: AudioCodecContext, data: memoryview, start: int, facts: AudioFacts, discarded: bool
 ) -> list[AudioFrame]:
     """Return what one packet, whose first sample is `start`, gives. Raises DecodeError unless it is to be discarded."""
-    # Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
-    packet = av.Packet(len(data))
-    packet.update(data)  # type: ignore[arg-type]
+    packet = packet_with(data)
     packet.pts, packet.time_base = start, Fraction(1, facts.rate)
     try:
         return context.decode(packet)

@@ -1,4 +1,4 @@
-"""CONTRACT: sound as small files in memory, FLAC and WAV."""
+"""CONTRACT: audio as small files in memory, FLAC and WAV."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from av.codec.context import Flags
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, PolicyError
+from framedex.indexer.audio_decoding import DECODERS
 from framedex.sharder.audio import AudioFacts
-from framedex.sharder.audio_decoder import DECODERS, as_float
+from framedex.sharder.audio_decoder import as_float
 
 LAYOUTS = (
     "mono",
@@ -62,7 +63,7 @@ def encode_wav(samples: NDArray[np.float32], rate: int) -> bytes:
 def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str, sample_format: str) -> bytes:
     """Return a file of [channels, samples] in the sample format's type."""
     if not 1 <= len(values) <= len(LAYOUTS):
-        raise PolicyError("a sound file of too many channels", found=len(values), allowed=f"1 to {len(LAYOUTS)}")
+        raise PolicyError("an audio file of too many channels", found=len(values), allowed=f"1 to {len(LAYOUTS)}")
     layout, buffer = LAYOUTS[len(values) - 1], io.BytesIO()
     with av.open(buffer, "w", format=container, container_options=CONTAINER_OPTIONS) as out:
         stream = out.add_stream(codec, rate=rate, layout=layout)
@@ -83,14 +84,14 @@ def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str,
 
 
 def decode_file(data: bytes) -> tuple[NDArray[np.float32], int]:
-    """Return float32 [channels, samples] and the rate of a sound file. Raises DecodeError."""
+    """Return float32 [channels, samples] and the rate of an audio file. Raises DecodeError."""
     try:
         with av.open(io.BytesIO(data), "r") as container:
             if not container.streams.audio:
-                raise DecodeError("a sound file without sound", found=f"{len(data)} bytes")
+                raise DecodeError("an audio file without audio", found=f"{len(data)} bytes")
             context = container.streams.audio[0].codec_context
             pieces = [as_float(frame) for frame in container.decode(container.streams.audio[0])]
             empty = np.zeros((len(context.layout.channels), 0), np.float32)
             return np.concatenate([empty, *pieces], axis=1), context.sample_rate
     except av.error.FFmpegError as error:
-        raise DecodeError(f"a sound file does not decode: {error.strerror}", found=f"{len(data)} bytes") from error
+        raise DecodeError(f"an audio file does not decode: {error.strerror}", found=f"{len(data)} bytes") from error

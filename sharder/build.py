@@ -16,19 +16,19 @@ from framedex.errors import DamageError, PolicyError, StaleError, UncuttableErro
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
 from framedex.sharder.audio import AudioOptions
-from framedex.sharder.clip import Clip, WantedClip
+from framedex.sharder.clip import Clip, Failure, WantedClip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.mentions import Mention, usable_media, user_columns
 from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, ImagePacking, Pack, Packing, Step, failure_of
-from framedex.sharder.pack_sound import SoundFormat, with_sound
+from framedex.sharder.pack_audio import AudioFormat, with_audio
 from framedex.sharder.parameters import located
 from framedex.sharder.policies import Missed, PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
 from framedex.sharder.spool import Spools
-from framedex.sharder.writer import DatasetWriter, Failure, ShardReport, TarLayout
+from framedex.sharder.writer import DatasetWriter, ShardReport, TarLayout
 
 Row = dict[str, Any]
 
@@ -44,7 +44,7 @@ IMAGE_DEFAULTS = ImageOptions()
 class ShardOptions:
     """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
     none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
-    decode and encode them. audio: what clips carry; None: no audio. audio_format: of their sound in tars. on_progress: called with (done, total).
+    decode and encode them. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars. on_progress: called with (done, total).
     """
 
     overwrite: bool = False
@@ -54,7 +54,7 @@ class ShardOptions:
     images: ImageOptions = IMAGE_DEFAULTS
     workers: int = os.cpu_count() or 1
     audio: AudioOptions | None = None
-    audio_format: SoundFormat = "flac"
+    audio_format: AudioFormat = "flac"
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
 
@@ -194,7 +194,7 @@ def _build(
     with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
         with Spools(writer.folder) as spools:
             steps = _plan(batches, writer.done, None if options.pack is None else spools)
-            for step in with_sound(_packing(options).pack(steps), options.audio_format):
+            for step in with_audio(_packing(options).pack(steps), options.audio_format):
                 _take(writer, step)
                 options.on_progress(step.done, total)
         return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))

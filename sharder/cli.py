@@ -20,7 +20,7 @@ from framedex.sharder.build import ShardOptions, build_from_policy, build_from_r
 from framedex.sharder.decoder import Size
 from framedex.sharder.image_files import FORMATS, ImageFormat, ImageOptions
 from framedex.sharder.pack import PACKS, Pack
-from framedex.sharder.pack_sound import SOUND_FORMATS, SoundFormat
+from framedex.sharder.pack_audio import AUDIO_FORMATS, AudioFormat
 from framedex.sharder.policies import read_policy
 from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
@@ -168,7 +168,7 @@ SIZE, FRAME_SIZE, DURATION = ByteCount(), FrameSize(), Seconds()
 )
 @click.option(
     "--audio-format",
-    type=click.Choice(SOUND_FORMATS),
+    type=click.Choice(AUDIO_FORMATS),
     default="flac",
     show_default=True,
     help="With --audio and --pack: what sound is stored as.",
@@ -195,7 +195,7 @@ def shard(
     audio_rate: int | None,
     audio_channels: int | None,
     audio_seconds: Fraction | None,
-    audio_format: SoundFormat,
+    audio_format: AudioFormat,
     overwrite: bool,
     as_json: bool,
 ) -> None:

@@ -1,4 +1,4 @@
-"""CONTRACT: a clip as planned, or as a manifest says it."""
+"""CONTRACT: a clip as wanted, as planned or a manifest says it, and as one that cannot be had."""
 
 from __future__ import annotations
 
@@ -49,3 +49,14 @@ class Clip:
     source: ByteSource
     audio: ClipAudioPlan | None = None
     audio_source: ByteSource | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A clip that cannot be had: a row of failures.parquet. counts: whether as a failure of the run."""
+
+    clip_id: str | None
+    uri: str | None
+    kind: str
+    message: str
+    counts: bool = True

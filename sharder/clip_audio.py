@@ -14,18 +14,16 @@ from framedex.indexer.index import AudioPackets
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.audio import (
     AudioFacts,
+    AudioFile,
     AudioOptions,
     AudioRecipe,
     ClipAudioPlan,
-    SoundFile,
-    audio_facts,
     plan_audio,
 )
 from framedex.sharder.audio_decoder import decode_audio
 from framedex.sharder.audio_files import decode_file
 from framedex.sharder.audio_mix import margin, mix_matrix, remix, resample
 from framedex.sharder.clip import Clip
-from framedex.sharder.schema import AUDIO_COLUMNS
 from framedex.sharder.sources import SourceFiles
 
 RATE_OF_SILENCE = 48_000  # where neither the dataset nor the medium says one
@@ -33,7 +31,7 @@ RATE_OF_SILENCE = 48_000  # where neither the dataset nor the medium says one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAudio:
-    """A clip's sound. samples: float32 [channels, samples], zero where the medium presents nothing. mask: bool [samples],
+    """A clip's audio. samples: float32 [channels, samples], zero where the medium presents nothing. mask: bool [samples],
     False there. first: the first sample's place on the grid k / rate of the medium's clock."""
 
     samples: NDArray[np.float32]
@@ -71,8 +69,7 @@ def plan_clip_audio(
     """
     rate, channels = options.rate or facts.rate, options.channels or facts.channels
     mix_matrix(facts.layout, facts.channels, channels)  # refuses now what could not be mixed later
-    first = math.ceil(begin_seconds * rate)
-    count = math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     recipe = plan_audio(packets, facts, Fraction(first, rate), Fraction(first + count, rate), margin(facts.rate, rate))
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
 
@@ -80,8 +77,7 @@ def plan_clip_audio(
 def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
     """Plan the audio of a clip whose medium has none: as many samples as it would have, all of them silence."""
     rate = options.rate or RATE_OF_SILENCE
-    first = math.ceil(begin_seconds * rate)
-    count = math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)
     recipe = AudioRecipe(
         range_offset=nothing,
@@ -94,16 +90,22 @@ def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioO
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=options.channels or 1, first=first, count=count)
 
 
+def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options: AudioOptions) -> tuple[int, int]:
+    """Return a clip's first sample on the grid k / rate, and how many it has."""
+    first = math.ceil(begin_seconds * rate)
+    return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+
+
 def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
     """Return a clip's audio; None where the dataset has none. Raises StaleError, DecodeError."""
     plan = clip.audio
     if plan is None:
         return None
     source = clip.source if clip.audio_source is None else clip.audio_source
-    if isinstance(plan.recipe, SoundFile):
+    if isinstance(plan.recipe, AudioFile):
         where = np.array([plan.recipe.offset], np.int64), np.array([plan.recipe.length], np.int64)
         return _from_file(plan, plan.recipe.present, sources.read_ranges(source, *where).tobytes())
-    facts = audio_facts({name: getattr(clip.medium, name) for name in AUDIO_COLUMNS})
+    facts = clip.medium.audio
     if facts is None or not len(plan.recipe.packet_size):
         silence = np.zeros((plan.channels, plan.count), np.float32)
         return ClipAudio(samples=silence, mask=np.zeros(plan.count, np.bool_), rate=plan.rate, first=plan.first)
@@ -114,7 +116,7 @@ def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
 def _from_file(plan: ClipAudioPlan, present: NDArray[np.int64], data: bytes) -> ClipAudio:
     samples, rate = decode_file(data)
     if samples.shape != (plan.channels, plan.count) or rate != plan.rate:
-        raise DecodeError("a clip's sound file is another one", found=f"{samples.shape} at {rate} Hz")
+        raise DecodeError("a clip's audio file is another one", found=f"{samples.shape} at {rate} Hz")
     mask = np.zeros(plan.count, np.bool_)
     for begin, end in present.reshape(-1, 2).tolist():
         mask[begin:end] = True

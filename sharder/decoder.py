@@ -15,6 +15,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
+from framedex.indexer.opening import packet_with
 from framedex.indexer.planes import picture_md5, plane_rows
 from framedex.indexer.rgb import resize_rgb, rgb_md5, rgb_of
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
@@ -89,9 +90,7 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
     for run in range(len(edges) - 1):
         context = _open_decoder(clip.medium, threads)
         for number in range(edges[run], edges[run + 1]):
-            # Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
-            packet = av.Packet(first[number + 1] - first[number])
-            packet.update(payload[first[number] : first[number + 1]])  # type: ignore[arg-type]
+            packet = packet_with(payload[first[number] : first[number + 1]])
             packet.pts = ranks[number]
             packet.is_keyframe = clip.medium.codec in INTRA_BY_FLAG
             yield from _decode(context, packet, clip)

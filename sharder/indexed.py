@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError, StaleError
 from framedex.indexer.index import AudioPackets, Index, Packets
 from framedex.indexer.timeline import NO_PTS
-from framedex.sharder.audio import AudioOptions, ClipAudioPlan, audio_facts
+from framedex.sharder.audio import AudioOptions, ClipAudioPlan
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.clip_audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.headers import Headers
@@ -93,7 +93,7 @@ class IndexedMedium:
             )
         end_pts = int(self.planner.pts[0]) + self.track.duration_pts
         interval = clip_interval(self.planner.pts, end_pts, frames, self.track.time_base)
-        facts = audio_facts(self.video)
+        facts = self.medium.audio
         if facts is None or self._audio_packets is None:
             return plan_silence(*interval, options)
         if self._audio_packets.offset is None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from framedex.sharder.audio import AudioFacts, audio_facts
+from framedex.sharder.schema import AUDIO_COLUMNS
 from framedex.sharder.sources import ByteSource
 
 
@@ -63,6 +65,11 @@ class Medium:
     audio_first_sample: int | None
     audio_end_sample: int | None
     audio_problem: str | None
+
+    @property
+    def audio(self) -> AudioFacts | None:
+        """Its audio stream; None where there is none, or none that can be used."""
+        return audio_facts({name: getattr(self, name) for name in AUDIO_COLUMNS})
 
     @property
     def source(self) -> ByteSource:

@@ -13,7 +13,7 @@ import av.error
 import numpy as np
 from av.video.stream import VideoStream
 
-from framedex.indexer.opening import demux_packets, memory_errors, open_container
+from framedex.indexer.opening import demux_packets, memory_errors, open_container, packet_with
 from framedex.sharder.media import Medium
 from framedex.sharder.mp4 import Times
 from framedex.sharder.sources import open_recorded, stale
@@ -70,8 +70,7 @@ def mux(suffix: str, template: Template, packets: Sequence[bytes], times: Times,
             tick = Fraction(1, times.timescale)
             stream.time_base = tick
             for number, content in enumerate(packets):
-                packet = av.Packet(len(content))
-                packet.update(content)
+                packet = packet_with(content)
                 packet.stream, packet.time_base = stream, tick
                 packet.pts = int(times.packet_time[number])
                 packet.dts = int(ascending[number]) - late

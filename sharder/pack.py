@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.schema import IMAGES
-from framedex.sharder.clip import Clip
+from framedex.sharder.clip import Clip, Failure
 from framedex.sharder.clip_files import ClipFile, ClipFiles
 from framedex.sharder.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
 from framedex.sharder.media import Medium
@@ -24,7 +24,6 @@ from framedex.sharder.recipe import Recipe
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import EncodedClip, SourceFiles
 from framedex.sharder.tars import Member
-from framedex.sharder.writer import Failure
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")

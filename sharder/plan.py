@@ -23,7 +23,7 @@ from framedex.indexer.timeline import (
     START,
     presentation_order,
 )
-from framedex.sharder.recipe import Recipe
+from framedex.sharder.recipe import Recipe, coalesce
 from framedex.sharder.schema import PAD
 
 
@@ -65,8 +65,9 @@ class Planner:
     def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> Recipe:
         """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
 
-        one_stream: join runs so that a decoder which takes the packets for one stream gives the same frames. Raises PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP, ValueError
-        where flags are needed that were not read.
+        one_stream: join runs so that a decoder which takes the packets for one stream gives the same frames. Raises
+        PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP, UncuttableError
+        where no single stream gives the frames, ValueError where flags are needed that were not read.
         """
         real = frames != PAD
         if not real.any():
@@ -211,13 +212,3 @@ class Planner:
         keep[np.searchsorted(packets, targets)] = True
         keep[1:] = np.where(self._continues[packets[1:]], keep[:-1], keep[1:])
         return packets[keep], run[keep]
-
-
-def coalesce(
-    offset: NDArray[np.int64], size: NDArray[np.int64], first_of: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Join byte ranges that follow each other without a gap; return (offset, length), int64 [ranges]. first_of: where a range begins anyway."""
-    first = np.ones(len(offset), np.bool_)
-    first[1:] = offset[1:] != offset[:-1] + size[:-1]
-    first[first_of] = True
-    return offset[first], np.add.reduceat(size, np.flatnonzero(first)).astype(np.int64)

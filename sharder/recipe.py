@@ -48,3 +48,17 @@ class Recipe:
             raise ValueError("recipe columns of different lengths")
         if int(self.range_length.sum()) != int(self.packet_size.sum()):
             raise ValueError("a recipe's ranges and packets differ in size")
+
+
+def coalesce(
+    offset: NDArray[np.int64], size: NDArray[np.int64], first_of: NDArray[np.intp] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Join byte ranges that follow each other without a gap; return (offset, length), int64 [ranges].
+
+    first_of: numbers of those that begin a range anyway.
+    """
+    first = np.ones(len(offset), np.bool_)
+    first[1:] = offset[1:] != offset[:-1] + size[:-1]
+    if first_of is not None:
+        first[first_of] = True
+    return offset[first], np.add.reduceat(size, np.flatnonzero(first)).astype(np.int64)

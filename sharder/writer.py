@@ -13,10 +13,9 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +25,24 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError, OutputError
+from framedex.errors import OutputError
 from framedex.indexer.parts import (
     LOCK_NAME,
     PartWriter,
-    check_format,
     exclusive,
     library_versions,
-    part_numbers,
     part_path,
-    remove_unfinished,
     table_of,
     write_aside,
     write_json_aside,
     write_part,
 )
-from framedex.sharder.audio import ClipAudioPlan, SoundFile
-from framedex.sharder.clip import Clip
+from framedex.sharder.audio import AudioFile
+from framedex.sharder.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint, note, take_up
+from framedex.sharder.clip import Clip, Failure
 from framedex.sharder.media import Medium
-from framedex.sharder.recipe import Recipe
+from framedex.sharder.output import check_output, publish
+from framedex.sharder.rows import clip_row, recipe_row
 from framedex.sharder.schema import (
     CLIPS,
     CLIPS_FOLDER,
@@ -58,7 +56,6 @@ from framedex.sharder.schema import (
     MEDIA,
     MEDIA_FOLDER,
     MEDIA_PER_ROW_GROUP,
-    PAD,
     POLICY_NAME,
     RECIPES,
     RECIPES_FOLDER,
@@ -72,46 +69,10 @@ from framedex.sharder.tars import TAR_END, Member, Tar, sample_bytes
 
 Row = dict[str, Any]
 
-JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
-OWN_ENTRIES = {
-    HEADER,
-    POLICY_NAME,
-    FAILURES_NAME,
-    SHARDS_NAME,
-    CLIPS_FOLDER,
-    RECIPES_FOLDER,
-    MEDIA_FOLDER,
-    SHARDS_FOLDER,
-}
 FAILURES_PER_CHECKPOINT = 65_536
 MOST_ITEMS_A_TAR = 65_536  # clips and failures; bounds what a run holds in memory and what it does again
 KEY_DIGITS = 9
-TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """A clip that cannot be had: a row of failures.parquet."""
-
-    clip_id: str | None
-    uri: str | None
-    kind: str
-    message: str
-    counts: bool = True
-
-
-@dataclass(slots=True, kw_only=True)
-class Checkpoint:
-    """What one checkpoint added. items: clips and failures dealt with, in the order of the plan. parts: clips in each."""
-
-    items: int = 0
-    parts: list[int] = field(default_factory=list)
-    media: int = 0
-    frames: int = 0
-    shards: list[Row] = field(default_factory=list)
-    failures: list[Row] = field(default_factory=list)
-    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +128,7 @@ class DatasetWriter:
         self._begin_checkpoint()
 
     def _begin_checkpoint(self) -> None:
-        self._now = Checkpoint()
+        self._current = Checkpoint()
         self._media: list[Row] = []
         self._clips: list[Row] = []
         self._recipes: list[Row] = []
@@ -179,7 +140,7 @@ class DatasetWriter:
         return self._folder
 
     def __enter__(self) -> DatasetWriter:
-        _check_output(self._out, self._overwrite)
+        check_output(self._out, overwrite=self._overwrite)
         with contextlib.ExitStack() as held:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -212,35 +173,9 @@ class DatasetWriter:
         )
 
     def _resume(self) -> None:
-        """Take up an unfinished dataset of the same job; remove what its last checkpoint does not cover."""
-        job, progress = self._folder / JOB_NAME, self._folder / PROGRESS_NAME
-        wanted = json.dumps(self._job, indent=1, sort_keys=True)
-        if job.exists() and job.read_text(encoding="utf-8") != wanted:
-            if not self._overwrite:
-                raise OutputError(
-                    "an unfinished dataset of another plan is in the way",
-                    where=str(self._folder),
-                    remedy="run that command again to complete it, delete the folder, or pass --overwrite",
-                )
-            progress.unlink(missing_ok=True)
-        write_aside(job, wanted.encode())
-        self._checkpoints = list(_read_progress(progress))
-        remove_unfinished(self._folder)
-        counts = {
-            CLIPS_FOLDER: sum(len(checkpoint.parts) for checkpoint in self._checkpoints),
-            RECIPES_FOLDER: sum(len(checkpoint.parts) for checkpoint in self._checkpoints),
-            MEDIA_FOLDER: sum(checkpoint.media > 0 for checkpoint in self._checkpoints),
-        }
-        for name, count in counts.items():
-            remove_unfinished(self._folder / name)
-            for number in part_numbers(self._folder / name)[count:]:
-                part_path(self._folder / name, number).unlink()
-        remove_unfinished(self._folder / SHARDS_FOLDER)
-        kept = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
-        for path in (self._folder / SHARDS_FOLDER).glob("*"):
-            if (match := TAR_NAME.fullmatch(path.name)) and int(match[1]) >= kept:
-                path.unlink()
-        for number in range(counts[MEDIA_FOLDER]):
+        """Take up an unfinished dataset of the same job."""
+        self._checkpoints = take_up(self._folder, self._job, overwrite=self._overwrite)
+        for number in range(sum(checkpoint.media > 0 for checkpoint in self._checkpoints)):
             names = pq.read_table(part_path(self._folder / MEDIA_FOLDER, number), columns=["media_id"])["media_id"]
             self._media_rows |= {name: len(self._media_rows) + row for row, name in enumerate(names.to_pylist())}
 
@@ -253,28 +188,30 @@ class DatasetWriter:
     def _clips_done(self) -> list[int]:
         return [count for checkpoint in self._checkpoints for count in checkpoint.parts]
 
+    @property
+    def _shards_done(self) -> int:
+        return sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
+
     def add(self, clip: Clip, members: Sequence[Member] = ()) -> None:
         """Write a clip, and where it has members, them into a tar; then its ranges count in their joined content.
 
         Raises OSError, and StaleError for members' files that are gone or changed; then nothing of the clip was taken.
         """
-        shard, recipe = None, clip.recipe
+        shard = None
         if members:
             tar = self._tar_for(members)
-            shift = _shift_into(members, tar.add(self.key, members))
-            recipe = replace(recipe, range_offset=shift(recipe.range_offset))
-            clip = _sound_shifted(clip, shift)
-            shard = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
-        self._now.items += 1
-        self._clips.append(self._clip_row(clip) | {"shard": shard})
-        self._recipes.append(_recipe_row(clip.clip_id, recipe) | _audio_row(clip.audio))
-        self._now.frames += len(clip.frame_index)
+            clip = _shifted(clip, _shift_into(members, tar.add(self.key, members)))
+            shard = self._shards_done
+        self._current.items += 1
+        self._clips.append(clip_row(clip, media_row=self._media_row(clip.medium), shard=shard))
+        self._recipes.append(recipe_row(clip))
+        self._current.frames += len(clip.frame_index)
         self._checkpoint_if_due()
 
     def fail(self, failure: Failure) -> None:
         """Note a clip that cannot be had."""
-        self._now.items += 1
-        self._now.failures.append(asdict(failure))
+        self._current.items += 1
+        self._current.failures.append(asdict(failure))
         self._checkpoint_if_due()
 
     def _tar_for(self, members: Sequence[Member]) -> Tar:
@@ -284,16 +221,15 @@ class DatasetWriter:
         if self._tar is not None and self._tar.samples and self._tar.size + size > self._layout.size_bytes:
             self._checkpoint()
         if self._tar is None:
-            number = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
-            path = self._folder / SHARDS_FOLDER / f"{self._layout.prefix}-{number:06d}.tar"
+            path = self._folder / SHARDS_FOLDER / f"{self._layout.prefix}-{self._shards_done:06d}.tar"
             self._tar = Tar(path, self._sources)
         return self._tar
 
     def _checkpoint_if_due(self) -> None:
         if self._tar is not None:
-            due = self._now.items >= MOST_ITEMS_A_TAR
+            due = self._current.items >= MOST_ITEMS_A_TAR
         else:
-            due = len(self._clips) >= CLIPS_PER_PART or len(self._now.failures) >= FAILURES_PER_CHECKPOINT
+            due = len(self._clips) >= CLIPS_PER_PART or len(self._current.failures) >= FAILURES_PER_CHECKPOINT
         if due:
             self._checkpoint()
 
@@ -305,7 +241,7 @@ class DatasetWriter:
             tar.abandon()
             return
         mark = tar.close()
-        self._now.shards.append(
+        self._current.shards.append(
             {
                 "name": str(tar.path.relative_to(self._folder)),
                 "size_bytes": tar.size,
@@ -320,23 +256,10 @@ class DatasetWriter:
             self._media.append({name: getattr(medium, name) for name in MEDIA.names})
         return self._media_rows[medium.media_id]
 
-    def _clip_row(self, clip: Clip) -> Row:
-        padded = clip.frame_index == PAD
-        return {
-            "clip_id": clip.clip_id,
-            "media_row": self._media_row(clip.medium),
-            "frames": clip.frame_index,
-            "mask": clip.mask,
-            "pts": _null_where(padded, clip.pts),
-            "seconds": _null_where(padded, clip.seconds),
-            "md5": clip.md5,
-            **clip.columns,
-        }
-
     def _checkpoint(self) -> None:
         """Write what has gathered, and then the line that says so."""
-        now, folder = self._now, self._folder
-        if not now.items:
+        current, folder = self._current, self._folder
+        if not current.items:
             return
         self._close_tar()
         written = []
@@ -347,22 +270,19 @@ class DatasetWriter:
             _write_groups(written[-1], MEDIA, self._media, MEDIA_PER_ROW_GROUP, ())
         for first in range(0, len(self._clips), CLIPS_PER_PART):
             rows = slice(first, first + CLIPS_PER_PART)
-            number = part + len(now.parts)
+            number = part + len(current.parts)
             for name, schema, table, delta in (
                 (RECIPES_FOLDER, _without_empty(RECIPES, self._recipes[rows]), self._recipes, DELTA_COLUMNS),
                 (CLIPS_FOLDER, self._clips_schema, self._clips, ()),
             ):
                 written.append(part_path(folder / name, number))
                 _write_groups(written[-1], schema, table[rows], CLIPS_PER_ROW_GROUP, delta)
-            now.parts.append(len(self._clips[rows]))
-        now.media = len(self._media)
-        digests = [*map(_content_digest, written), json.dumps(now.shards).encode()]
-        now.digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
-        with open(folder / PROGRESS_NAME, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(now)) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._checkpoints.append(now)
+            current.parts.append(len(self._clips[rows]))
+        current.media = len(self._media)
+        digests = [*map(_content_digest, written), json.dumps(current.shards).encode()]
+        current.digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
+        note(folder, current)
+        self._checkpoints.append(current)
         self._begin_checkpoint()
 
     def commit(self, *, root: str, resolved: Row, pack: Row) -> ShardReport:
@@ -394,7 +314,9 @@ class DatasetWriter:
             "libraries": library_versions(),
         }
         write_json_aside(folder / HEADER, header)
-        self._publish()
+        for name in (JOB_NAME, PROGRESS_NAME, LOCK_NAME):
+            (folder / name).unlink(missing_ok=True)
+        publish(folder, self._out, overwrite=self._overwrite)
         return ShardReport(
             out=self._named,
             clips=sum(clips),
@@ -403,60 +325,6 @@ class DatasetWriter:
             shards=len(shards),
             resumed=self.done,
             failures=failures,
-        )
-
-    def _publish(self) -> None:
-        _check_output(self._out, self._overwrite)  # once more: much may have happened since the run began
-        for name in (JOB_NAME, PROGRESS_NAME, LOCK_NAME):
-            (self._folder / name).unlink(missing_ok=True)
-        if self._overwrite and self._out.exists():
-            replaced = self._out.with_name(f"{self._out.name}.replaced")
-            self._out.rename(replaced)
-            self._folder.rename(self._out)
-            shutil.rmtree(replaced)
-        else:
-            self._folder.rename(self._out)  # onto nothing or an empty folder; anything else is an error
-
-
-def _read_progress(path: Path) -> Iterator[Checkpoint]:
-    """Yield the checkpoints of an unfinished dataset; a line that was not written to its end ends them."""
-    if not path.exists():
-        return
-    names = {entry.name for entry in fields(Checkpoint)}
-    good = 0
-    for line in path.read_bytes().splitlines(keepends=True):
-        try:
-            content = json.loads(line)
-            if not line.endswith(b"\n") or content.keys() != names:
-                break
-        except ValueError:
-            break
-        good += len(line)
-        yield Checkpoint(**content)
-    os.truncate(path, good)
-
-
-def _check_output(out: Path, overwrite: bool) -> None:
-    """Raise OutputError unless `out` is new, empty, or a dataset that may be replaced."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    strange = sorted({path.name for path in out.iterdir()} - OWN_ENTRIES) if out.is_dir() else [out.name]
-    try:
-        check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
-    except FormatError as error:
-        strange = strange or [error.what]
-    if strange:
-        raise OutputError(
-            "the output folder holds something else than a dataset",
-            where=str(out),
-            found=", ".join(strange[:5]),
-            remedy="choose a new or empty folder",
-        )
-    if not overwrite:
-        raise OutputError(
-            "the output folder holds a dataset already",
-            where=str(out),
-            remedy="pass --overwrite, or choose another folder",
         )
 
 
@@ -487,41 +355,11 @@ def _shift_into(members: Sequence[Member], offsets: Sequence[int]) -> Callable[[
     return lambda position: position + shift[np.searchsorted(begins, position, side="right") - 1]
 
 
-def _sound_shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Clip:
-    """Return a clip whose sound file lies in a tar."""
+def _shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Clip:
+    """Return a clip whose ranges, and whose audio file, lie in a tar."""
+    clip = replace(clip, recipe=replace(clip.recipe, range_offset=shift(clip.recipe.range_offset)))
     if clip.audio is None:
         return clip
-    assert isinstance(clip.audio.recipe, SoundFile)  # what is packed has its sound beside it
+    assert isinstance(clip.audio.recipe, AudioFile)  # what is packed has its audio beside it
     offset = int(shift(np.array([clip.audio.recipe.offset]))[0])
     return replace(clip, audio=replace(clip.audio, recipe=replace(clip.audio.recipe, offset=offset)))
-
-
-def _audio_row(audio: ClipAudioPlan | None) -> Row:
-    """Return the columns of `recipes` that say what a clip's audio is."""
-    if audio is None:
-        return {}
-    row = {
-        "audio_rate": audio.rate,
-        "audio_channels": audio.channels,
-        "audio_first": audio.first,
-        "audio_count": audio.count,
-    }
-    if isinstance(audio.recipe, SoundFile):
-        return row | {
-            "audio_range_offset": np.array([audio.recipe.offset], np.int64),
-            "audio_range_length": np.array([audio.recipe.length], np.int64),
-            "audio_present": audio.recipe.present,
-        }
-    return row | {
-        f"audio_{name}": getattr(audio.recipe, name)
-        for name in ("range_offset", "range_length", "packet_size", "packet_sample", "begin_sample", "end_sample")
-    }
-
-
-def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
-    return np.ma.masked_array(values, padded) if padded.any() else values
-
-
-def _recipe_row(clip_id: str, recipe: Recipe) -> Row:
-    own = (name for name in RECIPES.names[1:] if not name.startswith("audio_"))
-    return {"clip_id": clip_id} | {name: getattr(recipe, name) for name in own}

@@ -15,13 +15,12 @@ import pytest
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
-from framedex.indexer import sound
-from framedex.indexer.bitstream.sound import eac3_samples, flac_samples, opus_samples
+from framedex.indexer import audio
+from framedex.indexer.audio_times import AudioProblem, positions, presented
+from framedex.indexer.bitstream.audio import eac3_samples, flac_samples, opus_samples
 from framedex.indexer.build import IndexOptions, build_index
 from framedex.indexer.index import Index
 from framedex.indexer.probe import Depth, ProbeTask, probe_medium
-from framedex.indexer.sounddecoding import DECODERS
-from framedex.indexer.soundtimes import AudioProblem, positions, presented
 from framedex.indexer.timeline import NO_PTS
 
 Row = dict[str, Any]
@@ -45,6 +44,7 @@ class Medium:
     options: dict[str, str] = field(default_factory=dict)
 
 
+PLAYERS_DECODERS = {"mp3": "mp3float"}  # where libavformat's streams get another than that of the canonical name
 UNOFFICIAL = {"strict": "-2"}
 MEDIA = {
     medium.name: medium
@@ -207,7 +207,7 @@ def laid_out(video: Row, frames: Row, path: Path) -> tuple[NDArray[Any], NDArray
 
     Return [channels, samples] within the presented interval, holes left out, and the position of each sample.
     """
-    decoder = av.CodecContext.create(DECODERS.get(video["audio_codec"], video["audio_codec"]), "r")
+    decoder = av.CodecContext.create(PLAYERS_DECODERS.get(video["audio_codec"], video["audio_codec"]), "r")
     decoder.extradata, decoder.sample_rate = video["audio_extradata"], video["audio_rate"]
     decoder.layout = video["audio_layout"]
     decoder.flags2 |= Flags2.skip_manual.value
@@ -413,9 +413,9 @@ def test_tables_of_mp4_made_of_matroska_tell_all(
                 packet.stream = streams[packet.stream_index]
                 out.mux(packet)
     with monkeypatch.context() as patch:
-        patch.setattr(sound, "_from_packets", lambda *arguments: pytest.fail("demuxed"))
+        patch.setattr(audio, "_from_packets", lambda *arguments: pytest.fail("demuxed"))
         tables = probe(path, "auto")
-    monkeypatch.setattr(sound, "_from_tables", lambda *arguments: None)
+    monkeypatch.setattr(audio, "_from_tables", lambda *arguments: None)
     demuxed = probe(path, "auto")
     assert tables[0].get("audio_problem") is None
     for column in ("audio_first_sample", "audio_end_sample"):

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from framedex.indexer.index import Index
-from framedex.sharder.writer import PROGRESS_NAME
+from framedex.sharder.checkpoints import PROGRESS_NAME
 from tests.datasets import run
 from tests.media import Recipe, encode
 

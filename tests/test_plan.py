@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from framedex.errors import DamageError, PolicyError
 from framedex.indexer.index import Packets
 from framedex.indexer.timeline import CLOSED, CONTINUES, DAMAGED, LEADING, NON_REFERENCE, OPEN, RESET, START
-from framedex.sharder.plan import Planner, coalesce
+from framedex.sharder.plan import Planner
+from framedex.sharder.recipe import coalesce
 
 
 def packets_of(flags: list[int], **columns: NDArray[np.int64]) -> Packets:

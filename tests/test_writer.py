@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from framedex import ClipDataset
 from framedex.errors import OutputError
 from framedex.indexer.index import Index
-from framedex.sharder.writer import DatasetWriter, Failure
+from framedex.sharder.clip import Failure
+from framedex.sharder.writer import DatasetWriter
 from tests.datasets import run, shard_clips, write_clips
 
 CLIPS = [{"uri": "h264_vfr.mp4", "frames": [number % 50], "note": number} for number in range(50)] + [
@@ -39,10 +41,10 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def killed(index: Index, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The clips file of a run that ended in its 61st clip."""
     clips = write_clips(tmp_path / "clips.jsonl", CLIPS)
-    add = DatasetWriter.add
+    add, numbers = DatasetWriter.add, itertools.count()
 
     def add_until(self: DatasetWriter, *arguments: Any) -> None:
-        if self._now.items + sum(checkpoint.items for checkpoint in self._checkpoints) == 60:
+        if next(numbers) == 60:
             raise KilledError
         add(self, *arguments)
 

@@ -16,14 +16,14 @@ import av.error
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.sound import CONSTANT, HEADERS, fixed_header
+from framedex.indexer.audio_decoding import AudioCoding, count_samples
+from framedex.indexer.audio_tables import AudioTable, read_audio_table
+from framedex.indexer.audio_times import AudioProblem, positions, presented
+from framedex.indexer.bitstream.audio import CONSTANT, HEADERS, fixed_header
 from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
 from framedex.indexer.demux import PayloadFinder
 from framedex.indexer.opening import demux_packets, memory_errors, open_container
 from framedex.indexer.sampletables import read_layout
-from framedex.indexer.sounddecoding import Sound, count_samples
-from framedex.indexer.soundtables import SoundTable, read_sound_table
-from framedex.indexer.soundtimes import AudioProblem, positions, presented
 from framedex.indexer.timeline import NO_PTS
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ class _Demuxed:
     addressable: bool = True
 
 
-def describe_sound(
+def describe_audio(
     path: str, container: av.container.InputContainer, descriptor: int, size_bytes: int, *, tables_only: bool
 ) -> tuple[Row, Row]:
     """Return (`videos`, `frames`) columns on the first audio stream; none of both without one.
@@ -116,7 +116,7 @@ def _probe(
         "audio_layout": first.layout.name,
         "audio_sample_format": first.format.name,
     }
-    sound = Sound(
+    coding = AudioCoding(
         codec=columns["audio_codec"],
         codec_tag=columns["audio_codec_tag"],
         extradata=columns["audio_extradata"],
@@ -124,42 +124,42 @@ def _probe(
         layout=first.layout.name,
         sample_format=first.format.name,
     )
-    if sound.rate <= 0:
+    if coding.rate <= 0:
         raise AudioProblem("the sample rate is not known")
     found = None
     if "mp4" in container.format.name:
-        found = _from_tables(stream, descriptor, size_bytes, sound, first.pts)
+        found = _from_tables(stream, descriptor, size_bytes, coding, first.pts)
     if found is None:
         if tables_only:
             raise AudioProblem("sample tables do not tell all; --depth packets reads every packet")
-        found = _from_packets(path, stream, descriptor, sound)
+        found = _from_packets(path, stream, descriptor, coding)
     span, frames = found
-    if sound.codec.startswith("pcm_"):
-        columns["audio_bits_per_coded_sample"] = _bits_of(sound)
+    if coding.codec.startswith("pcm_"):
+        columns["audio_bits_per_coded_sample"] = _bits_of(coding)
     return columns | {"audio_first_sample": span[0], "audio_end_sample": span[1]}, frames
 
 
-def _bits_of(sound: Sound) -> int | None:
-    digits = "".join(itertools.takewhile(str.isdigit, sound.codec[len("pcm_") :].lstrip("sfu")))
-    return int(digits) if digits else 8 if sound.codec in ("pcm_alaw", "pcm_mulaw") else None
+def _bits_of(coding: AudioCoding) -> int | None:
+    digits = "".join(itertools.takewhile(str.isdigit, coding.codec[len("pcm_") :].lstrip("sfu")))
+    return int(digits) if digits else 8 if coding.codec in ("pcm_alaw", "pcm_mulaw") else None
 
 
 def _from_packets(
-    path: str, stream: av.audio.stream.AudioStream, descriptor: int, sound: Sound
+    path: str, stream: av.audio.stream.AudioStream, descriptor: int, coding: AudioCoding
 ) -> tuple[tuple[int, int], Row]:
     """Return the presented samples and `frames` columns from demuxing every audio packet."""
-    demuxed = _demux(path, stream.index, descriptor, sound)
-    samples = _counted(demuxed, sound)
+    demuxed = _demux(path, stream.index, descriptor, coding)
+    samples = _counted(demuxed, coding)
     if samples is None:
         with open_container(path) as container:
             packets = (bytes(packet) for packet in demux_packets(container, stream.index))
-            samples = np.array(count_samples(sound, itertools.islice(packets, len(demuxed.size))), np.int64)
+            samples = np.array(count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64)
     assert stream.time_base is not None  # as checked
     pts = np.array(demuxed.pts, np.int64)
-    sample = positions(pts, samples, stream.time_base, sound.rate)
+    sample = positions(pts, samples, stream.time_base, coding.rate)
     multiplier = 2 if _doubled(stream, samples) else 1
     discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
-    if sound.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
+    if coding.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
         demuxed.skip.setdefault(0, (int(samples[0]), 0))
     span = presented(sample, samples, demuxed.skip, discarded, multiplier)
     return span, _frames(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
@@ -170,21 +170,21 @@ def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) ->
     return stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
 
 
-def _demux(path: str, stream_index: int, descriptor: int, sound: Sound) -> _Demuxed:
+def _demux(path: str, stream_index: int, descriptor: int, coding: AudioCoding) -> _Demuxed:
     """Read every audio packet. Raises AudioProblem where the stream is damaged, encrypted or changes."""
     demuxed, finder = _Demuxed(), PayloadFinder(descriptor)
-    count = HEADERS.get(sound.codec)
+    count = HEADERS.get(coding.codec)
     header: bytes | None = None
     with open_container(path) as container:
         for number, packet in enumerate(demux_packets(container, stream_index, _refuse_damage)):
             data = bytes(packet)
-            _check_side_data(packet, number, sound)
+            _check_side_data(packet, number, coding)
             if packet.has_sidedata("skip_samples"):
                 skip = bytes(packet.get_sidedata("skip_samples"))
                 demuxed.skip[number] = (int.from_bytes(skip[:4], "little"), int.from_bytes(skip[4:8], "little"))
             if packet.is_discard:
                 demuxed.discarded.append(number)
-            fixed = fixed_header(sound.codec, data)
+            fixed = fixed_header(coding.codec, data)
             header = fixed if header is None else header
             if fixed != header:
                 raise AudioProblem(f"the configuration changes, or audio packet {number} is damaged")
@@ -206,27 +206,27 @@ def _refuse_damage() -> None:
     raise AudioProblem("damage makes demuxing stumble")
 
 
-def _check_side_data(packet: av.Packet[Any], number: int, sound: Sound) -> None:
+def _check_side_data(packet: av.Packet[Any], number: int, coding: AudioCoding) -> None:
     if packet.is_corrupt:
         raise AudioProblem(f"audio packet {number} is damaged")
     if packet.has_sidedata("encryption_info"):
         raise AudioProblem("the audio is encrypted")
-    if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != sound.extradata:
+    if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != coding.extradata:
         raise AudioProblem(f"the decoder's configuration changes at audio packet {number}")
 
 
-def _counted(demuxed: _Demuxed, sound: Sound) -> NDArray[np.int64] | None:
+def _counted(demuxed: _Demuxed, coding: AudioCoding) -> NDArray[np.int64] | None:
     """Return int64 [packets], samples a packet, by what is known of the codec; None where only decoding tells.
 
     Packets at both ends are decoded to see that it is so.
     """
     size = np.array(demuxed.size, np.int64)
-    head = count_samples(sound, demuxed.head)
-    samples = _by_rule(sound, head, size, np.array(demuxed.samples, np.int64))
+    head = count_samples(coding, demuxed.head)
+    samples = _by_rule(coding, head, size, np.array(demuxed.samples, np.int64))
     if samples is None:
         return None
     try:
-        tail = count_samples(sound, demuxed.tail)
+        tail = count_samples(coding, demuxed.tail)
     except AudioProblem:
         return None
     if samples[: len(head)].tolist() != head or samples[-len(tail) : -1].tolist() != tail[:-1]:
@@ -236,22 +236,22 @@ def _counted(demuxed: _Demuxed, sound: Sound) -> NDArray[np.int64] | None:
 
 
 def _by_rule(
-    sound: Sound, head: list[int], size: NDArray[np.int64], stated: NDArray[np.int64]
+    coding: AudioCoding, head: list[int], size: NDArray[np.int64], stated: NDArray[np.int64]
 ) -> NDArray[np.int64] | None:
     if len(stated):
         return stated
-    if sound.codec in CONSTANT:
+    if coding.codec in CONSTANT:
         samples = np.full(len(size), head[0], np.int64)
         samples[-1] = head[-1] if len(head) == len(size) else samples[-1]
         return samples
-    if sound.codec.startswith("pcm_") and head[0] and int(size[0]) % head[0] == 0:
+    if coding.codec.startswith("pcm_") and head[0] and int(size[0]) % head[0] == 0:
         block = int(size[0]) // head[0]
         return size // block
     return None
 
 
 def _from_tables(
-    stream: av.audio.stream.AudioStream, descriptor: int, size_bytes: int, sound: Sound, first_pts: int | None
+    stream: av.audio.stream.AudioStream, descriptor: int, size_bytes: int, coding: AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], Row] | None:
     """Return the presented samples and `frames` columns from sample tables; None where they do not tell all."""
 
@@ -259,29 +259,31 @@ def _from_tables(
         return os.pread(descriptor, length, offset)
 
     try:
-        table = read_sound_table(read_layout(read, size_bytes), stream.id)
-        return _tabulated(read, table, sound, first_pts)
+        table = read_audio_table(read_layout(read, size_bytes), stream.id)
+        return _tabulated(read, table, coding, first_pts)
     except (UntrustedTables, TruncatedError, AudioProblem):
         return None
 
 
-def _tabulated(read: Read, table: SoundTable, sound: Sound, first_pts: int | None) -> tuple[tuple[int, int], Row]:
-    scale = Fraction(sound.rate, table.timescale)
+def _tabulated(
+    read: Read, table: AudioTable, coding: AudioCoding, first_pts: int | None
+) -> tuple[tuple[int, int], Row]:
+    scale = Fraction(coding.rate, table.timescale)
     if scale.denominator != 1 or first_pts is None:
         raise UntrustedTables("the track's timescale does not count samples")
     n = len(table.size)
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
     packets: Iterator[bytes] = (read(int(table.offset[k]), int(table.size[k])) for k in ends)
-    counts = np.array(count_samples(sound, packets), np.int64)
+    counts = np.array(count_samples(coding, packets), np.int64)
     duration = table.duration * int(scale)
-    samples = np.full(n, counts[0], np.int64) if sound.codec in CONSTANT else duration.copy()
+    samples = np.full(n, counts[0], np.int64) if coding.codec in CONSTANT else duration.copy()
     if (samples[ends[:-1]] != counts[:-1]).any():
         raise UntrustedTables("packets do not hold the samples that the tables say")
-    if not sound.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
+    if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
         raise UntrustedTables("packets differ in their durations, which may stand for gaps")
     samples[-1] = counts[-1]
     stated = table.time * int(scale)
-    sample = positions(stated, samples, Fraction(1, sound.rate), sound.rate)
+    sample = positions(stated, samples, Fraction(1, coding.rate), coding.rate)
     shown = np.flatnonzero(~table.hidden & (samples > 0))
     skipped = first_pts * int(scale) - int(stated[shown[0]])
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])

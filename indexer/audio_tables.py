@@ -22,7 +22,7 @@ PIECE_SAMPLES = 1024  # as libavformat groups single PCM samples
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SoundTable:
+class AudioTable:
     """The packets of an audio track in decode order, [packets] a column; times in 1 / timescale seconds.
 
     offset, size: int64, bytes of the file. time: int64, after the edit list. duration: int64, as stated.
@@ -37,7 +37,7 @@ class SoundTable:
     timescale: int
 
 
-def read_sound_table(layout: Layout, track_id: int) -> SoundTable:
+def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
     """Return the packets of one audio track of a file that `read_layout` has read.
 
     Raises UntrustedTables where the tables are malformed or their meaning is not certain, TruncatedError where the
@@ -56,7 +56,7 @@ def read_sound_table(layout: Layout, track_id: int) -> SoundTable:
     if not samples.duration[:-1].all() or samples.hidden.any():
         raise UntrustedTables("samples have no duration, or fragments overlap")
     time, hidden = _edited(track, samples.time, samples.duration)
-    table = SoundTable(
+    table = AudioTable(
         offset=samples.offset,
         size=samples.size,
         time=time,
@@ -103,7 +103,7 @@ def _edited(
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
 
-def _grouped(table: SoundTable) -> SoundTable:
+def _grouped(table: AudioTable) -> AudioTable:
     """Return pieces of at most PIECE_SAMPLES samples that follow each other in the file and in what is shown."""
     breaks = (
         (np.diff(table.offset) != table.size[:-1])
@@ -118,7 +118,7 @@ def _grouped(table: SoundTable) -> SoundTable:
     start = first[run] + within * PIECE_SAMPLES
     count = np.minimum(PIECE_SAMPLES, length[run] - within * PIECE_SAMPLES)
     ends = np.cumsum(table.size)
-    return SoundTable(
+    return AudioTable(
         offset=table.offset[start],
         size=ends[start + count - 1] - ends[start] + table.size[start],
         time=table.time[start],
