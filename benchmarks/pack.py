@@ -33,8 +33,18 @@ from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies import make_policy
 
 QUALITY = 90
+LEAST_BYTES = 1_000_000_000  # of sources that are packed; smaller videos are taken several times
 IMAGE_STRIDE, IMAGE_FRAMES = 15, 8
 READ_FRAMES = 8  # a clip's frames when reading back
+
+
+def repeated(video: Path, folder: Path) -> int:
+    """Make a folder of links to a video, LEAST_BYTES in all, and return how many."""
+    folder.mkdir()
+    count = -(-LEAST_BYTES // video.stat().st_size)
+    for number in range(count):
+        (folder / f"{number}{video.suffix}").symlink_to(video.resolve())
+    return count
 
 
 def median_seconds(
@@ -77,6 +87,7 @@ def copy(dataset: Path, out: Path, *, flush: bool) -> None:
 
 
 def tar_bytes(dataset: Path) -> int:
+    """Return the size of a dataset's tars."""
     return sum(path.stat().st_size for path in (dataset / "shards").glob("*.tar"))
 
 
@@ -149,12 +160,14 @@ def time_images(index: Path, videos: list[Path], folder: Path, runs: int) -> dic
 
 
 def read_framedex(dataset: Path) -> None:
+    """Read all clips with ClipDataset."""
     opened = ClipDataset(dataset)
     for number in range(len(opened)):
         assert len(opened[number]["frames"])
 
 
 def read_webdataset_torchcodec(dataset: Path) -> None:
+    """Read tiny files with webdataset, and their wanted frames with torchcodec."""
     import webdataset
     from torchcodec.decoders import VideoDecoder
 
@@ -164,6 +177,7 @@ def read_webdataset_torchcodec(dataset: Path) -> None:
 
 
 def read_webdataset_images(dataset: Path) -> None:
+    """Read and decode images with webdataset."""
     import webdataset
 
     paths = [str(path) for path in sorted(dataset.glob("shards/*.tar"))]
@@ -211,10 +225,12 @@ def main() -> None:
         folder = Path(scratch)
         for video in options.videos:
             index = folder / f"INDEX-{video.stem}"
-            build_index(IndexOptions(sources=[str(video)], out=index, workers=1))
+            links = repeated(video, folder / video.stem)
+            build_index(IndexOptions(sources=[str(folder / video.stem)], out=index, workers=1, follow_symlinks=True))
             copied = time_copying(index, folder, options.runs, options.frames)
-            results["copying"].append({"video": video.name, "source_bytes": video.stat().st_size, **copied})
-        first = folder / f"INDEX-{options.videos[0].stem}"
+            results["copying"].append({"video": video.name, "times": links, **copied})
+        first = folder / "INDEX"
+        build_index(IndexOptions(sources=[str(options.videos[0])], out=first, workers=1))
         results["storing"] = time_images(first, options.videos[:1], folder, options.runs)
         results["reading"] = time_reading(first, folder, options.runs)
     libraries = ("pillow", "torch", "torchcodec", "webdataset")
