@@ -128,7 +128,7 @@ def image_options(command: Command) -> Command:
 
 
 def audio_options(command: Command) -> Command:
-    """Give a command the options of what audio clips carry; it gets them as `audio`, AudioOptions or None, and `audio_format`."""
+    """Give a command the options of what audio clips carry; it gets them as `audio`, None without, and `audio_format`."""
 
     @functools.wraps(command)
     def with_audio(
