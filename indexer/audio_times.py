@@ -24,8 +24,9 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 
     pts: int64 [packets], NO_PTS where missing, in `time_base`. samples: int64 [packets], what each packet decodes to.
     Where the time base counts samples, or whole packets, and no packet overlaps the next or misses it by no more than
-    rounding does, positions are the timestamps. Else samples are counted, and only a timestamp more than 2 ticks and 2 ms behind the count makes a gap. A packet without samples
-    has the position of the next one's. Raises AudioProblem where timestamps turn back, are too irregular, or missing.
+    rounding does, positions are the timestamps. Else samples are counted, and only a timestamp more than 2 ticks and 2 ms
+    behind the count makes a gap. A packet without samples has the position of the next one's. Raises AudioProblem where
+    timestamps turn back, are too irregular, or missing.
     """
     giving = np.flatnonzero(samples > 0)
     if not len(giving):

@@ -60,7 +60,8 @@ class IndexOptions:
     root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
     follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
     images: what the images of searched folders are (see `discover.discover`). image_fps: of images that nothing else times.
-    timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with (done, total) after each medium.
+    timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with
+    (done, total) after each medium.
     """
 
     sources: Sequence[str]

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from framedex.indexer.build import IndexOptions, IndexReport, build_index, medium_name, plan_work
+from framedex.indexer.build import IndexOptions, IndexReport, Work, build_index, medium_name, plan_work
 from framedex.indexer.engines import GIBIBYTE
 from framedex.indexer.image_times import rate_of
 from framedex.indexer.index import Index
@@ -159,20 +159,7 @@ def index(
             on_progress=show,
         )
         if dry_run:
-            work = plan_work(options)
-            plan = {
-                "root": work.root,
-                "unchanged": work.unchanged,
-                "probe": sorted(medium_name(*identity) for identity in work.probe),
-                "unopened": sorted(medium_name(*identity) for identity in work.unopened),
-                "images": {
-                    medium_name(*key): len(task.images.names)
-                    for key, task in sorted(work.probe.items(), key=lambda entry: medium_name(*entry[0]))
-                    if task.images is not None and task.images.names
-                },
-                "thumbnails": work.thumbnails,
-            }
-            _print_plan(plan, as_json)
+            _print_plan(_plan(plan_work(options)), as_json)
             return
         report = build_index(options)
     if as_json:
@@ -181,6 +168,22 @@ def index(
         _print_table(report)
     if report.failed + report.refused > max_failures:
         sys.exit(3)
+
+
+def _plan(work: Work) -> dict[str, object]:
+    """Return what a run would do, as plain values."""
+    return {
+        "root": work.root,
+        "unchanged": work.unchanged,
+        "probe": sorted(medium_name(*identity) for identity in work.probe),
+        "unopened": sorted(medium_name(*identity) for identity in work.unopened),
+        "images": {
+            medium_name(*key): len(task.images.names)
+            for key, task in sorted(work.probe.items(), key=lambda entry: medium_name(*entry[0]))
+            if task.images is not None and task.images.names
+        },
+        "thumbnails": work.thumbnails,
+    }
 
 
 def _print_plan(plan: dict[str, object], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Running a function over many items in other processes, so that a crash or a hang costs one item and not the run."""
+"""CONTRACT: running a function over many items in other processes; a crash or a hang costs one item, not the run."""
 
 from __future__ import annotations
 

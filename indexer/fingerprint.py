@@ -1,4 +1,4 @@
-"""Telling whether a file is still the one that was indexed."""
+"""CONTRACT: telling whether a file is still the one that was indexed."""
 
 from __future__ import annotations
 

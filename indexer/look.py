@@ -34,8 +34,8 @@ def condense(
 ) -> bytes:
     """Return a length-prefixed packet with its slices cut down to their headers, reading little more than those.
 
-    is_slice: whether the first byte of a NAL unit says that it is a coded slice. slice_bytes: of each slice. Raises BitstreamError where units are
-    so large that they must be read whole.
+    is_slice: whether the first byte of a NAL unit says that it is a coded slice. slice_bytes: of each slice. Raises
+    BitstreamError where units are so large that they must be read whole.
     """
     window, begin = read(offset, min(FIRST_BYTES, size)), offset
     parts: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Parquet parts on disk: checked against their schema, stamped, written aside and renamed."""
+"""CONTRACT: Parquet parts on disk: checked against their schema, stamped, written aside and renamed."""
 
 from __future__ import annotations
 

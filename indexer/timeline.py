@@ -1,4 +1,4 @@
-"""From packets to the timeline: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
+"""CONTRACT: from packets to the timeline: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memo
 class Manifest:
     """A dataset directory, opened for reading. Picklable; open files stay behind. Raises FormatError.
 
-    images: how frames were stored (`--pack images`), else None. root: where the sources lie now, when they moved: a folder in place of the recorded root, or a mapping
-    {old prefix: new prefix} applied to absolute paths.
+    images: how frames were stored (`--pack images`), else None. root: where the sources lie now, when they
+    moved: a folder in place of the recorded root, or a mapping {old prefix: new prefix} applied to absolute paths.
     """
 
     def __init__(self, path: str | Path, *, root: Root | None = None) -> None:

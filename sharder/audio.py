@@ -1,4 +1,4 @@
-"""CONTRACT: from an interval of time to the audio packets that give it. Pure functions over numpy columns.
+"""From an interval of time to the audio packets that give it. Pure functions over numpy columns.
 
 An interval gives samples, samples give packets, and before those stand as many as the codec must have decoded for its
 output to be that of a decode from the beginning.

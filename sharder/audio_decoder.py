@@ -1,4 +1,4 @@
-"""CONTRACT: decoding a stretch of audio with PyAV, sample for sample what a full decode presents there."""
+"""Decoding a stretch of audio with PyAV, sample for sample what a full decode presents there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: audio as small files in memory, FLAC and WAV."""
+"""Audio as small files in memory, FLAC and WAV."""
 
 from __future__ import annotations
 

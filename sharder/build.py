@@ -34,8 +34,6 @@ Row = dict[str, Any]
 
 MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
 REQUESTS_AT_ONCE = 256
-
-
 SHARD_BYTES = 512_000_000
 IMAGE_DEFAULTS = ImageOptions()
 
@@ -44,7 +42,8 @@ IMAGE_DEFAULTS = ImageOptions()
 class ShardOptions:
     """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
     none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
-    decode and encode them. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars. on_progress: called with (done, total).
+    decode and encode them. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
+    on_progress: called with (done, total).
     """
 
     overwrite: bool = False

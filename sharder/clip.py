@@ -17,7 +17,8 @@ from framedex.sharder.sources import ByteSource
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedClip:
     """A clip before it is planned. frames: int64 [F], -1 where padded by a constant. mask: bool [F], False where padded,
-    by a constant or by repeating frames. columns: the user's. asked_in: where the user asked for this very clip; None where a policy found it.
+    by a constant or by repeating frames. columns: the user's. asked_in: where the user asked for this very clip; None where
+    a policy found it.
     """
 
     clip_id: str

@@ -1,4 +1,4 @@
-"""CONTRACT: decoding a clip's packets on the CPU with PyAV: one session a run, frames mapped to packets by the ranks they carry."""
+"""CONTRACT: decoding a clip's packets on the CPU with PyAV: one session a run, frames known by their ranks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import EncodedClip
 
-Size = tuple[int, int]
-
+Size = tuple[int, int]  # height, width
 
 # Codecs whose canonical name would open a decoder that needs hardware.
 DECODERS = {"av1": "libdav1d"}
@@ -116,7 +115,8 @@ def _undecodable(clip: Clip, what: str) -> DecodeError:
 def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
     """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
 
-    Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, the stream's own matrix and range decide the conversion; without size, pixels are those of PyAV's
+    Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, the
+    stream's own matrix and range decide the conversion; without size, pixels are those of PyAV's
     `to_ndarray(format="rgb24")`. size: (height, width), scaled in the same step with an antialiasing triangle filter.
     """
     height, width = size or (clip.medium.height, clip.medium.width)

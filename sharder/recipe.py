@@ -1,4 +1,4 @@
-"""CONTRACT: a clip's recipe, one row of `recipes` as numpy columns."""
+"""A clip's recipe, one row of `recipes` as numpy columns."""
 
 from __future__ import annotations
 

@@ -34,12 +34,6 @@ def common_denominator(times: Sequence[Fraction]) -> int:
     return math.lcm(*(time.denominator for time in times))
 
 
-def grid(start: Fraction, step: Fraction, count: int) -> tuple[NDArray[Any], int]:
-    """Return (numerators [count], denominator) of the times start + k * step, exactly."""
-    denominator = common_denominator((start, step))
-    return progression(int(start * denominator), int(step * denominator), count), denominator
-
-
 def over_common_denominator(times: Sequence[Fraction]) -> tuple[NDArray[Any], int]:
     """Return (numerators [n], denominator) of arbitrary times, exactly."""
     denominator = common_denominator(times)

@@ -36,7 +36,7 @@ class Spools:
     def __enter__(self) -> Spools:
         return self
 
-    def __exit__(self, *unused: object) -> None:
+    def __exit__(self, *error: object) -> None:
         while self._made:
             self._drop()
 

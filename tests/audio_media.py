@@ -16,14 +16,13 @@ from av.codec.context import Flags2
 from numpy.typing import NDArray
 
 from framedex.indexer.index import AudioPackets
-from framedex.sharder.audio import AudioFacts
-from framedex.sharder.audio import AudioRecipe as PlannedAudio
+from framedex.sharder.audio import AudioFacts, AudioRecipe
 
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class AudioRecipe:
+class AudioMedium:
     """One medium of synthetic sound. lost: packets left out, so that there is a gap. late_seconds: when it begins.
 
     by_command: encoded by the command ffmpeg, because PyAV carries no such encoder.
@@ -56,41 +55,41 @@ class AudioRecipe:
 RECIPES = {
     recipe.name: recipe
     for recipe in (
-        AudioRecipe(name="aac.mp4", codec="aac"),
-        AudioRecipe(name="aac_without_noise.mp4", codec="aac", options={"aac_pns": "0"}),
-        AudioRecipe(name="aac_surround.mp4", codec="aac", rate=48_000, channels=6, options={"aac_pns": "0"}),
-        AudioRecipe(name="aac.mkv", codec="aac", options={"aac_pns": "0"}),
-        AudioRecipe(name="aac.ts", codec="aac", rate=48_000, options={"aac_pns": "0"}),
-        AudioRecipe(name="aac_late.mp4", codec="aac", options={"aac_pns": "0"}, late_seconds=2),
-        AudioRecipe(name="aac_gap.mp4", codec="aac", options={"aac_pns": "0"}, lost=range(60, 90)),
-        AudioRecipe(name="mp3.mp3", codec="libmp3lame", options={"b": "128000"}),
-        AudioRecipe(name="mp3_low.mkv", codec="libmp3lame", rate=22_050, channels=1, options={"b": "16000"}),
-        AudioRecipe(name="mp3_variable.mp4", codec="libmp3lame", rate=48_000, options={"q": "4"}),
-        AudioRecipe(name="mp2.ts", codec="mp2", rate=48_000),
-        AudioRecipe(name="mp2.mkv", codec="mp2"),
-        AudioRecipe(name="opus.ogg", codec="libopus", rate=48_000),
-        AudioRecipe(name="opus.mp4", codec="libopus", rate=48_000, options={"frame_duration": "60"}),
-        AudioRecipe(name="opus_voice.mkv", codec="libopus", rate=48_000, channels=1, options={"b": "16000", "application": "voip"}),
-        AudioRecipe(name="vorbis.ogg", codec="vorbis", options={"strict": "experimental"}),
-        AudioRecipe(name="vorbis.mkv", codec="vorbis", options={"strict": "experimental"}),
-        AudioRecipe(name="ac3.mp4", codec="ac3", rate=48_000),
-        AudioRecipe(name="ac3_surround.ts", codec="ac3", rate=48_000, channels=6, options={"b": "384000"}),
-        AudioRecipe(name="eac3.mkv", codec="eac3", rate=48_000),
-        AudioRecipe(name="flac.flac", codec="flac", format="s16"),
-        AudioRecipe(name="flac_24.mkv", codec="flac", format="s32"),
-        AudioRecipe(name="alac.mp4", codec="alac", format="s16p"),
-        AudioRecipe(name="alac_24.mov", codec="alac", format="s32p"),
-        AudioRecipe(name="pcm_16.wav", codec="pcm_s16le"),
-        AudioRecipe(name="pcm_24.mov", codec="pcm_s24le"),
-        AudioRecipe(name="pcm_float.mov", codec="pcm_f32le"),
-        AudioRecipe(name="pcm_8.wav", codec="pcm_u8", rate=8_000, channels=1),
-        AudioRecipe(name="pcm_surround.mkv", codec="pcm_s16le", rate=48_000, channels=6),
-        AudioRecipe(name="wavpack.mkv", codec="wavpack", format="s16p"),
-        AudioRecipe(name="tta.mkv", codec="tta", format="s16"),
-        AudioRecipe(name="dts.mkv", codec="dca", rate=48_000, by_command=True),
-        AudioRecipe(name="truehd.mkv", codec="truehd", rate=48_000, by_command=True),
-        AudioRecipe(name="speex.ogg", codec="libspeex", rate=16_000, channels=1, by_command=True),
-        AudioRecipe(name="libvorbis.ogg", codec="libvorbis", by_command=True),
+        AudioMedium(name="aac.mp4", codec="aac"),
+        AudioMedium(name="aac_without_noise.mp4", codec="aac", options={"aac_pns": "0"}),
+        AudioMedium(name="aac_surround.mp4", codec="aac", rate=48_000, channels=6, options={"aac_pns": "0"}),
+        AudioMedium(name="aac.mkv", codec="aac", options={"aac_pns": "0"}),
+        AudioMedium(name="aac.ts", codec="aac", rate=48_000, options={"aac_pns": "0"}),
+        AudioMedium(name="aac_late.mp4", codec="aac", options={"aac_pns": "0"}, late_seconds=2),
+        AudioMedium(name="aac_gap.mp4", codec="aac", options={"aac_pns": "0"}, lost=range(60, 90)),
+        AudioMedium(name="mp3.mp3", codec="libmp3lame", options={"b": "128000"}),
+        AudioMedium(name="mp3_low.mkv", codec="libmp3lame", rate=22_050, channels=1, options={"b": "16000"}),
+        AudioMedium(name="mp3_variable.mp4", codec="libmp3lame", rate=48_000, options={"q": "4"}),
+        AudioMedium(name="mp2.ts", codec="mp2", rate=48_000),
+        AudioMedium(name="mp2.mkv", codec="mp2"),
+        AudioMedium(name="opus.ogg", codec="libopus", rate=48_000),
+        AudioMedium(name="opus.mp4", codec="libopus", rate=48_000, options={"frame_duration": "60"}),
+        AudioMedium(name="opus_voice.mkv", codec="libopus", rate=48_000, channels=1, options={"b": "16000", "application": "voip"}),
+        AudioMedium(name="vorbis.ogg", codec="vorbis", options={"strict": "experimental"}),
+        AudioMedium(name="vorbis.mkv", codec="vorbis", options={"strict": "experimental"}),
+        AudioMedium(name="ac3.mp4", codec="ac3", rate=48_000),
+        AudioMedium(name="ac3_surround.ts", codec="ac3", rate=48_000, channels=6, options={"b": "384000"}),
+        AudioMedium(name="eac3.mkv", codec="eac3", rate=48_000),
+        AudioMedium(name="flac.flac", codec="flac", format="s16"),
+        AudioMedium(name="flac_24.mkv", codec="flac", format="s32"),
+        AudioMedium(name="alac.mp4", codec="alac", format="s16p"),
+        AudioMedium(name="alac_24.mov", codec="alac", format="s32p"),
+        AudioMedium(name="pcm_16.wav", codec="pcm_s16le"),
+        AudioMedium(name="pcm_24.mov", codec="pcm_s24le"),
+        AudioMedium(name="pcm_float.mov", codec="pcm_f32le"),
+        AudioMedium(name="pcm_8.wav", codec="pcm_u8", rate=8_000, channels=1),
+        AudioMedium(name="pcm_surround.mkv", codec="pcm_s16le", rate=48_000, channels=6),
+        AudioMedium(name="wavpack.mkv", codec="wavpack", format="s16p"),
+        AudioMedium(name="tta.mkv", codec="tta", format="s16"),
+        AudioMedium(name="dts.mkv", codec="dca", rate=48_000, by_command=True),
+        AudioMedium(name="truehd.mkv", codec="truehd", rate=48_000, by_command=True),
+        AudioMedium(name="speex.ogg", codec="libspeex", rate=16_000, channels=1, by_command=True),
+        AudioMedium(name="libvorbis.ogg", codec="libvorbis", by_command=True),
     )
 }  # fmt: skip
 
@@ -98,7 +97,7 @@ MADE_HERE = [name for name, recipe in RECIPES.items() if not recipe.by_command o
 NOISY = {"aac.mp4"}  # its encoder replaces noise by its level, and every decode draws its own (ISO/IEC 14496-3 4.6.13)
 
 
-def encode(recipe: AudioRecipe, path: Path) -> Path:
+def encode(recipe: AudioMedium, path: Path) -> Path:
     """Encode a recipe into a file, and return that."""
     layout = LAYOUTS[recipe.channels]
     if recipe.by_command:
@@ -138,7 +137,7 @@ class Truth:
     mask: NDArray[np.bool_]
     payload: list[bytes]
 
-    def payload_of(self, recipe: PlannedAudio) -> bytes:
+    def payload_of(self, recipe: AudioRecipe) -> bytes:
         """Return what reading a recipe's packets gives."""
         if not len(recipe.packet_sample):
             return b""

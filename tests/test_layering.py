@@ -37,9 +37,6 @@ CONTRACTS = {
         "decoder",
         "mp4",
         "image_files",
-        "audio",
-        "audio_decoder",
-        "audio_files",
         "clip_audio",
     },
 }
@@ -105,6 +102,16 @@ def test_stages_import_upstream_contracts_alone(path: Path) -> None:
         assert STAGES.index(parts[1]) <= STAGES.index(stage), f"{name(path)} imports {module} from downstream"
         if parts[1] != stage:
             assert parts[2] in CONTRACTS[parts[1]], f"{name(path)} imports {module}, which is no contract"
+
+
+def test_contracts_say_so_and_are_used_downstream() -> None:
+    used = {
+        module for path in FILES for module in imports(path) if module.split(".")[1:2] != [name(path).split("/")[0]]
+    }
+    for stage, modules in CONTRACTS.items():
+        for module in sorted(modules - {"bitstream"}):
+            assert f"framedex.{stage}.{module}" in used, f"{stage}/{module}.py is no contract of anybody's"
+            assert (ROOT / stage / f"{module}.py").read_text().startswith('"""CONTRACT: '), f"{stage}/{module}.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.sampling import CHOICES, Choose, distances, frames_at, grid, over_common_denominator
+from framedex.sharder.sampling import CHOICES, Choose, distances, frames_at, over_common_denominator
 
 PTS = st.lists(st.integers(-50, 100_000), min_size=1, max_size=60).map(sorted)
 TIME = st.fractions(min_value=-100, max_value=100_100, max_denominator=1001)
@@ -40,7 +40,7 @@ def test_any_times_agree_with_brute_force(pts: list[int], times: list[Fraction],
     st.sampled_from(CHOICES),
 )
 def test_grids_agree_with_brute_force(pts: list[int], start: Fraction, step: Fraction, choose: Choose) -> None:
-    found = frames_at(np.array(pts), *grid(start, step, 12), choose)
+    found = frames_at(np.array(pts), *over_common_denominator([start + k * step for k in range(12)]), choose)
     assert found.tolist() == [brute_force(pts, start + k * step, choose) for k in range(12)]
 
 
@@ -48,7 +48,7 @@ def test_grids_agree_with_brute_force(pts: list[int], start: Fraction, step: Fra
 def test_sampling_at_the_frame_rate_visits_every_frame_once(choose: str) -> None:
     """30 fps counted in 1/90000 s against 30 fps asked for: floats would slip by a frame here and there."""
     pts = np.arange(10_000) * 3000
-    times, denominator = grid(Fraction(0), Fraction(1, 30) * 90_000, 10_000)
+    times, denominator = over_common_denominator([k * Fraction(1, 30) * 90_000 for k in range(10_000)])
     assert frames_at(pts, times, denominator, cast(Choose, choose)).tolist() == list(range(10_000))
 
 

@@ -1,0 +1,154 @@
+"""Options of `framedex shard`: their types, and groups of them that come as one record."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import click
+
+from framedex.sharder.audio import AudioOptions
+from framedex.sharder.decoder import Size
+from framedex.sharder.image_files import FORMATS, ImageFormat, ImageOptions
+from framedex.sharder.pack_audio import AUDIO_FORMATS
+
+Command = Callable[..., None]
+
+
+class ByteCount(click.ParamType[int]):
+    """A number of bytes with a decimal or binary unit."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the bytes that `512MB`, `1.5GiB` or `100000` means."""
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip().lower())
+        found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
+        if found < 1:
+            self.fail(f"{value!r} is no size; write 512MB, 1.5GiB or 100000", param, ctx)
+        return int(found)
+
+
+class FrameSize(click.ParamType[Size]):
+    """Height and width of a frame."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
+        """Return the (height, width) that `224x320` means."""
+        match = re.fullmatch(r"(\d+)x(\d+)", str(value).strip().lower())
+        if match is None:
+            self.fail(f"{value!r} is no height and width; write 224x320", param, ctx)
+        return int(match[1]), int(match[2])
+
+
+class Seconds(click.ParamType[Fraction]):
+    """A duration, exactly as it is written."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """Return the seconds that `2`, `0.5` or `1/3` means."""
+        text = str(value).strip()
+        if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?|\d{1,6}/[1-9]\d{0,5}", text) or not Fraction(text):
+            self.fail(f"{value!r} is no duration; write 2, 0.5 or 1/3", param, ctx)
+        return Fraction(text)
+
+
+BYTE_COUNT, FRAME_SIZE, DURATION = ByteCount(), FrameSize(), Seconds()
+
+IMAGE_OPTIONS = (
+    click.option(
+        "--image-format",
+        type=click.Choice(list(FORMATS)),
+        default="jpeg",
+        show_default=True,
+        help="With --pack images: what frames are stored as.",
+    ),
+    click.option(
+        "--quality",
+        type=click.IntRange(1, 100),
+        default=90,
+        show_default=True,
+        help="With --pack images: of JPEG and WebP.",
+    ),
+    click.option("--short-side", type=click.IntRange(1), help="With --pack images: the shorter side's length at most."),
+    click.option("--box", type=click.IntRange(1), help="With --pack images: the longer side's length at most."),
+    click.option("--size", type=FRAME_SIZE, metavar="HxW", help="With --pack images: height and width exactly."),
+)
+AUDIO_OPTIONS = (
+    click.option(
+        "--audio", is_flag=True, help="Clips carry the sound from their first frame's time to their last one's end."
+    ),
+    click.option(
+        "--audio-rate",
+        type=click.IntRange(1000, 768_000),
+        metavar="HZ",
+        help="With --audio: resample.  [default: as it is]",
+    ),
+    click.option(
+        "--audio-channels", type=click.IntRange(1, 8), help="With --audio: mix to so many.  [default: as they are]"
+    ),
+    click.option(
+        "--audio-seconds",
+        type=DURATION,
+        metavar="SECONDS",
+        help="With --audio: so long, from each clip's first frame on.",
+    ),
+    click.option(
+        "--audio-format",
+        type=click.Choice(AUDIO_FORMATS),
+        default="flac",
+        show_default=True,
+        help="With --audio and --pack: what sound is stored as.",
+    ),
+)
+
+
+def image_options(command: Command) -> Command:
+    """Give a command the options of how frames are stored; it gets them as `images`, ImageOptions."""
+
+    @functools.wraps(command)
+    def with_images(
+        *,
+        image_format: ImageFormat,
+        quality: int,
+        short_side: int | None,
+        box: int | None,
+        size: Size | None,
+        **others: Any,
+    ) -> None:
+        images = ImageOptions(format=image_format, quality=quality, short_side=short_side, box=box, size=size)
+        command(images=images, **others)
+
+    return _with(IMAGE_OPTIONS, with_images)
+
+
+def audio_options(command: Command) -> Command:
+    """Give a command the options of what audio clips carry; it gets them as `audio`, None without, and `audio_format`."""
+
+    @functools.wraps(command)
+    def with_audio(
+        *,
+        audio: bool,
+        audio_rate: int | None,
+        audio_channels: int | None,
+        audio_seconds: Fraction | None,
+        **others: Any,
+    ) -> None:
+        if not audio and (audio_rate, audio_channels, audio_seconds) != (None, None, None):
+            raise click.UsageError("--audio-rate, --audio-channels and --audio-seconds need --audio")
+        asked = AudioOptions(rate=audio_rate, channels=audio_channels, seconds=audio_seconds) if audio else None
+        command(audio=asked, **others)
+
+    return _with(AUDIO_OPTIONS, with_audio)
+
+
+def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
+    """Return a command with options, in the order in which decorators above it would give them."""
+    for option in reversed(options):
+        command = option(command)
+    return command
