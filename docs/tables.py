@@ -146,3 +146,9 @@ def planning_tables(result: dict[str, Any]) -> str:
     lines += ["", "| clips in one dataset | planned and written a minute | most memory |", "| --- | --- | --- |"]
     lines += [f"| {row['clips']:,} | {row['clips_a_minute']:,} | {row['peak_mb']} MB |" for row in result["memory"]]
     return "\n".join(lines)
+
+
+def a_packed_clip(row: dict[str, Any]) -> dict[str, float]:
+    """Return megabytes and milliseconds of one clip that benchmarks/pack.py packed and flushed."""
+    megabytes = row["bytes"] / row["clips"] / 1e6
+    return {"megabytes": megabytes, "milliseconds": 1000 * megabytes / row["megabytes_a_second"]["pack"]}

@@ -20,6 +20,8 @@ from framedex.indexer.audio_decoding import AudioCoding
 from framedex.indexer.index import AudioPackets
 from framedex.sharder.recipe import coalesce
 
+MOST_CHANNELS = 8  # of which PyAV gives every plane
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioFacts:
@@ -205,6 +207,8 @@ def plan_audio(
 
     Raises PolicyError for an interval that ends before it begins, and for a codec that was not measured.
     """
+    if facts.channels > MOST_CHANNELS:
+        raise PolicyError("audio of too many channels", found=facts.channels, allowed=f"1 to {MOST_CHANNELS}")
     if end_seconds < begin_seconds:
         raise PolicyError("an audio interval that ends before it begins", found=f"{begin_seconds} to {end_seconds} s")
     begin = math.floor(begin_seconds * facts.rate) - margin_samples

@@ -24,6 +24,9 @@ OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
 
 
+SAMPLE_TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", "dbl": "f8"}
+
+
 def decode_audio(
     facts: AudioFacts, recipe: AudioRecipe, payload: bytes | memoryview
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -89,11 +92,20 @@ def _check(frame: AudioFrame, facts: AudioFacts) -> None:
 
 
 def as_float(frame: AudioFrame) -> NDArray[np.float32]:
-    """Return a frame as float32 [channels, samples] of full scale 1."""
-    values = frame.to_ndarray()
-    if not frame.format.is_planar:
-        values = values.reshape(-1, len(frame.layout.channels)).T
-    kind = frame.format.packed.name
+    """Return a frame as float32 [channels, samples] of full scale 1.
+
+    Planes are taken by the number of channels: PyAV (18.1) shows one too many where a frame has eight, and its
+    `to_ndarray` reads there.
+    """
+    kind, channels = frame.format.packed.name, len(frame.layout.channels)
+    planes = [
+        np.frombuffer(plane, SAMPLE_TYPES[kind])  # type: ignore[call-overload]
+        for plane in frame.planes[: channels if frame.format.is_planar else 1]
+    ]
+    if frame.format.is_planar:
+        values = np.stack([plane[: frame.samples] for plane in planes])
+    else:
+        values = planes[0][: frame.samples * channels].reshape(-1, channels).T
     if kind in INTEGERS:
         zero, scale = INTEGERS[kind]
         return ((values.astype(np.float64) - zero) * scale).astype(np.float32)

@@ -161,7 +161,8 @@ def _find(
     try:
         identity = resolver.media_id(request.uri, request.stream)
         if identity is None:
-            raise PolicyError("the index has no such medium", remedy="index it first")
+            stream = {} if request.stream is None else {"found": f"stream {request.stream}"}
+            raise PolicyError("the index has no such medium", **stream, remedy="index it first")
         medium = medium_of(identity)
         frames = frames_of(request, medium.track, choose)
     except PolicyError as error:

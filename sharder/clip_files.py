@@ -28,10 +28,10 @@ OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
 NAL_CODECS = frozenset({"h264", "hevc"})
 LENGTH_SIZE = 4
 # Where the codec is registered; Matroska keeps no such packets byte for byte, or not what decoders must be told.
-MOV_CODECS = frozenset(
-    {"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "rawvideo", "h263", "gif"}
-)
+MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
 AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1"})  # which libavformat's Matroska muxer does not take
+# No file written here would tell its reader how samples lie in memory.
+IN_NO_FILE = frozenset({"rawvideo"})
 MATROSKA_TICKS = 1000  # its times count milliseconds
 MOST_STEP = 1 << 31  # between two packets; what a movie's tables hold
 OPEN_MEDIA = 16
@@ -75,6 +75,7 @@ class ClipFiles:
     def cut(self, clip: Clip) -> ClipFile:
         """Return a clip's file. The clip is planned for one stream."""
         recipe, codec = clip.recipe, clip.medium.codec
+        _check_cuttable(clip)
         if codec in OWN_HEADERS:
             track = self._track(clip)
             if track.rewritten:
@@ -188,6 +189,18 @@ def _copied(clip: Clip) -> Iterator[Piece]:
         first, end = offset if first < 0 else first, offset + length
         at += length
     yield FileRange(source=clip.source, offset=first, length=end - first)
+
+
+def _check_cuttable(clip: Clip) -> None:
+    """Raise UncuttableError for what other readers would not play as framedex does."""
+    what = None
+    if clip.medium.codec in IN_NO_FILE:
+        what = f"no tiny file holds {clip.medium.codec}"
+    elif clip.medium.codec in NAL_CODECS and _unshown(clip.recipe):
+        # FFmpeg 5 stops at the end of such a file before it has given its last frames.
+        what = "the clip begins with pictures that no decoder shows"
+    if what is not None:
+        raise UncuttableError(what, where=clip.medium.path, remedy="pass --pack images, or choose later frames")
 
 
 def _suffix(codec: str) -> str:

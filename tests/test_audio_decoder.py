@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
 from framedex.sharder.audio import AudioFacts, AudioOptions, AudioRecipe, ClipAudioPlan, plan_audio
-from framedex.sharder.audio_decoder import decode_audio
+from framedex.sharder.audio_decoder import INTEGERS, SAMPLE_TYPES, as_float, decode_audio
 from framedex.sharder.clip_audio import decode_clip_audio, plan_clip_audio
 from tests.audio_media import MADE_HERE, NOISY, RECIPES, Truth, encode, truth
 
@@ -183,3 +183,19 @@ def test_a_clips_audio_is_the_same_stretch_of_the_whole_files(
         assert np.array_equal(clip.mask, inside & np.isin(places, np.flatnonzero(whole.mask)))
         np.testing.assert_allclose(clip.samples[:, inside], whole.samples[:, places[inside]], rtol=0, atol=1e-7)
         assert not clip.samples[:, ~inside].any()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 6, 8])
+@pytest.mark.parametrize("sample_format", ["u8", "s16p", "s32", "fltp", "dblp"])
+def test_frames_of_up_to_eight_channels_become_floats(sample_format: str, channels: int) -> None:
+    layout = {1: "mono", 2: "stereo", 6: "5.1", 8: "7.1"}[channels]
+    frame = av.AudioFrame(format=sample_format, layout=layout, samples=10)
+    kind = sample_format.rstrip("p")
+    values = np.arange(10 * channels).reshape(channels, 10).astype(SAMPLE_TYPES[kind])
+    planes = values if sample_format.endswith("p") else [np.ascontiguousarray(values.T).reshape(-1)]
+    for plane, content in zip(frame.planes, planes, strict=False):
+        padded = np.zeros(plane.buffer_size // content.itemsize, content.dtype)
+        padded[: len(content)] = content
+        plane.update(padded.tobytes())
+    zero, scale = INTEGERS.get(kind, (0, 1.0))
+    assert np.array_equal(as_float(frame), ((values.astype(np.float64) - zero) * scale).astype(np.float32))

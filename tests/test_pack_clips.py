@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,9 @@ from framedex.errors import UncuttableError
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
 from framedex.loader.routes import gpu_obstacle
+from framedex.sharder.clip import WantedClip
+from framedex.sharder.clip_files import ClipFiles
+from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.plan import Planner
 from tests import planned
 from tests.conftest import Truth
@@ -218,14 +222,28 @@ def test_a_source_gone_or_changed_fails_its_clips_alone(tmp_path: Path) -> None:
 def test_a_codec_that_no_file_holds_is_a_row_with_advice(tmp_path: Path) -> None:
     (tmp_path / "videos").mkdir()
     planned.encode(tmp_path / "videos/a.apng", "apng", {}, pix_fmt="rgb24", size=(176, 144), frames=10)
+    planned.encode(tmp_path / "videos/c.mkv", "rawvideo", {}, pix_fmt="yuv420p", size=(176, 144), frames=10)
     encode(Recipe(name="b.mp4", frames=10), tmp_path / "videos/b.mp4")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
-    clips = [{"uri": name, "frames": [5]} for name in ("a.apng", "b.mp4")]
+    clips = [{"uri": name, "frames": [5]} for name in ("a.apng", "b.mp4", "c.mkv")]
     dataset = pack(tmp_path / "INDEX", tmp_path / "D", clips, code=3)
-    (row,) = pq.read_table(dataset / "failures.parquet").to_pylist()
-    assert (row["uri"], row["kind"], row["counts"]) == ("a.apng", "uncuttable", True)
-    assert "--pack images" in row["message"]
+    rows = pq.read_table(dataset / "failures.parquet").to_pylist()
+    assert [row["uri"] for row in rows] == ["a.apng", "c.mkv"]
+    for row in rows:
+        assert (row["kind"], row["counts"]) == ("uncuttable", True)
+        assert "--pack images" in row["message"]
     assert "1 exact" in run("verify", dataset).output
+
+
+def test_a_clip_that_begins_with_pictures_nobody_shows_is_not_cut(index: Index) -> None:
+    (video,) = [row for row in index.videos.to_pylist() if row["uri"] == "h264_default.mp4"]
+    frames = np.array([3, 9])
+    medium = IndexedMedium(index, video, keep_damaged=False, one_stream=True)
+    clip = medium.clip(WantedClip(clip_id="a", frames=frames, mask=frames >= 0, columns={}))
+    assert ClipFiles().cut(clip).unshown == 0
+    shown = np.append(False, np.ones(len(clip.recipe.packet_size) - 1, np.bool_))
+    with pytest.raises(UncuttableError, match="no decoder shows"):
+        ClipFiles().cut(replace(clip, recipe=replace(clip.recipe, packet_shown=shown)))
 
 
 def test_users_columns_are_in_the_json_and_may_not_take_its_names(index: Index, tmp_path: Path) -> None:
