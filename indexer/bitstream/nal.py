@@ -100,10 +100,6 @@ class ParameterSets:
             self._configured[key] = nal.rstrip(b"\0")
             self.epochs[0][key] = facts
 
-    def is_known(self, key: Key, nal: bytes) -> bool:
-        """Return whether the set in force under this key has this content already."""
-        return self._inband.get(key, self._configured.get(key)) == nal.rstrip(b"\0")
-
     def meet(self, key: Key, nal: bytes, facts: object) -> None:
         """Note a set that a packet carries. Raises BitstreamError where sets change without end."""
         nal = nal.rstrip(b"\0")
