@@ -192,7 +192,7 @@ def _build(
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
     with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
-        with Spools(writer.folder) as spools:
+        with Spools(writer.folder, needed=options.pack == "needed") as spools:
             steps = _plan(batches, writer.done, None if options.pack is None else spools)
             for step in with_audio(_packing(options).pack(steps), options.audio_format):
                 _take(writer, step)

@@ -26,10 +26,13 @@ MOST_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
 
 
 class Spools:
-    """The spools of a run, in a folder. A context manager; spools are gone after it."""
+    """The spools of a run, in a folder. A context manager; spools are gone after it.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    needed: media whose pictures are byte ranges of their file get none, since their clips stay by reference.
+    """
+
+    def __init__(self, folder: Path, *, needed: bool) -> None:
+        self._folder, self._needed = folder, needed
         self._made: collections.OrderedDict[str, ByteSource] = collections.OrderedDict()
         self._failed: dict[str, StaleError] = {}
 
@@ -45,6 +48,8 @@ class Spools:
 
     def make_addressable(self, medium: IndexedMedium) -> None:
         """Let a medium plan with byte ranges of spools. Raises StaleError where the source is not what was indexed, OSError."""
+        if self._needed and medium.video["byte_addressable"]:
+            return
         facts, audio = medium.medium, medium.audio_packets
         if not medium.addressable:
             medium.spooled(self._spool(facts.media_id, facts, facts.stream_index, medium.packets.size))
