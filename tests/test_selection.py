@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,9 @@ def listed(medium: Callable[[str], Path], tmp_path: Path) -> Path:
         rows = csv.writer(file)
         rows.writerow(["uri", "label", "fold", "start", "end"])
         for number, name in enumerate(NAMES):
-            rows.writerow([medium(name), "cat" if number % 2 else "dog", number, 0.2, 0.8])
-            rows.writerow([medium(name), "bird", number, 1.0, 1.6])
+            shutil.copy(medium(name), tmp_path / name)  # under the root, so that ids are the same in every run
+            rows.writerow([name, "cat" if number % 2 else "dog", number, 0.2, 0.8])
+            rows.writerow([name, "bird", number, 1.0, 1.6])
     run("index", tmp_path / "list.csv", "--out", tmp_path / "INDEX")
     return tmp_path / "INDEX"
 
