@@ -33,7 +33,7 @@ from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies import make_policy
 
 QUALITY = 90
-LEAST_BYTES = 1_000_000_000  # of sources that are packed; smaller videos are taken several times
+LEAST_BYTES = 4_000_000_000  # of sources that are packed; smaller videos are taken several times
 IMAGE_STRIDE, IMAGE_FRAMES = 15, 8
 READ_FRAMES = 8  # a clip's frames when reading back
 

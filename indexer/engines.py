@@ -43,21 +43,24 @@ def run_local(
     timeout_seconds: float | None,
     memory_bytes: int | None = None,
     in_flight: int = IN_FLIGHT_PER_WORKER,
+    passes: Callable[[Item], bool] = lambda item: False,
 ) -> Iterator[Outcome[Item, Result]]:
     """Yield the outcome of function(item) for every item, in the order of items.
 
     Each call has `timeout_seconds` from its own start. Each process may map `memory_bytes` in all (RLIMIT_AS), its
     libraries among them, which take about 0.5 GiB; an allocation past that fails in the call that asks for it. in_flight:
-    items a worker that were begun or wait, which bounds memory where they are large.
+    items a worker that were begun or wait, which bounds memory where they are large. passes: whether an item has no part
+    in this: it is yielded in its turn, without a result. No process is started before the first item that does not pass.
     Processes are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They
     end when this process does, however it ends.
     """
     context = multiprocessing.get_context("spawn")
-    waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result]]] = collections.deque()
+    waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
     with ProcessPool(max_workers=workers, context=context, initializer=_enter_worker, initargs=[memory_bytes]) as pool:
         try:
             for item in items:
-                waiting.append((item, pool.schedule(function, args=[item], timeout=timeout_seconds)))
+                begun = None if passes(item) else pool.schedule(function, args=[item], timeout=timeout_seconds)
+                waiting.append((item, begun))
                 if len(waiting) >= workers * in_flight:
                     yield _outcome(*waiting.popleft(), timeout_seconds, memory_bytes)
             while waiting:
@@ -88,10 +91,12 @@ def _end_with_parent() -> None:
 
 def _outcome(
     item: Item,
-    future: concurrent.futures.Future[Result],
+    future: concurrent.futures.Future[Result] | None,
     timeout_seconds: float | None,
     memory_bytes: int | None,
 ) -> Outcome[Item, Result]:
+    if future is None:
+        return Outcome(item=item)
     try:
         return Outcome(item=item, result=future.result())
     except concurrent.futures.TimeoutError:

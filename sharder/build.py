@@ -12,17 +12,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
+from framedex.errors import PolicyError, StaleError
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
 from framedex.sharder.audio import AudioOptions
-from framedex.sharder.clip import Clip, Failure, WantedClip
+from framedex.sharder.clip import Failure, WantedClip
+from framedex.sharder.cutting import Bench, Making, cut_in_workers
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.mentions import Mention, usable_media, user_columns
-from framedex.sharder.pack import JSON_KEYS, ByReference, ClipPacking, ImagePacking, Pack, Packing, Step, failure_of
+from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack, Step, failure_of
 from framedex.sharder.pack_audio import AudioFormat, with_audio
 from framedex.sharder.parameters import located
+from framedex.sharder.planning import Batch, Round, behind, plan
 from framedex.sharder.policies import Missed, PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
@@ -42,7 +44,7 @@ IMAGE_DEFAULTS = ImageOptions()
 class ShardOptions:
     """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
     none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
-    decode and encode them. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
+    plan, decode and encode them. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
     on_progress: called with (done, total).
     """
 
@@ -56,19 +58,13 @@ class ShardOptions:
     audio_format: AudioFormat = "flac"
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
+    @property
+    def making(self) -> Making:
+        """What of this makes the clips themselves."""
+        return Making(keep_damaged=self.keep_damaged, pack=self.pack, audio=self.audio, audio_format=self.audio_format)
+
 
 DEFAULTS = ShardOptions()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Clips of one medium that follow each other in the plan, and those of them that cannot be had. done: of the plan's
-    progress, after this batch.
-    """
-
-    medium: IndexedMedium | None
-    items: list[WantedClip | Failure]
-    done: int
 
 
 def build_from_policy(index: Index, out: Path, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
@@ -78,13 +74,13 @@ def build_from_policy(index: Index, out: Path, file: PolicyFile, options: ShardO
     """
     schema = user_columns(index, file.split)
     total = len(index.videos) - index.unusable
-    return _build(index, out, file.resolved, schema, _policy_batches(index, file, options), total, options)
+    return _build(index, out, file.resolved, schema, _policy_batches(index, file, options.making), total, options)
 
 
-def _policy_batches(index: Index, file: PolicyFile, options: ShardOptions) -> Iterator[Batch]:
+def _policy_batches(index: Index, file: PolicyFile, making: Making) -> Iterator[Round]:
     """Yield what a policy wants, medium by medium in the order of the index."""
     for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
-        medium = _open(index, mentioned.video, options)
+        medium = making.open(index, mentioned.video)
         items: list[WantedClip | Failure] = []
         for mention in mentioned.mentions:
             try:
@@ -101,7 +97,7 @@ def _policy_batches(index: Index, file: PolicyFile, options: ShardOptions) -> It
                 for clip in sampling.clips
             ]
             items += [_missed(mentioned.video["uri"], mention, missed) for missed in sampling.missed]
-        yield Batch(medium=medium, items=items, done=number)
+        yield [Batch(medium=medium, items=items, done=number)]
 
 
 def _missed(uri: str, mention: Mention, missed: Missed) -> Failure:
@@ -117,12 +113,12 @@ def build_from_requests(
     A request that cannot be met becomes a row of failures.parquet.
     """
     resolved = {"policy": "clips", "choose": choose, "clips": requests.digest}
-    batches = _request_batches(index, requests, choose, options)
+    batches = _request_batches(index, requests, choose, options.making)
     return _build(index, out, resolved, requests.user_schema, batches, len(requests), options)
 
 
-def _request_batches(index: Index, requests: Requests, choose: Choose, options: ShardOptions) -> Iterator[Batch]:
-    """Yield what explicit clips want, one by one."""
+def _request_batches(index: Index, requests: Requests, choose: Choose, making: Making) -> Iterator[Round]:
+    """Yield what explicit clips want, in the order requested."""
     resolver = UriResolver(index)
 
     @functools.lru_cache(MEDIA_IN_MEMORY)
@@ -130,20 +126,13 @@ def _request_batches(index: Index, requests: Requests, choose: Choose, options: 
         video = index.video(identity)
         if video["status"] != OK:
             raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
-        return _open(index, video, options)
+        return making.open(index, video)
 
     number = 0
     for chunk in _chunks(requests, REQUESTS_AT_ONCE):
         found = [_find(request, resolver, medium_of, choose) for request in chunk]
-        together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
-        for medium, item in found:
-            if medium is not None and isinstance(item, WantedClip):
-                together.setdefault(medium.medium.media_id, (medium, []))[1].append(item)
-        for medium, clips in together.values():
-            medium.prepare(clips)
-        for medium, item in found:
-            number += 1
-            yield Batch(medium=medium, items=[item], done=number)
+        yield [Batch(medium=medium, items=[item], done=done) for done, (medium, item) in enumerate(found, number + 1)]
+        number += len(found)
 
 
 def _chunks(requests: Requests, size: int) -> Iterator[list[Request]]:
@@ -177,7 +166,7 @@ def _build(
     out: Path,
     resolved: Row,
     user_schema: pa.Schema,
-    batches: Iterable[Batch],
+    rounds: Iterable[Round],
     total: int,
     options: ShardOptions,
 ) -> ShardReport:
@@ -193,8 +182,7 @@ def _build(
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
     with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
         with Spools(writer.folder, needed=options.pack == "needed") as spools:
-            steps = _plan(batches, writer.done, None if options.pack is None else spools)
-            for step in with_audio(_packing(options).pack(steps), options.audio_format):
+            for step in _steps(index, behind(rounds, writer.done), spools, options):
                 _take(writer, step)
                 options.on_progress(step.done, total)
         return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))
@@ -209,17 +197,16 @@ def _pack_facts(options: ShardOptions) -> Row:
     return facts | {"audio": options.audio.facts() | form}
 
 
-def _open(index: Index, video: Row, options: ShardOptions) -> IndexedMedium:
-    one_stream = options.pack == "clips" or (options.pack == "needed" and not video["byte_addressable"])
-    return IndexedMedium(index, video, keep_damaged=options.keep_damaged, one_stream=one_stream, audio=options.audio)
-
-
-def _packing(options: ShardOptions) -> Packing:
+def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: ShardOptions) -> Iterator[Step]:
+    """Yield planned clips, packed as asked."""
     if options.pack is None:
-        return ByReference()
+        return plan(rounds, None)
     if options.pack == "images":
-        return ImagePacking(options.images, workers=options.workers)
-    return ClipPacking(needed=options.pack == "needed")
+        packing = ImagePacking(options.images, workers=options.workers)
+        return with_audio(packing.pack(plan(rounds, spools)), options.audio_format)
+    if options.workers == 1:
+        return Bench(index, options.making, spools).steps(rounds)
+    return cut_in_workers(index, options.making, spools, rounds, workers=options.workers)
 
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
@@ -233,23 +220,6 @@ def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
         )
 
 
-def _plan(batches: Iterable[Batch], done: int, spools: Spools | None) -> Iterator[Step]:
-    """Yield the planned clips behind the first `done`, and why others cannot be had."""
-    position = 0
-    for batch in batches:
-        left = batch.items[max(0, done - position) :]
-        position += len(batch.items)
-        wanted = [item for item in left if isinstance(item, WantedClip)]
-        if batch.medium is not None and len(wanted) > 1:
-            batch.medium.prepare(wanted)
-        for item in left:
-            if isinstance(item, WantedClip):
-                assert batch.medium is not None  # a clip is wanted of some medium
-                yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
-            else:
-                yield Step(outcome=item, done=batch.done)
-
-
 def _take(writer: DatasetWriter, step: Step) -> None:
     """Give a clip to the writer, or say why it cannot be had."""
     if isinstance(step.outcome, Failure):
@@ -259,22 +229,3 @@ def _take(writer: DatasetWriter, step: Step) -> None:
         writer.add(step.outcome, step.members)
     except StaleError as error:  # met while its bytes were copied
         writer.fail(failure_of(step.outcome, error))
-
-
-def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
-    """Return a planned clip, or why it cannot be had. spools: where packets go that are no byte ranges of their file."""
-    try:
-        if spools is not None:
-            spools.make_addressable(medium)
-        return medium.clip(wanted)
-    except (PolicyError, StaleError) as error:
-        kind = "policy" if wanted.asked_in is None else "request"
-        kinds: dict[type, str] = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
-        kind = kinds.get(type(error), kind)
-        return Failure(
-            clip_id=wanted.clip_id,
-            uri=medium.medium.uri,
-            kind=kind,
-            message=error.text() if wanted.asked_in is None else f"{wanted.asked_in}: {error}",
-            counts=kind != "damaged" or wanted.asked_in is not None,
-        )

@@ -87,7 +87,7 @@ Example:
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
     show_default="all cores",
-    help="With --pack images: processes that decode and encode.",
+    help="With --pack: processes that plan, cut, decode and encode.",
 )
 @audio_options
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import UncuttableError
 from framedex.indexer.bitstream.nal import START_CODE, join_length_prefixed, split_annex_b
+from framedex.indexer.schema import VIDEO
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clip import Clip
 from framedex.sharder.media import Medium
@@ -126,6 +127,17 @@ class ClipFiles:
         return found
 
 
+def copies_ranges(medium: Medium) -> bool:
+    """Return whether the files of a medium's clips are headers and ranges of its own file."""
+    return medium.kind == VIDEO and medium.codec in OWN_HEADERS and not _is_rewritten(medium)
+
+
+def _is_rewritten(medium: Medium) -> bool:
+    """Return whether packets with start codes are stored with lengths."""
+    extradata = medium.extradata or b""
+    return medium.codec in NAL_CODECS and (not extradata or extradata.startswith((START_CODE, b"\0" + START_CODE)))
+
+
 def _track(medium: Medium) -> _Track:
     extradata, codec = medium.extradata or b"", medium.codec
     inband = medium.inband_parameter_sets or len(medium.states) > 1
@@ -138,7 +150,7 @@ def _track(medium: Medium) -> _Track:
             configuration=b"",
             template=Template(medium),
         )
-    rewritten = codec in NAL_CODECS and (not extradata or extradata.startswith((START_CODE, b"\0" + START_CODE)))
+    rewritten = _is_rewritten(medium)
     if codec in NAL_CODECS and not rewritten:
         return _Track(packed=replace(packed, container="mp4"), rewritten=False, configuration=extradata, template=None)
     template = Template(medium)

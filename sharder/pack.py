@@ -7,7 +7,7 @@ import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,22 +42,6 @@ class Step:
     outcome: Clip | Failure
     done: int
     members: tuple[Member, ...] = ()
-
-
-class Packing(Protocol):
-    """Turns planned clips into samples, in their order."""
-
-    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield every step, clips with members where they are packed."""
-        ...
-
-
-class ByReference:
-    """Packs nothing: ranges point into the sources."""
-
-    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield the steps as they are."""
-        yield from steps
 
 
 class ClipPacking:

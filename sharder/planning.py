@@ -1,0 +1,83 @@
+"""From wanted clips to planned ones: batches of what is wanted of media, and why a clip cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
+from framedex.sharder.clip import Clip, Failure, WantedClip
+from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.pack import Step
+from framedex.sharder.spool import Spools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Clips of one medium that follow each other in the plan, and those of them that cannot be had. done: of the plan's
+    progress, after this batch.
+    """
+
+    medium: IndexedMedium | None
+    items: list[WantedClip | Failure]
+    done: int
+
+
+Round = list[Batch]  # whose media are read together
+
+
+def behind(rounds: Iterable[Round], done: int) -> Iterator[Round]:
+    """Yield rounds without the first `done` items of the plan."""
+    for batches in rounds:
+        left = []
+        for batch in batches:
+            skipped = min(done, len(batch.items))
+            done -= skipped
+            if skipped < len(batch.items):
+                left.append(replace(batch, items=batch.items[skipped:]) if skipped else batch)
+        if left:
+            yield left
+
+
+def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
+    """Yield the planned clips, and why others cannot be had. spools: as for `plan_clip`."""
+    for batches in rounds:
+        _prepare(batches)
+        for batch in batches:
+            for item in batch.items:
+                if isinstance(item, WantedClip):
+                    assert batch.medium is not None  # a clip is wanted of some medium
+                    yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
+                else:
+                    yield Step(outcome=item, done=batch.done)
+
+
+def _prepare(batches: Round) -> None:
+    """Let each medium read at once what several of its clips need."""
+    together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
+    for batch in batches:
+        if batch.medium is not None:
+            clips = [item for item in batch.items if isinstance(item, WantedClip)]
+            together.setdefault(batch.medium.medium.media_id, (batch.medium, []))[1].extend(clips)
+    for medium, clips in together.values():
+        if len(clips) > 1:
+            medium.prepare(clips)
+
+
+def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
+    """Return a planned clip, or why it cannot be had. spools: where packets go that are no byte ranges of their file."""
+    try:
+        if spools is not None:
+            spools.make_addressable(medium)
+        return medium.clip(wanted)
+    except (PolicyError, StaleError) as error:
+        kind = "policy" if wanted.asked_in is None else "request"
+        kinds: dict[type, str] = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
+        kind = kinds.get(type(error), kind)
+        return Failure(
+            clip_id=wanted.clip_id,
+            uri=medium.medium.uri,
+            kind=kind,
+            message=error.text() if wanted.asked_in is None else f"{wanted.asked_in}: {error}",
+            counts=kind != "damaged" or wanted.asked_in is not None,
+        )
