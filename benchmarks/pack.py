@@ -219,6 +219,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to write; on the disk to be measured")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--frames", type=int, default=250, help="of each clip that is copied")
+    parser.add_argument("--only-copying", action="store_true", help="leave out images and reading back")
     options = parser.parse_args()
     results: dict[str, Any] = {"copying": []}
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
@@ -229,10 +230,11 @@ def main() -> None:
             build_index(IndexOptions(sources=[str(folder / video.stem)], out=index, workers=1, follow_symlinks=True))
             copied = time_copying(index, folder, options.runs, options.frames)
             results["copying"].append({"video": video.name, "times": links, **copied})
-        first = folder / "INDEX"
-        build_index(IndexOptions(sources=[str(options.videos[0])], out=first, workers=1))
-        results["storing"] = time_images(first, options.videos[:1], folder, options.runs)
-        results["reading"] = time_reading(first, folder, options.runs)
+        if not options.only_copying:
+            first = folder / "INDEX"
+            build_index(IndexOptions(sources=[str(options.videos[0])], out=first, workers=1))
+            results["storing"] = time_images(first, options.videos[:1], folder, options.runs)
+            results["reading"] = time_reading(first, folder, options.runs)
     libraries = ("pillow", "torch", "torchcodec", "webdataset")
     print(json.dumps({"environment": environment(*libraries), "results": results}, indent=2))
 
