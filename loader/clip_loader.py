@@ -1,47 +1,65 @@
-"""ClipLoader: the ready-made whole. A DataLoader fetches and decodes on the CPU; DALI decodes on the GPU."""
+"""ClipLoader: the ready-made whole. Worker processes read clips and decode on the CPU; a GPU decodes what is proven there."""
 
 from __future__ import annotations
 
+import collections
+import logging
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from framedex.errors import DecodeError, FramedexError, MissingExtraError
-from framedex.loader.colour import correction
-from framedex.loader.dataset import ClipDataset, describe
-from framedex.loader.movie import clip_movie
-from framedex.loader.routes import gpu_obstacle
-from framedex.sharder.decoder import Size, decode_rgb
-from framedex.sharder.schema import PAD
-
-try:
-    import torch
-    from torch.utils.data import DataLoader, Sampler
-except ModuleNotFoundError as error:
-    raise MissingExtraError("torch", "torch", "ClipLoader") from error
-
 from framedex.loader.collate import COLLATES, Collate, collate_clips
+from framedex.loader.dataset import ClipDataset
+from framedex.loader.faults import ON_ERROR, Fault, LoaderReport, OnError, fault_of
+from framedex.loader.fetch import Fetched, Fetcher, Wanted
+from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Normalize
+from framedex.loader.pool import WorkerDiedError, WorkerPool
 from framedex.loader.sampler import ClipSampler
+from framedex.loader.share import adapted, default_share, is_on_cpu
+from framedex.sharder.decoder import Size
 
 Device = Literal["cpu", "gpu"]
-Layout = Literal["FHWC", "FCHW"]
-Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
-INPUT = "_pipeline_input"
+Decode = Literal["auto", "gpu", "cpu"]
+Last = Literal["partial", "drop", "pad"]
+Output = Literal["torch", "numpy"]
+
+TASK_SECONDS = 600.0  # a clip may take in a worker
+TRIES = 8  # other clips that are tried in place of a bad one
+LOG = logging.getLogger("framedex.loader")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Batch:
+    """A batch on its way. padding: of its last clips, how many only fill it up."""
+
+    numbers: list[int]
+    padding: int
+    fetched: list[Future[Fetched | Fault]]
+    made: Future[dict[str, Any]] | None = None
 
 
 class ClipLoader:
-    """Iterates batches of decoded clips: dicts of tensors, the keys of `ClipDataset.__getitem__`, batched.
+    """Iterates batches of decoded clips: dicts, the keys of `ClipDataset.__getitem__`, batched.
 
-    device: where decoding ends and frames are; "gpu" decodes on NVDEC what is proven exact there and the rest on the
-    CPU, in the same batch (see `routes`). size: (height, width) to scale to, as is. transform: a function of DALI
-    operations, frames → frames, defined in a pipeline; its input is uint8 FHWC on the device. normalize: (mean, std)
-    for RGB in 0…1, which makes float32. layout: of `frames` as delivered, "FHWC" or "FCHW". collate: what to do where
-    clips of a batch differ in shape, "error", "pad" or "list". num_workers: processes that read, and decode on the CPU;
-    0 does it in this one. threads: decoder threads a clip.
+    sampler: yields clip numbers; a ClipSampler in order unless given. device: where frames are in the end. decode: who
+    decodes: "cpu" workers alone; "gpu": NVDEC and nvJPEG what is proven exact there (see `routes`), workers the rest, in the
+    same batch; "auto" (the default): on a GPU as "gpu", and workers take a share of the clips besides. cpu_share: that share, 0 to
+    1; None: what so many workers manage beside one GPU; "adaptive": what they turn out to manage, which makes the route,
+    though not the frames, depend on time. size: (height, width) to scale to. transform: a function of DALI operations, frames →
+    frames, defined in a pipeline; its input is uint8 FHWC on the device. normalize: (mean, std) for RGB in 0…1, which makes
+    float32. layout: of `frames` as delivered. collate: what to do where clips of a batch differ in shape. last: what to do
+    with a last batch that is not full; "pad" repeats its clips, marked in `is_padding`. on_error: what to do with a clip
+    that cannot be had; "skip" makes its batch smaller, "replace" takes another clip; neither changes how many batches there are.
+    num_workers: processes; 0 does all in this one. threads: decoder threads a clip. prefetch: batches made ahead.
+    output: "torch" tensors, or "numpy" arrays, for which torch need not be installed.
 
-    Raises FramedexError for a wrong argument, MissingExtraError where DALI is needed and not installed.
+    Raises FramedexError for a wrong argument, MissingExtraError where DALI or torch is needed and not installed.
     """
 
     def __init__(
@@ -49,65 +67,96 @@ class ClipLoader:
         dataset: ClipDataset,
         *,
         batch_size: int = 1,
-        sampler: Sampler[int] | None = None,
+        sampler: Iterable[int] | None = None,
         device: Device = "cpu",
         device_id: int = 0,
+        decode: Decode = "auto",
+        cpu_share: float | Literal["adaptive"] | None = None,
         size: Size | None = None,
         transform: Callable[[Any], Any] | None = None,
         normalize: Normalize | None = None,
         layout: Layout = "FHWC",
         collate: Collate = "error",
-        drop_last: bool = False,
+        last: Last = "partial",
+        on_error: OnError = "raise",
         num_workers: int = 0,
         threads: int = 1,
+        prefetch: int = 2,
+        output: Output = "torch",
     ) -> None:
-        _check_choice("device", device, ("cpu", "gpu"))
-        _check_choice("layout", layout, ("FHWC", "FCHW"))
-        _check_choice("collate", collate, COLLATES)
-        self.dataset = dataset
-        size = size or dataset.size
-        self.sampler: Sampler[int] = ClipSampler(dataset) if sampler is None else sampler
-        self._collate, self._layout, self._normalize = collate, layout, normalize
-        self._pipeline: Any = None
-        if device == "gpu" or transform is not None:
-            from framedex.loader.dali import ClipPipeline  # the one heavy import, only where it is asked for
-
-            self._pipeline = ClipPipeline(
-                device=device,
-                device_id=device_id,
-                batch_size=batch_size,
-                threads=max(1, min(8, os.cpu_count() or 1)),
-                size=size,
-                transform=transform,
-            )
-        self._loader: DataLoader[Any] = DataLoader(
-            _Fetch(dataset, gpu=device == "gpu", size=size, threads=threads),  # type: ignore[arg-type]
-            batch_size=batch_size,
-            sampler=self.sampler,
-            num_workers=num_workers,
-            collate_fn=_as_they_are,
-            drop_last=drop_last,
-            multiprocessing_context="spawn" if num_workers else None,
-            persistent_workers=num_workers > 0,
+        _check_choices(
+            device=(device, ("cpu", "gpu")),
+            decode=(decode, ("auto", "gpu", "cpu")),
+            layout=(layout, ("FHWC", "FCHW")),
+            collate=(collate, COLLATES),
+            last=(last, ("partial", "drop", "pad")),
+            on_error=(on_error, ON_ERROR),
+            output=(output, ("torch", "numpy")),
         )
+        _check_counts(
+            batch_size=(batch_size, 1), num_workers=(num_workers, 0), threads=(threads, 1), prefetch=(prefetch, 0)
+        )
+        if device == "cpu" and decode == "gpu":
+            raise FramedexError("decode='gpu' leaves frames on the GPU", remedy="device='gpu', or decode='cpu'")
+        if device == "gpu" and output == "numpy":
+            raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
+        self.dataset = dataset
+        self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
+        self.report = LoaderReport()
+        size = size or dataset.size
+        self._batch_size, self._last, self._on_error, self._collate = batch_size, last, on_error, collate
+        self._as_torch = _tensor_maker() if output == "torch" else None
+        self._adaptive = cpu_share == "adaptive"
+        self._share = _first_share(device, decode, cpu_share, num_workers)
+        self._ahead = 0 if device == "cpu" and not num_workers else max(prefetch, -(-2 * num_workers // batch_size))
+        self._pool: WorkerPool[Wanted, Fetched | Fault] = WorkerPool(
+            Fetcher(dataset, size=size, threads=threads), workers=num_workers, timeout_seconds=TASK_SECONDS
+        )
+        finish = Finish(transform=transform, normalize=normalize, layout=layout, collate=collate)
+        dali_threads = max(1, min(8, os.cpu_count() or 1))
+        self._frames: Frames
+        self._maker: ThreadPoolExecutor | None = None  # makes batches on a GPU while the trainer trains
+        if device == "gpu":
+            from framedex.loader.gpu import GpuFrames
+
+            self._frames = GpuFrames(
+                finish, device_id=device_id, batch_size=batch_size, threads=dali_threads, size=size
+            )
+            self._maker = ThreadPoolExecutor(1, thread_name_prefix="framedex-gpu")
+        else:
+            self._frames = CpuFrames(finish, batch_size=batch_size, threads=dali_threads)
         self._epoch, self._delivered, self._asked = 0, 0, -1
 
     def __len__(self) -> int:
         """Return how many batches a whole epoch has."""
-        return len(self._loader)
+        count = len(self.sampler) if isinstance(self.sampler, Sized) else len(self.dataset)
+        return count // self._batch_size if self._last == "drop" else -(-count // self._batch_size)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of an epoch; after an iteration that was broken off, the rest of that epoch."""
         if isinstance(self.sampler, ClipSampler):
-            if self.sampler.asked == self._asked:  # workers asked for clips ahead of those that were delivered
+            if self.sampler.asked == self._asked:  # clips were asked for ahead of those that were delivered
                 self.sampler.epoch, self.sampler.position = self._epoch, self._delivered
             self._epoch, self._delivered = self.sampler.epoch, self.sampler.position
             self._asked = self.sampler.asked
-        for items in self._loader:
-            batch = collate_clips([self._finish(item) for item in self._decode(items)], self._collate)
-            self._delivered += len(items)
-            yield batch
+        waiting: collections.deque[_Batch] = collections.deque()
+        try:
+            for numbers, padding in self._batches():
+                waiting.append(self._begin(numbers, padding))
+                if len(waiting) > self._ahead:
+                    yield self._deliver(waiting.popleft())
+            while waiting:
+                yield self._deliver(waiting.popleft())
+        finally:
+            for batch in waiting:
+                _cancel(batch)
         self._epoch, self._delivered = self._epoch + 1, 0
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._maker is not None:
+            self._maker.shutdown(cancel_futures=True)
+        self._pool.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which a ClipSampler continues after the last batch delivered."""
@@ -126,83 +175,204 @@ class ClipLoader:
             )
         return self.sampler
 
-    def _decode(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Run the DALI pipeline over a batch, where there is one; otherwise frames are there already."""
-        if self._pipeline is None:
-            return items
-        from framedex.loader.dali import PipelineInput
+    def _batches(self) -> Iterator[tuple[list[int], int]]:
+        """Yield the clip numbers of each batch, and how many of the last ones only fill it up."""
+        numbers: list[int] = []
+        for number in self.sampler:
+            numbers.append(int(number))
+            if len(numbers) == self._batch_size:
+                yield numbers, 0
+                numbers = []
+        if numbers and self._last == "partial":
+            yield numbers, 0
+        elif numbers and self._last == "pad":
+            padding = self._batch_size - len(numbers)
+            yield [numbers[place % len(numbers)] for place in range(self._batch_size)], padding
 
-        inputs = [
-            PipelineInput(
-                **{name: value.numpy() for name, value in item.pop(INPUT, {"frames": item.get("frames")}).items()}
-            )
-            for item in items
-        ]
+    def _begin(self, numbers: list[int], padding: int) -> _Batch:
+        """Have a batch fetched: first what a GPU decodes, which can then begin."""
+        share = self._share
+        on_gpu = [share is not None and not is_on_cpu(place, share) for place in range(len(numbers))]
+        futures: dict[int, Future[Fetched | Fault]] = {}
+        for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):
+            futures[place] = self._pool.submit(Wanted(number=numbers[place], on_gpu=on_gpu[place]))
+        fetched = [futures[place] for place in range(len(numbers))]
+        batch = _Batch(numbers=numbers, padding=padding, fetched=fetched)
+        if self._maker is not None:
+            batch.made = self._maker.submit(self._make, batch)
+        return batch
+
+    def _deliver(self, batch: _Batch) -> dict[str, Any]:
+        begun = time.perf_counter()
+        made = self._make(batch) if batch.made is None else batch.made.result()
+        self.report.seconds["waiting"] += time.perf_counter() - begun
+        self._delivered += len(batch.numbers) - batch.padding
+        return self._frames.hand_over(made)
+
+    def _make(self, batch: _Batch) -> dict[str, Any]:
+        """Return a batch as delivered."""
+        with self._frames.working():
+            clips, frames = self._decoded(batch)
+            begun = time.perf_counter()
+            try:
+                finished = self._frames.finish(frames)
+            except RuntimeError as error:
+                names = ", ".join(clip.item["clip_id"] for clip in clips)
+                raise DecodeError(
+                    f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
+                ) from error
+            items = [clip.item for clip in clips]
+            if self._last == "pad":
+                real = len(batch.numbers) - batch.padding
+                items = [item | {"is_padding": place >= real} for place, item in enumerate(items)]
+            made = {"frames": finished} | collate_clips(items, self._collate)
+            self.report.seconds["finishing"] += time.perf_counter() - begun
+        return made if self._as_torch is None else {name: self._as_torch(value) for name, value in made.items()}
+
+    def _decoded(self, batch: _Batch) -> tuple[list[Fetched], list[Any]]:
+        """Return the clips of a batch that can be had, or were taken instead, and their frames."""
+        begun = time.perf_counter()
+        fetched = [self._result(number, future) for number, future in zip(batch.numbers, batch.fetched, strict=True)]
+        cpu_seconds = time.perf_counter() - begun
+        self.report.seconds["fetching"] += cpu_seconds
+        clips = [clip for clip in map(self._or_another, fetched) if clip is not None]
+        if not clips:
+            clips = [self._another(batch.numbers[0])]
+        begun = time.perf_counter()
         try:
-            frames = self._pipeline.run(inputs)
+            frames = self._frames.decode(clips, self.report)
         except RuntimeError as error:
-            clips = ", ".join(item["clip_id"] for item in items)
-            raise DecodeError(
-                f"DALI failed on a batch of clips {clips}",
-                found=error,
-                remedy="look at the transform, and at framedex verify",
-            ) from error
-        return [
-            {"frames": decoded} | {k: v for k, v in item.items() if k != "frames"}
-            for item, decoded in zip(items, frames, strict=True)
-        ]
+            LOG.warning("a decoder on the GPU failed on a batch, which is decoded clip by clip: %s", error)
+            self.report.retried["batch"] += 1
+            clips, frames = self._one_by_one(clips)
+        if self._adaptive and self._share is not None:
+            gpu_seconds = time.perf_counter() - begun
+            self._share = adapted(self._share, cpu_seconds=cpu_seconds, gpu_seconds=gpu_seconds)
+        for clip in clips:
+            self._count(clip)
+        return clips, frames
 
-    def _finish(self, item: dict[str, Any]) -> dict[str, Any]:
-        frames = item["frames"]
-        if self._normalize is not None:
-            mean, std = (torch.tensor(values, device=frames.device) for values in self._normalize)
-            frames = (frames.float() / 255 - mean) / std
-        if self._layout == "FCHW":
-            frames = frames.permute(0, 3, 1, 2).contiguous()
-        return item | {"frames": frames}
+    def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:
+        """Return what a worker gave; a clip whose worker died gets a second one."""
+        try:
+            return future.result()
+        except WorkerDiedError as error:
+            LOG.warning("%s while it was at clip %d, which is fetched again", error, number)
+            self.report.retried["crash"] += 1
+        except RuntimeError as error:
+            return fault_of(number, error)
+        try:
+            return self._pool.submit(Wanted(number=number, on_gpu=False)).result()
+        except WorkerDiedError as error:
+            return Fault(number=number, kind="crash", message=str(error))
+        except RuntimeError as error:
+            return fault_of(number, error)
+
+    def _or_another(self, fetched: Fetched | Fault) -> Fetched | None:
+        """Return a clip, or what stands for one that cannot be had; None where nothing does. Raises by on_error."""
+        if isinstance(fetched, Fetched):
+            return fetched
+        self.report.note(fetched)
+        if self._on_error == "raise":
+            raise fetched.error()
+        if self._on_error == "skip":
+            self.report.skipped += 1
+            return None
+        return self._another(fetched.number)
+
+    def _another(self, number: int) -> Fetched:
+        """Return a clip in place of one that cannot be had: of a few drawn by its number, the first that can be."""
+        draws = np.random.default_rng(number).integers(0, len(self.dataset), TRIES).tolist()
+        for draw in draws:
+            result = self._result(draw, self._pool.submit(Wanted(number=draw, on_gpu=False)))
+            if isinstance(result, Fetched):
+                self.report.replaced += 1
+                return result
+            self.report.note(result)
+        raise DecodeError(
+            f"neither clip {number} nor any of {TRIES} drawn in its place can be had",
+            remedy="look at framedex verify, and at report.faults",
+        )
+
+    def _one_by_one(self, clips: list[Fetched]) -> tuple[list[Fetched], list[Any]]:
+        """Decode each clip by itself; those on which the GPU fails are decoded on the CPU."""
+        kept: list[Fetched] = []
+        frames: list[Any] = []
+        for clip in clips:
+            try:
+                frames += self._frames.decode([clip], self.report)
+                kept.append(clip)
+                continue
+            except RuntimeError as error:
+                LOG.warning(
+                    "a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error
+                )
+                self.report.retried["clip"] += 1
+            again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
+            other = self._or_another(self._result(clip.number, again))
+            if other is not None:
+                frames += self._frames.decode([other], self.report)
+                kept.append(other)
+        if not kept:
+            kept = [self._another(clips[0].number)]
+            frames = self._frames.decode(kept, self.report)
+        return kept, frames
+
+    def _count(self, clip: Fetched) -> None:
+        report = self.report
+        report.decoded["nvdec" if clip.movie else "nvjpeg" if clip.images else "cpu"] += 1
+        report.seconds["workers reading"] += clip.read_seconds
+        report.seconds["workers decoding"] += clip.decode_seconds
+        report.bytes_read += clip.bytes_read
+        report.packets += clip.packets
+        report.frames += int(np.count_nonzero(clip.item["frame_index"] >= 0))
 
 
-def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise FramedexError(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
+def _cancel(batch: _Batch) -> None:
+    for future in (*batch.fetched, batch.made):
+        if future is not None:
+            future.cancel()
 
 
-def _as_they_are(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a batch's items with their arrays as tensors, which travel between processes through shared memory."""
-    return [{name: _tensors(value) for name, value in item.items()} for item in items]
+def _first_share(
+    device: Device, decode: Decode, cpu_share: float | Literal["adaptive"] | None, workers: int
+) -> float | None:
+    """Return the share of clips that workers decode beside a GPU; None where no GPU decodes."""
+    if device == "cpu" or decode == "cpu":
+        return None
+    if decode == "gpu":
+        return 0.0
+    if cpu_share is None or cpu_share == "adaptive":
+        return default_share(workers)
+    if not 0 <= cpu_share <= 1:
+        raise FramedexError("cpu_share is out of range", found=cpu_share, allowed="0 to 1, 'adaptive', or None")
+    return cpu_share
 
 
-def _tensors(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
-    if isinstance(value, dict):
-        return {name: _tensors(entry) for name, entry in value.items()}
-    return value
+def _check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise FramedexError(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
 
 
-class _Fetch:
-    """What runs in the DataLoader's workers: read a clip, and decode it unless NVDEC will."""
+def _check_counts(**counts: tuple[int, int]) -> None:
+    for name, (value, least) in counts.items():
+        if type(value) is not int or value < least:
+            raise FramedexError(f"{name} is out of range", found=repr(value), allowed=f"{least} or more")
 
-    def __init__(self, dataset: ClipDataset, *, gpu: bool, size: Size | None, threads: int) -> None:
-        self._dataset, self._gpu, self._size, self._threads = dataset, gpu, size, threads
 
-    def __len__(self) -> int:
-        return len(self._dataset)
+def _tensor_maker() -> Callable[[Any], Any]:
+    """Return what makes torch tensors of arrays, and of lists of them, without a copy."""
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("torch", "torch", "ClipLoader with output='torch'") from error
 
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        clip = self._dataset.clip(number)
-        encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
-        if not self._gpu or gpu_obstacle(clip) is not None:
-            frames = decode_rgb(clip, encoded, size=self._size, threads=self._threads)
-            return {"frames": frames} | self._dataset.sound(clip) | describe(clip)
-        position = clip.recipe.position
-        wanted = np.unique(position[position != PAD])
-        order = np.where(position == PAD, 0, np.searchsorted(wanted, position))
-        feed = {
-            "movie": clip_movie(clip, encoded),
-            "wanted": wanted.astype(np.int32),
-            "order": order.astype(np.int32),
-            "mask": (position != PAD).astype(np.uint8)[:, None, None, None],
-            "color": correction(clip.medium.color_matrix),
-        }
-        return {INPUT: feed} | self._dataset.sound(clip) | describe(clip)
+    def as_torch(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return torch.from_numpy(value)
+        if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
+            return [torch.from_numpy(entry) for entry in value]
+        return value
+
+    return as_torch

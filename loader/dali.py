@@ -1,21 +1,19 @@
-"""DALI pipelines: NVDEC decoding of tiny MP4s, and the user's transform on either device.
+"""DALI pipelines: NVDEC for tiny movies, nvJPEG for images, and the user's transform on either device.
 
-One pipeline sample is one whole clip. A batch may mix clips that NVDEC decodes with clips that the CPU decoded; DALI's
-conditionals keep them in order.
+Each is fed one batch and gives one tensor a sample. DALI declares a pipeline invalid after any error in it; it is then built
+anew for the next batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 from framedex.errors import MissingExtraError
+from framedex.loader.fetch import Movie
 from framedex.sharder.decoder import Size
 
 try:
@@ -26,109 +24,111 @@ except ModuleNotFoundError as error:
 
 Transform = Callable[[Any], Any]
 
-NO_MOVIE = np.zeros(1, np.uint8)
-NO_FRAMES = np.zeros((1, 1, 1, 3), np.uint8)
+IMAGES_AT_ONCE = 1024
+FRAMES, AUDIO = "FHWC", "Ct"  # layouts of what is transformed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineInput:
-    """One clip on its way into a pipeline: either a movie for NVDEC, or frames that the CPU decoded.
-
-    movie: uint8 [bytes]. wanted: int32 [unique], ascending frame numbers in it. order: int32 [F], which of the unique
-    frames stands at each place (0 where padded). mask: uint8 [F, 1, 1, 1], 0 where padded. color: float32 [3, 3].
-    frames: uint8 [F, H, W, 3].
-    """
-
-    movie: NDArray[np.uint8] | None = None
-    wanted: NDArray[np.int32] | None = None
-    order: NDArray[np.int32] | None = None
-    mask: NDArray[np.uint8] | None = None
-    color: NDArray[np.float32] | None = None
-    frames: NDArray[np.uint8] | None = None
-
-    def feed(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of every named input; those of the branch not taken hold a placeholder."""
-        zero = np.zeros(1, np.int32)
-        return {
-            "on_gpu": np.array(self.movie is not None),
-            "movie": NO_MOVIE if self.movie is None else self.movie,
-            "wanted": zero if self.wanted is None else self.wanted,
-            "order": zero if self.order is None else self.order,
-            "mask": NO_FRAMES if self.mask is None else self.mask,
-            "color": np.eye(3, dtype=np.float32) if self.color is None else self.color,
-            "frames": NO_FRAMES if self.frames is None else self.frames,
-        }
-
-
-@pipeline_def(enable_conditionals=True, exec_dynamic=True)  # type: ignore[untyped-decorator]
-def _gpu_pipeline(size: Size | None, transform: Transform | None) -> DataNode:
-    on_gpu = fn.external_source(name="on_gpu", dtype=types.BOOL, ndim=0)
+@pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+def _movies(size: Size | None) -> DataNode:
     movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
     wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
-    order = fn.external_source(name="order", dtype=types.INT32, ndim=1)
-    mask = fn.external_source(name="mask", dtype=types.UINT8, ndim=4)
-    color = fn.external_source(name="color", dtype=types.FLOAT, ndim=2)
-    decoded = fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout="FHWC")
-    if on_gpu:
-        frames = fn.decoders.video(movie, device="mixed", frames=wanted)
-        frames = fn.coord_transform(frames, M=color, dtype=types.UINT8)
-        if size is not None:
-            frames = fn.resize(frames, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
-        frames = fn.sequence_rearrange(frames, new_order=order)
-        frames = frames * mask.gpu()
-    else:
-        frames = decoded.gpu()
-    return transform(frames) if transform else frames
+    matrix = fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2)
+    offset = fn.external_source(name="offset", dtype=types.FLOAT, ndim=1)
+    frames = fn.decoders.video(movie, device="mixed", frames=wanted)
+    frames = fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
+    return _resized(frames, size)
 
 
-@pipeline_def(exec_dynamic=True)  # type: ignore[untyped-decorator]
-def _cpu_pipeline(transform: Transform) -> DataNode:
-    return transform(fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout="FHWC"))
+@pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+def _images(size: Size | None) -> DataNode:
+    images = fn.external_source(name="image", dtype=types.UINT8, ndim=1)
+    pictures = fn.decoders.image(
+        images, device="mixed", output_type=types.RGB, adjust_orientation=False, jpeg_fancy_upsampling=True
+    )
+    return _resized(pictures, size)
 
 
-class ClipPipeline:
-    """A DALI pipeline that is fed clips and gives one tensor a clip, built on first use and again after an error."""
+def _resized(frames: DataNode, size: Size | None) -> DataNode:
+    if size is None:
+        return frames
+    return fn.resize(frames, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
 
-    def __init__(
-        self,
-        *,
-        device: str,
-        device_id: int,
-        batch_size: int,
-        threads: int,
-        size: Size | None,
-        transform: Transform | None,
-    ) -> None:
-        self._gpu = device == "gpu"
-        self._arguments: dict[str, Any] = {
-            "batch_size": batch_size,
-            "num_threads": threads,
-            "device_id": device_id if self._gpu else None,
-            "prefetch_queue_depth": 1,
-        }
-        self._size, self._transform = size, transform
-        self._pipeline: Any = None
 
-    def run(self, clips: Sequence[PipelineInput]) -> list[Tensor]:
-        """Return a tensor a clip. Raises RuntimeError as DALI does; the pipeline is built anew after that."""
+@pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+def _transformed(transform: Transform, device: str, layout: str) -> DataNode:
+    ndim, kind = (4, types.UINT8) if layout == FRAMES else (2, types.FLOAT)
+    given = fn.external_source(name="given", device=device, dtype=kind, ndim=ndim, layout=layout)
+    return transform(given)
+
+
+class _Pipeline:
+    """A pipeline that is built on first use, and again after an error."""
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any, batch_size: int, threads: int, device_id: int | None):
+        self._make, self._arguments = make, arguments
+        self._options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
+        self._built: Any = None
+
+    def run(self, feeds: dict[str, list[Any]]) -> Any:
+        """Return the only output's tensor list. Raises RuntimeError as DALI does.
+
+        What is fed is copied by DALI, and what comes out is no buffer that a later run writes: outputs of DALI's dynamic
+        executor live as long as they are referred to.
+        """
         try:
-            if self._pipeline is None:
-                self._pipeline = self._build()
-            names = list(clips[0].feed()) if self._gpu else ["frames"]
-            feeds = [clip.feed() for clip in clips]
-            for name in names:
-                self._pipeline.feed_input(name, [feed[name] for feed in feeds])
-            (output,) = self._pipeline.run()
-            # Copied: DALI writes the next batch where this one lies.
-            return [from_dlpack(output[number]).clone() for number in range(len(clips))]
+            if self._built is None:
+                self._built = self._make(*self._arguments, **self._options)
+                self._built.build()
+            for name, values in feeds.items():
+                self._built.feed_input(name, values)
+            (output,) = self._built.run()
+            return output
         except Exception:
-            self._pipeline = None
+            self._built = None
             raise
 
-    def _build(self) -> Any:
-        if self._gpu:
-            pipeline = _gpu_pipeline(self._size, self._transform, **self._arguments)
-        else:
-            pipeline = _cpu_pipeline(self._transform, **self._arguments)
-        pipeline.build()
-        return pipeline
+
+class MovieDecoder:
+    """Decodes tiny movies on NVDEC. size: (height, width) to scale to."""
+
+    def __init__(self, *, size: Size | None, batch_size: int, threads: int, device_id: int) -> None:
+        self._pipeline = _Pipeline(_movies, size, batch_size=batch_size, threads=threads, device_id=device_id)
+
+    def run(self, movies: Sequence[Movie]) -> Any:
+        """Return a tensor list on the GPU: uint8 [unique, H, W, 3] a movie. Raises RuntimeError."""
+        return self._pipeline.run(
+            {
+                "movie": [movie.content for movie in movies],
+                "wanted": [movie.wanted for movie in movies],
+                "matrix": [np.ascontiguousarray(movie.color[:, :3]) for movie in movies],
+                "offset": [np.ascontiguousarray(movie.color[:, 3]) for movie in movies],
+            }
+        )
+
+
+class ImageDecoder:
+    """Decodes JPEGs on the GPU. size: (height, width) to scale to."""
+
+    def __init__(self, *, size: Size | None, threads: int, device_id: int) -> None:
+        self._pipeline = _Pipeline(_images, size, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
+
+    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Any]:
+        """Return tensor lists on the GPU, uint8 [H, W, 3] an image, of `IMAGES_AT_ONCE` images each. Raises RuntimeError."""
+        return [
+            self._pipeline.run({"image": list(images[first : first + IMAGES_AT_ONCE])})
+            for first in range(0, len(images), IMAGES_AT_ONCE)
+        ]
+
+
+class Transformer:
+    """Runs a function of DALI operations over clips. device_id: None on the CPU. layout: FRAMES or AUDIO."""
+
+    def __init__(self, transform: Transform, *, layout: str, batch_size: int, threads: int, device_id: int | None):
+        device = "cpu" if device_id is None else "gpu"
+        self._pipeline = _Pipeline(
+            _transformed, transform, device, layout, batch_size=batch_size, threads=threads, device_id=device_id
+        )
+
+    def run(self, clips: Sequence[Any]) -> Any:
+        """Return a tensor list of what the function makes of each clip, an array on the device. Raises RuntimeError."""
+        return self._pipeline.run({"given": list(clips)})

@@ -209,22 +209,22 @@ def test_a_state_of_another_dataset_is_refused(dataset_path: Path) -> None:
 
 def test_padding_collate_marks_what_it_added() -> None:
     short = {
-        "frames": torch.ones(2, 4, 4, 3),
-        "mask": torch.ones(2, dtype=torch.bool),
-        "seconds": torch.zeros(2),
+        "frames": np.ones((2, 4, 4, 3)),
+        "mask": np.ones(2, np.bool_),
+        "seconds": np.zeros(2),
         "label": 1,
     }
     long = {
-        "frames": torch.ones(3, 2, 6, 3),
-        "mask": torch.ones(3, dtype=torch.bool),
-        "seconds": torch.zeros(3),
+        "frames": np.ones((3, 2, 6, 3)),
+        "mask": np.ones(3, np.bool_),
+        "seconds": np.zeros(3),
         "label": 2,
     }
     batch = collate_clips([short, long], "pad")
     assert batch["frames"].shape == (2, 3, 4, 6, 3)
     assert batch["frames"].sum() == short["frames"].sum() + long["frames"].sum()
     assert batch["mask"].tolist() == [[True, True, False], [True] * 3]
-    assert batch["seconds"][0].isnan().tolist() == [False, False, True]
+    assert np.isnan(batch["seconds"][0]).tolist() == [False, False, True]
     assert batch["label"].tolist() == [1, 2]
     with pytest.raises(FramedexError, match="collate='pad'"):
         collate_clips([short, long], "error")

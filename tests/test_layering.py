@@ -58,7 +58,7 @@ HOMES = {
         "loader/verify.py",
     },
     "nvidia": {"loader/dali.py"},
-    "torch": {"loader/sampler.py", "loader/collate.py", "loader/clip_loader.py", "loader/dali.py"},
+    "torch": {"loader/sampler.py", "loader/clip_loader.py", "loader/gpu.py"},
     "PIL": {
         "indexer/rgb.py",
         "indexer/image_facts.py",

@@ -109,7 +109,7 @@ def test_size_transform_layout_and_normalize_shape_the_batch(dataset: Path, devi
         transform=lambda frames: fn.crop(frames, crop=(48, 80)),
         normalize=((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
         layout="FCHW",
-        drop_last=True,
+        last="drop",
     )
     for batch in loader:
         assert batch["frames"].shape == (4, FRAMES_A_CLIP, 3, 48, 80)

@@ -1,0 +1,67 @@
+"""What to do with a clip that cannot be had while a run goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Literal
+
+from framedex.errors import DamageError, DecodeError, FramedexError, StaleError
+
+OnError = Literal["raise", "skip", "replace"]
+ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
+KINDS: dict[type[Exception], str] = {StaleError: "stale", DecodeError: "undecodable", DamageError: "damaged"}
+ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError}
+
+LOG = logging.getLogger("framedex.loader")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A clip that cannot be had. kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), or `error`."""
+
+    number: int
+    kind: str
+    message: str
+
+    def error(self) -> FramedexError:
+        """Return what is raised for it."""
+        return ERRORS.get(self.kind, DecodeError)(f"clip {self.number}: {self.message}")
+
+
+def fault_of(number: int, error: Exception) -> Fault:
+    """Return the fault that an exception stands for."""
+    kind = next((kind for known, kind in KINDS.items() if isinstance(error, known)), "error")
+    message = error.text() if isinstance(error, FramedexError) else f"{type(error).__name__}: {error}"
+    return Fault(number=number, kind=kind, message=message)
+
+
+@dataclass(slots=True)
+class LoaderReport:
+    """What a loader did so far. decoded: clips by decoder (`cpu`, `nvdec`, `nvjpeg`). seconds: where time went, of this
+    process and, summed over all of them, of workers. failures: clips that could not be had, by kind. retried: clips that a
+    decoder failed on and another one decoded, and tasks of workers that died, by kind. replaced, skipped: clips.
+    bytes_read: of sources. packets: that were decoded. frames: that were wanted of them.
+    """
+
+    decoded: Counter[str] = field(default_factory=Counter)
+    seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    failures: Counter[str] = field(default_factory=Counter)
+    retried: Counter[str] = field(default_factory=Counter)
+    replaced: int = 0
+    skipped: int = 0
+    bytes_read: int = 0
+    packets: int = 0
+    frames: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+    def note(self, fault: Fault) -> None:
+        """Count a clip that cannot be had, and log it."""
+        self.failures[fault.kind] += 1
+        if len(self.faults) < MOST_FAULTS:
+            self.faults.append(fault)
+        LOG.warning("clip %d cannot be had (%s): %s", fault.number, fault.kind, fault.message)
+
+
+MOST_FAULTS = 1000  # that are kept

@@ -1,0 +1,99 @@
+"""What becomes of decoded frames on a CPU before they are a batch: the user's transform, normalising, layout, stacking."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.loader.collate import Collate, collate_clips
+from framedex.loader.faults import LoaderReport
+from framedex.loader.fetch import Fetched
+
+Layout = Literal["FHWC", "FCHW"]
+Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """What decoded frames are made into. transform: a function of DALI operations on each clip. normalize: (mean, std) for
+    RGB in 0…1, which makes float32. layout: of frames as delivered. collate: where clips differ in shape.
+    """
+
+    transform: Callable[[Any], Any] | None
+    normalize: Normalize | None
+    layout: Layout
+    collate: Collate
+
+    def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return float32 [3] each: normalised = value × scale + offset."""
+        mean, std = np.array(self.normalize, np.float64)
+        return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+
+
+class Frames(Protocol):
+    """Makes batches of fetched clips on some device."""
+
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
+        """Return the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails."""
+        ...
+
+    def finish(self, frames: list[Any]) -> Any:
+        """Return a batch's frames as delivered. Raises RuntimeError where a transform fails, FramedexError for shapes."""
+        ...
+
+    def working(self) -> AbstractContextManager[Any]:
+        """Return the context in which the two are called, by one thread."""
+        ...
+
+    def hand_over(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Make a batch usable where the caller's thread is."""
+        ...
+
+
+class CpuFrames:
+    """Frames that workers decoded."""
+
+    def __init__(self, finish: Finish, *, batch_size: int, threads: int) -> None:
+        self._finish = finish
+        self._transformer: Any = None
+        if finish.transform is not None:
+            from framedex.loader.dali import FRAMES, Transformer  # the one heavy import, only where it is asked for
+
+            self._transformer = Transformer(
+                finish.transform, layout=FRAMES, batch_size=batch_size, threads=threads, device_id=None
+            )
+
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
+        """Return the frames of each clip, which are decoded already."""
+        return [clip.frames for clip in clips]
+
+    def finish(self, frames: list[NDArray[Any]]) -> Any:
+        """Return a batch's frames as delivered."""
+        if self._transformer is not None:
+            output = self._transformer.run(frames)
+            frames = [np.array(output[number]) for number in range(len(frames))]
+        if self._finish.normalize is None and self._finish.layout == "FHWC":
+            return collate_clips([{"frames": clip} for clip in frames], self._finish.collate)["frames"]
+        finished = [self._one(clip) for clip in frames]
+        return collate_clips([{"frames": clip} for clip in finished], self._finish.collate)["frames"]
+
+    def _one(self, frames: NDArray[Any]) -> NDArray[Any]:
+        if self._finish.normalize is not None:
+            scale, offset = self._finish.scale_and_offset()
+            frames = np.multiply(frames, scale, dtype=np.float32)
+            frames += offset
+        return np.ascontiguousarray(frames.transpose(0, 3, 1, 2)) if self._finish.layout == "FCHW" else frames
+
+    def working(self) -> AbstractContextManager[Any]:
+        """Return a context that does nothing."""
+        return contextlib.nullcontext()
+
+    def hand_over(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch."""
+        return batch

@@ -1,0 +1,147 @@
+"""Clips as CUDA tensors: NVDEC, nvJPEG and what workers decoded, each clip's frames in their order."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from framedex.loader.collate import greatest_shape, have_one_shape
+from framedex.loader.dali import FRAMES, ImageDecoder, MovieDecoder, Transformer
+from framedex.loader.faults import LoaderReport
+from framedex.loader.fetch import Fetched
+from framedex.loader.frames import Finish
+from framedex.sharder.decoder import Size
+from framedex.sharder.schema import PAD
+
+
+class GpuFrames:
+    """Makes batches of fetched clips on one GPU. size: (height, width) to scale to.
+
+    Work goes on a stream of its own, so that it runs beside the trainer's; `hand_over` lets the trainer's stream wait.
+    """
+
+    def __init__(self, finish: Finish, *, device_id: int, batch_size: int, threads: int, size: Size | None) -> None:
+        self._finish = finish
+        self._device = torch.device("cuda", device_id)
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._movies = MovieDecoder(size=size, batch_size=batch_size, threads=threads, device_id=device_id)
+        self._images = ImageDecoder(size=size, threads=threads, device_id=device_id)
+        self._transformer: Transformer | None = None
+        if finish.transform is not None:
+            self._transformer = Transformer(
+                finish.transform, layout=FRAMES, batch_size=batch_size, threads=threads, device_id=device_id
+            )
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Put work on the loader's own stream."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            yield
+
+    def hand_over(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Let the caller's stream wait until the batch is there."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+        frames = batch["frames"]
+        for tensor in frames if isinstance(frames, list) else [frames]:
+            tensor.record_stream(current)
+        return batch
+
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
+        """Return uint8 [F, H, W, 3] a clip, zeros where padded. Raises RuntimeError where DALI does."""
+        frames: list[Tensor | None] = [None] * len(clips)
+        movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
+        images = [place for place, clip in enumerate(clips) if clip.images is not None]
+        begun = time.perf_counter()
+        for place, decoded in zip(movies, self._decode_movies([clips[place] for place in movies]), strict=True):
+            frames[place] = arranged(decoded, clips[place].order)
+        report.seconds["nvdec"] += time.perf_counter() - begun
+        begun = time.perf_counter()
+        for place, decoded in zip(images, self._decode_images([clips[place] for place in images]), strict=True):
+            frames[place] = arranged(decoded, clips[place].order)
+        report.seconds["nvjpeg"] += time.perf_counter() - begun
+        begun = time.perf_counter()
+        for place, clip in enumerate(clips):
+            if clip.frames is not None:
+                frames[place] = torch.from_numpy(clip.frames).to(self._device)
+        report.seconds["upload"] += time.perf_counter() - begun
+        return [tensor for tensor in frames if tensor is not None]
+
+    def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
+        if not clips:
+            return []
+        return tensors_of(self._movies.run([clip.movie for clip in clips if clip.movie is not None]))
+
+    def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
+        """Return uint8 [unique, H, W, 3] a clip."""
+        if not clips:
+            return []
+        counts = [len(clip.images.content) for clip in clips if clip.images is not None]
+        outputs = self._images.run([image for clip in clips if clip.images for image in clip.images.content])
+        pictures = [picture for output in outputs for picture in tensors_of(output)]
+        ends = np.cumsum(counts).tolist()
+        return [torch.stack(pictures[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+    def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
+        """Return a batch's frames as delivered."""
+        if self._transformer is not None:
+            self._stream.synchronize()  # what DALI reads on its own stream must be there
+            frames = tensors_of(self._transformer.run(frames))
+        if self._finish.collate == "list":
+            return [self._one(clip) for clip in frames]
+        shapes = [tuple(clip.shape) for clip in frames]
+        if have_one_shape("frames", shapes, self._finish.collate):
+            return self._one(stacked(frames))
+        finished = [self._one(clip) for clip in frames]
+        shape = greatest_shape([tuple(clip.shape) for clip in finished])
+        batch = torch.zeros([len(finished), *shape], dtype=finished[0].dtype, device=self._device)
+        for row, clip in zip(batch, finished, strict=True):
+            row[tuple(slice(size) for size in clip.shape)] = clip
+        return batch
+
+    def _one(self, frames: Tensor) -> Tensor:
+        if self._finish.normalize is not None:
+            scale, offset = (torch.from_numpy(values).to(self._device) for values in self._finish.scale_and_offset())
+            frames = torch.addcmul(offset, frames.float(), scale)
+        if self._finish.layout == "FCHW":
+            frames = frames.movedim(-1, -3).contiguous()
+        return frames
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """Return the tensors of a DALI tensor list on the GPU, without a copy."""
+    if output.is_dense_tensor():
+        return list(from_dlpack(output.as_tensor()).unbind(0))
+    return [from_dlpack(output[number]) for number in range(len(output))]
+
+
+def arranged(decoded: Tensor, order: NDArray[np.int64] | None) -> Tensor:
+    """Return the frames of a clip at their places, zeros where padded; without a copy where they are there already."""
+    if order is None or np.array_equal(order, np.arange(len(decoded))):
+        return decoded
+    frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
+    frames[torch.from_numpy(order == PAD).to(decoded.device)] = 0
+    return frames
+
+
+def stacked(frames: list[Tensor]) -> Tensor:
+    """Return clips of one shape as one tensor; without a copy where they lie in one, one behind the other."""
+    first, step = frames[0], frames[0].numel()
+    together = all(
+        tensor.is_contiguous()
+        and tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and tensor.storage_offset() == first.storage_offset() + number * step
+        for number, tensor in enumerate(frames)
+    )
+    if together and len(frames) > 1:
+        strides = (step, *first.stride())
+        return first.as_strided((len(frames), *first.shape), strides, first.storage_offset())
+    return torch.stack(frames)

@@ -1,0 +1,203 @@
+"""Worker processes that are given one task at a time. Large arrays come back through shared memory, and a worker that dies
+costs the one task that it was at.
+
+torch's DataLoader hands whole batches to workers; here every clip is a task, so that all workers decode the same batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import multiprocessing
+import multiprocessing.connection
+import os
+import pickle
+import queue
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing import reduction
+from typing import Any, Generic, TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+ALIGNMENT = 64  # of arrays in shared memory
+SECONDS_TO_END = 5.0  # which a worker has before it is killed
+
+
+class WorkerDiedError(Exception):
+    """The process that was at a task ended, or took too long and was ended."""
+
+
+class WorkerPool(Generic[Task, Result]):
+    """Calls a function in other processes. function: picklable; each process gets it once. timeout_seconds: a call.
+
+    workers: 0 calls it in this process, at once. Processes are spawned, not forked: decoder libraries have threads.
+    """
+
+    def __init__(self, function: Callable[[Task], Result], *, workers: int, timeout_seconds: float) -> None:
+        self._function, self._timeout = function, timeout_seconds
+        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+        self._workers = [_Worker(function) for _ in range(workers)]
+        for worker in self._workers:
+            self._idle.put(worker)
+        # A thread a worker waits for it; all of them sleep in the kernel.
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="framedex") if workers else None
+        self._close = weakref.finalize(self, _close, self._threads, self._workers)
+
+    def submit(self, task: Task) -> Future[Result]:
+        """Return the future of a task's result; tasks begin in the order submitted.
+
+        It raises WorkerDiedError where the process died, and RuntimeError for what else the function raised.
+        """
+        if self._threads is not None:
+            return self._threads.submit(self._call, task)
+        done: Future[Result] = Future()
+        try:
+            done.set_result(self._function(task))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def _call(self, task: Task) -> Result:
+        worker = self._idle.get()
+        try:
+            result: Result = worker.call(task, self._timeout)
+            return result
+        finally:
+            self._idle.put(worker)
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The processes that run now."""
+        return [worker.process_id for worker in self._workers if worker.process_id is not None]
+
+    def close(self) -> None:
+        """End all processes; what was not begun is cancelled."""
+        self._close()
+
+
+def _close(threads: ThreadPoolExecutor | None, workers: list[_Worker]) -> None:
+    if threads is not None:
+        threads.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.stop()
+
+
+class _Worker:
+    """One process, started at its first call, and again at the first call after it died."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+        self._process: Any = None
+        self._connection: Any = None
+
+    @property
+    def process_id(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def call(self, task: object, timeout: float) -> Any:
+        if self._process is None:
+            self._start()
+        connection = self._connection
+        try:
+            connection.send(task)
+            if not connection.poll(timeout):
+                raise WorkerDiedError(f"a worker took longer than {timeout:g} s and was ended")
+            done, result = _receive(connection)
+        except (EOFError, OSError) as error:
+            code = self._exit_code()
+            raise WorkerDiedError(f"a worker died (exit code {code})") from error
+        except WorkerDiedError:
+            self.stop(at_once=True)
+            raise
+        if not done:
+            raise RuntimeError(result)
+        return result
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, self._function), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def _exit_code(self) -> int | None:
+        process = self._process
+        self.stop(at_once=True)
+        return None if process is None else process.exitcode
+
+    def stop(self, *, at_once: bool = False) -> None:
+        process, connection = self._process, self._connection
+        self._process = self._connection = None
+        if connection is not None:
+            connection.close()
+        if process is not None:
+            if at_once:
+                process.kill()
+            process.join(SECONDS_TO_END)
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+
+
+def _serve(connection: Any, function: Callable[[Any], Any]) -> None:
+    """Answer tasks until the other side is gone."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            task = connection.recv()
+            try:
+                answer = True, function(task)
+            except Exception as error:  # a defect met by one task must not take the worker down
+                answer = False, f"{type(error).__name__}: {error}"
+            _send(connection, answer)
+
+
+def _send(connection: Any, answer: tuple[bool, object]) -> None:
+    """Send an object: its arrays' bytes in shared memory of its own, which has no name and ends with its last user."""
+    buffers: list[pickle.PickleBuffer] = []
+    content = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
+    views = [buffer.raw() for buffer in buffers]
+    connection.send((content, [len(view) for view in views]))
+    if not views:
+        return
+    descriptor = os.memfd_create("framedex", os.MFD_CLOEXEC)
+    try:
+        for view, (begin, _) in zip(views, _places([len(view) for view in views]), strict=True):
+            _write(descriptor, view, begin)
+        os.ftruncate(descriptor, max(1, _places([len(view) for view in views])[-1][1]))
+        reduction.send_handle(connection, descriptor, None)
+    finally:
+        os.close(descriptor)
+
+
+def _write(descriptor: int, view: memoryview, at: int) -> None:
+    while view:
+        count = os.pwrite(descriptor, view, at)
+        view, at = view[count:], at + count
+
+
+def _receive(connection: Any) -> tuple[bool, Any]:
+    content, sizes = connection.recv()
+    if not sizes:
+        answer: tuple[bool, Any] = pickle.loads(content)
+        return answer
+    descriptor = reduction.recv_handle(connection)
+    try:
+        shared = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
+    finally:
+        os.close(descriptor)
+    whole = memoryview(shared)
+    answer = pickle.loads(content, buffers=[whole[begin:end] for begin, end in _places(sizes)])
+    return answer
+
+
+def _places(sizes: list[int]) -> list[tuple[int, int]]:
+    """Return (begin, end) of each array in shared memory."""
+    places, at = [], 0
+    for size in sizes:
+        places.append((at, at + size))
+        at += size + -size % ALIGNMENT
+    return places
