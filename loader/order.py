@@ -15,27 +15,16 @@ def epoch_order(
 ) -> NDArray[np.int64]:
     """Return int64 [count]: a permutation of the clips; the same for every rank, another one each epoch.
 
-    blocks: int64 [blocks + 1], where blocks of neighbouring clips begin, from 0 up to `count`. The blocks are shuffled,
-    and the clips among every `window` blocks that then follow each other: what is read at a time lies in few places.
+    blocks: int64 [count], which block each clip is of, numbered from 0. The blocks are shuffled, and then the clips among
+    every `window` blocks that follow each other: what is read at a time lies in few blocks.
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)
     rng = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     if blocks is None:
         return rng.permutation(count).astype(np.int64)
-    place = rng.permutation(len(blocks) - 1)  # of each block
-    return np.lexsort((rng.permutation(count), np.repeat(place // window, np.diff(blocks)))).astype(np.int64)
-
-
-def blocks_of_size(count: int, size: int) -> NDArray[np.int64]:
-    """Return int64 [blocks + 1]: where blocks of `size` clips begin, the last of them perhaps shorter, and `count`."""
-    return np.append(np.arange(0, count, size), count).astype(np.int64)
-
-
-def blocks_where_changing(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [blocks + 1]: where neighbours in int64 [count] differ, with 0 and `count` around."""
-    changes = np.flatnonzero(labels[1:] != labels[:-1]) + 1
-    return np.concatenate([np.zeros(1, np.int64), changes, np.full(len(labels) > 0, len(labels))]).astype(np.int64)
+    place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # of each block among all
+    return np.lexsort((rng.permutation(count), place[blocks] // window)).astype(np.int64)
 
 
 def rank_share(
