@@ -60,6 +60,7 @@ class ClipSampler(Sampler[int]):
         self.rank, self.world_size, self.uneven = rank, world_size, uneven
         self._blocks = None if blocks is None or not shuffle else _blocks_of(dataset, blocks)  # of each clip
         self._window = window
+        self._locality = None if self._blocks is None else _named(self._blocks, window)
         self._begin(0, 0)
 
     def _begin(self, epoch: int, start: int) -> None:
@@ -108,8 +109,7 @@ class ClipSampler(Sampler[int]):
             window=self._window,
         )
         share = rank_share(order, rank=self.rank, world_size=self.world_size, uneven=self.uneven, delivered=self._start)
-        del order
-        for given, number in enumerate(share.tolist(), 1):
+        for given, number in enumerate(map(int, share), 1):
             self._given, self._begun = given, True
             yield number
 
@@ -146,12 +146,6 @@ class ClipSampler(Sampler[int]):
             "locality": self._locality,
         }
 
-    @property
-    def _locality(self) -> str | None:
-        if self._blocks is None:
-            return None
-        return f"{self._window} blocks at a time, CRC-32 {zlib.crc32(self._blocks.tobytes()):08x}"
-
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on after a state, of whatever rank and world size; the next iteration gives the rest of its epoch.
 
@@ -183,3 +177,8 @@ def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
         found, remedy = type(dataset).__name__, "blocks=64, so many neighbouring clips"
         raise FramedexError("the dataset does not say where its clips lie", found=found, remedy=remedy)
     return np.unique(dataset.places(blocks), return_inverse=True)[1].astype(np.int64)
+
+
+def _named(blocks: NDArray[np.int64], window: int) -> str:
+    """Return what a state says of blocks: enough to tell others from them."""
+    return f"{window} blocks at a time, CRC-32 {zlib.crc32(blocks.tobytes()):08x}"
