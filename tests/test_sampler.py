@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -84,6 +84,7 @@ STAGES = st.lists(
 )
 
 
+@settings(max_examples=300)
 @given(
     count=st.integers(0, 120),
     stages=STAGES,
@@ -111,10 +112,11 @@ def test_what_was_delivered_is_a_prefix_however_often_a_run_stops_and_changes(
             ahead = list(itertools.islice(iterator, stage["ahead"]))  # a DataLoader asks ahead
             assert len(ahead) == min(stage["ahead"], remaining - sum(map(len, delivered[-1])))
             if rank == (0 if uneven == "allow" else stage["saver"] % world):
-                state = sampler.state_dict(delivered=len(delivered[-1]) * size)
+                after = sampler.state_dict(delivered=len(delivered[-1]) * size)
         batches = [len(of_rank) for of_rank in delivered]
         assert max(batches) - min(batches) <= (uneven == "allow")
         clips = [clip for of_rank in delivered for batch in of_rank for clip in batch]
+        state = after
         fresh = order[before : state["delivered"]]
         padding = list(itertools.islice(itertools.cycle(order), len(clips) - len(fresh)))
         assert sorted(clips) == sorted(fresh + padding)
@@ -285,11 +287,14 @@ def epochs(loader: StatefulDataLoader, count: int) -> list[list[int]]:
     return [[number for batch in loader for number in batch.tolist()] for _ in range(count)]
 
 
-@pytest.mark.parametrize("workers", [0, 4])
-@pytest.mark.parametrize("options", [{}, {"snapshot_every_n_steps": 3}, {"persistent_workers": True}], ids=str)
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's call of torch
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than some machines have cores
+@pytest.mark.parametrize(
+    "workers, options",
+    [(0, {}), (4, {}), (4, {"snapshot_every_n_steps": 3}), (4, {"persistent_workers": True})],
+    ids=str,
+)
 def test_a_stateful_dataloader_goes_on_with_the_very_next_clip(workers: int, options: dict[str, Any]) -> None:
-    if options and not workers:
-        pytest.skip("an option of workers")
     whole = epochs(stateful(ClipSampler(Numbers(23), shuffle=True), 0), 3)
     assert whole == [epoch_order(23, shuffle=True, seed=0, epoch=epoch).tolist() for epoch in range(3)]
     for stop in (0, 1, 4, 5, 6, 7):  # batches; 6 are an epoch, 7 stands for its end having been noticed
@@ -301,6 +306,29 @@ def test_a_stateful_dataloader_goes_on_with_the_very_next_clip(workers: int, opt
         resumed.load_state_dict(state)
         rest = epochs(resumed, 2)
         assert (rest if stop == 7 else [seen + rest[0], rest[1]]) == (whole[1:] if stop == 7 else whole[:2]), stop
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_dataloader_stops_again_and_again_and_changes_ranks(workers: int) -> None:
+    order = list(ClipSampler(Numbers(23), shuffle=True))
+    state: dict[str, Any] = {}
+    delivered: list[int] = []
+    for world, stop in ((1, 1), (2, 1), (3, 0), (3, 1)):  # 4, 8, none, and the rest, in which one is repeated
+        loaders = []
+        for rank in range(world):
+            loaders.append(stateful(ClipSampler(Numbers(23), shuffle=True, rank=rank, world_size=world), workers))
+            loaders[-1].load_state_dict(state)
+        iterators = [iter(loader) for loader in loaders]
+        for batches in itertools.islice(zip(*iterators, strict=True), stop):
+            delivered += [number for batch in batches for number in batch.tolist()]
+        state = loaders[world - 1].state_dict()
+        assert sorted(set(delivered)) == sorted(order[: len(delivered)])
+    assert delivered_twice(delivered, order) == order[:1]
+    last = stateful(ClipSampler(Numbers(23), shuffle=True), workers)
+    last.load_state_dict(state)
+    assert [len(epoch) for epoch in epochs(last, 2)] == [0, 23]
 
 
 def kill_when(path: Path, clips: int, **how: Any) -> int:
