@@ -20,7 +20,7 @@ def epoch_order(
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)
-    rng = np.random.Generator(np.random.Philox(key=[seed, epoch]))
+    rng = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
     if blocks is None:
         return rng.permutation(count).astype(np.int64)
     place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # of each block among all

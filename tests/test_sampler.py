@@ -150,6 +150,8 @@ def test_each_pass_that_is_begun_is_an_epoch() -> None:
     sampler.set_epoch(3)
     assert list(sampler) == epochs[3]
     assert list(ClipSampler(range(50), shuffle=True, seed=6)) != epochs[0]
+    largest = [list(ClipSampler(range(50), shuffle=True, seed=2**64 - number)) for number in (1, 2)]
+    assert largest[0] != largest[1]
 
 
 def test_set_epoch_keeps_the_rest_of_an_epoch_that_is_to_go_on() -> None:
