@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
 from framedex.loader.manifest import Manifest, Root
@@ -56,6 +57,14 @@ class ClipDataset:
 
     def __len__(self) -> int:
         return len(self.manifest) if self._numbers is None else len(self._numbers)
+
+    def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
+        """Return int64 [clips]: the number of the tar or medium that each clip is read from.
+
+        Reads a column of the manifest, about 3 s for a million clips. Raises FramedexError where there are no tars.
+        """
+        rows = self.manifest.tar_rows() if kind == "tar" else self.manifest.media_rows()
+        return rows if self._numbers is None else rows[self._numbers]
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` (negative ones count from the end) as a dict.

@@ -111,6 +111,17 @@ class Manifest:
         parts = [part.to_numpy() for part in self._column("media_row")]
         return np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
 
+    def tar_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the tar of every clip; of one that lies in none, that of the last before it, or -1.
+
+        Reads that one column of all parts. Raises FramedexError where no clip is in a tar.
+        """
+        parts = [part.fill_null(-1).to_numpy() for part in self._column("shard")]
+        rows = np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
+        if len(rows) and rows.max() < 0:
+            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
+        return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
+
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
         """Return int64: the numbers of clips whose columns have these values, ascending. Reads those columns of all parts.
 
@@ -138,7 +149,7 @@ class Manifest:
         """Yield a column of `clips`, part by part. Raises KeyError."""
         for part in range(len(self._first[CLIPS_FOLDER]) - 1):
             with self._lock:
-                yield self._part(CLIPS_FOLDER, part).read([name], use_threads=False)[name]
+                yield self._open_part(CLIPS_FOLDER, part).read([name], use_threads=False)[name]  # no footer is kept
 
     @property
     def media_count(self) -> int:

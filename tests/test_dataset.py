@@ -11,14 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
 from framedex.indexer.index import Index
 from framedex.loader.collate import collate_clips
-from framedex.loader.order import epoch_order, rank_share
 from tests.datasets import run, shard_clips, write_clips
 from tests.media import read_barcode
 
@@ -110,21 +107,6 @@ def test_unknown_choices_are_errors(dataset_path: Path) -> None:
     for choice in ({"device": "tpu"}, {"layout": "HWC"}, {"collate": "crop"}):
         with pytest.raises(FramedexError, match="unknown"):
             ClipLoader(ClipDataset(dataset_path), **choice)  # type: ignore[arg-type]
-
-
-@given(st.integers(0, 200), st.integers(1, 9), st.integers(0, 1000), st.integers(0, 5), st.booleans(), st.booleans())
-def test_ranks_share_an_epoch_evenly_and_completely(
-    count: int, world: int, seed: int, epoch: int, shuffle: bool, drop: bool
-) -> None:
-    order = epoch_order(count, shuffle=shuffle, seed=seed, epoch=epoch)
-    assert sorted(order.tolist()) == list(range(count))
-    shares = [rank_share(order, rank=rank, world_size=world, drop_uneven=drop) for rank in range(world)]
-    assert len({len(share) for share in shares}) == 1
-    visited = np.concatenate(shares)
-    assert len(visited) - count in range(world) if not drop else count - len(visited) in range(world)
-    assert len(set(visited.tolist())) == min(count, len(visited))
-    again = epoch_order(count, shuffle=shuffle, seed=seed, epoch=epoch)
-    assert np.array_equal(order, again)
 
 
 def test_epochs_differ_and_seeds_repeat(dataset_path: Path) -> None:
