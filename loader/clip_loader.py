@@ -125,7 +125,6 @@ class ClipLoader:
             self._maker = ThreadPoolExecutor(1, thread_name_prefix="framedex-gpu")
         else:
             self._frames = CpuFrames(finish, batch_size=batch_size, threads=dali_threads)
-        self._epoch, self._delivered, self._asked = 0, 0, -1
 
     def __len__(self) -> int:
         """Return how many batches a whole epoch has."""
@@ -134,14 +133,11 @@ class ClipLoader:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of an epoch; after an iteration that was broken off, the rest of that epoch."""
-        if isinstance(self.sampler, ClipSampler):
-            if self.sampler.asked == self._asked:  # clips were asked for ahead of those that were delivered
-                self.sampler.epoch, self.sampler.position = self._epoch, self._delivered
-            self._epoch, self._delivered = self.sampler.epoch, self.sampler.position
-            self._asked = self.sampler.asked
+        numbers_of_epoch = iter(self.sampler)
+        self._count_delivered(0)
         waiting: collections.deque[_Batch] = collections.deque()
         try:
-            for numbers, padding in self._batches():
+            for numbers, padding in self._batches(numbers_of_epoch):
                 waiting.append(self._begin(numbers, padding))
                 if len(waiting) > self._ahead:
                     yield self._deliver(waiting.popleft())
@@ -150,7 +146,13 @@ class ClipLoader:
         finally:
             for batch in waiting:
                 _cancel(batch)
-        self._epoch, self._delivered = self._epoch + 1, 0
+        if isinstance(self.sampler, ClipSampler):
+            self.sampler.set_epoch(self.sampler.epoch + 1)
+
+    def _count_delivered(self, clips: int) -> None:
+        """Tell a ClipSampler what was delivered; it was asked for clips ahead."""
+        if isinstance(self.sampler, ClipSampler):
+            self.sampler.deliver(clips)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -160,13 +162,11 @@ class ClipLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state from which a ClipSampler continues after the last batch delivered."""
-        return self._clip_sampler().state_dict(epoch=self._epoch, position=self._delivered)
+        return self._clip_sampler().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken; the next iteration yields the rest of that epoch."""
-        sampler = self._clip_sampler()
-        sampler.load_state_dict(state)
-        self._epoch, self._delivered, self._asked = sampler.epoch, sampler.position, sampler.asked
+        self._clip_sampler().load_state_dict(state)
 
     def _clip_sampler(self) -> ClipSampler:
         if not isinstance(self.sampler, ClipSampler):
@@ -175,10 +175,10 @@ class ClipLoader:
             )
         return self.sampler
 
-    def _batches(self) -> Iterator[tuple[list[int], int]]:
+    def _batches(self, numbers_of_epoch: Iterator[int]) -> Iterator[tuple[list[int], int]]:
         """Yield the clip numbers of each batch, and how many of the last ones only fill it up."""
         numbers: list[int] = []
-        for number in self.sampler:
+        for number in numbers_of_epoch:
             numbers.append(int(number))
             if len(numbers) == self._batch_size:
                 yield numbers, 0
@@ -206,7 +206,7 @@ class ClipLoader:
         begun = time.perf_counter()
         made = self._make(batch) if batch.made is None else batch.made.result()
         self.report.seconds["waiting"] += time.perf_counter() - begun
-        self._delivered += len(batch.numbers) - batch.padding
+        self._count_delivered(len(batch.numbers) - batch.padding)
         return self._frames.hand_over(made)
 
     def _make(self, batch: _Batch) -> dict[str, Any]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sized
-from typing import Any, Literal, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import FramedexError, MissingExtraError
+from framedex.errors import FramedexError
 from framedex.loader.order import Uneven, epoch_order, rank_share, share_length
+
+Number = TypeVar("Number")
 
 try:
     from torch.utils.data import Sampler
-except ModuleNotFoundError as error:
-    raise MissingExtraError("torch", "torch", "ClipSampler") from error
+except ModuleNotFoundError:
+
+    class Sampler(Generic[Number]):  # type: ignore[no-redef]
+        """What stands for torch's class where torch is not installed."""
+
 
 Blocks = Literal["tar", "medium"] | int
 ORDER = ("count", "shuffle", "seed", "locality")  # what makes two samplers' epochs the same

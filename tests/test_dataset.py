@@ -251,21 +251,5 @@ else:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_without_torch_the_dataset_works_and_the_loader_names_the_extra(dataset_path: Path) -> None:
-    then = """
-from framedex.errors import MissingExtraError
-import framedex
-for name in ("ClipLoader", "ClipSampler"):
-    try:
-        getattr(framedex, name)
-    except MissingExtraError as error:
-        assert "pip install 'framedex[torch]'" in str(error)
-    else:
-        raise SystemExit("no error")
-"""
-    script = WITHOUT.format(module="torch", path=str(dataset_path), then=then)
-    subprocess.run([sys.executable, "-c", script], check=True)
-
-
 def test_verify_finds_every_clip_exact(dataset_path: Path) -> None:
     assert "30 exact (90 frames)" in run("verify", dataset_path).output
