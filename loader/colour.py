@@ -30,7 +30,9 @@ FULL_RANGE_FORMATS = ("yuvj420p",)
 DEEP_FORMATS = ("yuv420p10le",)
 # DALI asks NVDEC for 8 bits, which are the upper ones of 10: this much is lost of 0, 1/4, 1/2 and 3/4 on average.
 LOST_OF_DEEP = 0.375
-BLACK, LUMA_STEPS, CHROMA_STEPS, MOST = 16, 219, 224, 255  # of 8 bits, ITU-T H.273 8.3
+BLACK = 16  # of limited range, 8 bits, ITU-T H.273 8.3
+EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # of limited range to full range
+NO_CORRECTION = np.eye(3, 4, dtype=np.float32)
 # Whose header can be made to say full range (`full_range`).
 REWRITABLE = ("h264", "hevc")
 
@@ -59,15 +61,18 @@ def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
     """Return why DALI's pictures of a medium cannot be corrected well enough, or None where they can.
 
     "close": to 40 dB PSNR of the right conversion on natural pictures, 30 dB on saturated test patterns, and 2 levels
-    on flat unsaturated patches. "exact": to rounding, which is 8 bits of BT.601 alone.
+    on flat unsaturated patches. "exact": to 1 level, which is rounding: 8 bits of BT.601 alone.
     """
     if not has_correction(medium.color_matrix):
         return f"colour matrix {medium.color_matrix}"
+    if medium.codec not in REWRITABLE and has_full_range(medium):
+        return "full range that DALI is not known to see"
     if is_like_dali(medium.color_matrix):
         return "colours of more than 8 bits" if colour == "exact" and is_deep(medium) else None
     if colour == "exact":
         return "colours that DALI clips"
-    # DALI's BT.601 conversion of full range leaves the colours of another matrix no room: 25 dB on test patterns.
+    # DALI's BT.601 conversion leaves saturated colours of another matrix no room: 25 dB on test patterns. Samples of
+    # limited range have some left where the header says that they had full range.
     if has_full_range(medium) or medium.codec not in REWRITABLE:
         return "saturated colours that DALI clips"
     return None
@@ -86,23 +91,20 @@ def rgb_from_ycc(color_matrix: int) -> NDArray[np.float64]:
     )
 
 
-def correction(
-    color_matrix: int, *, full_range: bool = False, said_full: bool = False, deep: bool = False
-) -> NDArray[np.float32]:
+def correction(color_matrix: int, *, full_range: bool, said_full: bool, deep: bool = False) -> NDArray[np.float32]:
     """Return float32 [3, 4]: the affine map of RGB in 0…255 that turns DALI's pictures into the stream's.
 
     full_range: the stream's own. said_full: the movie's header says full range, whatever the stream's is. deep: samples
     have 10 bits, of which DALI sees 8.
     """
-    ycc_from_dali = np.linalg.inv(rgb_from_ycc(DALI_MATRIX))
-    luma_step, chroma_step, black = (1.0, 1.0, 0.0)
-    if said_full and not full_range:
-        luma_step, chroma_step, black = MOST / LUMA_STEPS, MOST / CHROMA_STEPS, float(BLACK)
-    scale = np.diag([luma_step, chroma_step, chroma_step])
-    lost = np.full(3, LOST_OF_DEEP if deep else 0.0)
-    if not said_full and not full_range:  # DALI expanded what is left of the samples
-        lost *= [MOST / LUMA_STEPS, MOST / CHROMA_STEPS, MOST / CHROMA_STEPS]
-    to_rgb = rgb_from_ycc(color_matrix)
-    matrix = np.eye(3) if is_like_dali(color_matrix) and scale[0, 0] == 1 else to_rgb @ scale @ ycc_from_dali
-    offset = to_rgb @ scale @ (lost - [black, 0, 0])
+    to_rgb, to_dali = rgb_from_ycc(color_matrix), rgb_from_ycc(DALI_MATRIX)
+    if not full_range:
+        to_rgb = to_rgb @ EXPANSION
+    if not said_full:
+        to_dali = to_dali @ EXPANSION
+    zero = np.array([0 if full_range else BLACK, 0, 0])
+    dali_zero = np.array([0 if said_full else BLACK, 0, 0])
+    matrix = to_rgb @ np.linalg.inv(to_dali)
+    # From DALI's RGB to samples, which lost some, to RGB.
+    offset = to_rgb @ (dali_zero + (LOST_OF_DEEP if deep else 0) - zero)
     return np.column_stack([matrix, offset]).astype(np.float32)

@@ -77,8 +77,10 @@ def full_range_packets(codec: str, record: bytes, encoded: EncodedClip) -> Encod
     done = 0
     for packet, (begin, end) in enumerate(zip(first[:-1], first[1:], strict=True)):
         try:
-            spans = split_length_prefixed(data[begin:end], length_size)[0]
+            spans, has_inner = split_length_prefixed(data[begin:end], length_size)
         except ValueError:
+            return None
+        if has_inner:
             return None
         for start, stop in spans:
             if unit_type(data[begin + start]) != SEQUENCE_SET[codec]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.colour import correction, has_full_range, is_deep, is_like_dali
+from framedex.loader.colour import REWRITABLE, correction, has_full_range, is_deep
 from framedex.loader.full_range import full_range_packets, full_range_record
 from framedex.sharder.clip import Clip
 from framedex.sharder.mp4 import movie_header
@@ -33,24 +33,26 @@ def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
     return _movie(clip, encoded, clip.medium.extradata or b"")
 
 
-def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:
-    """Return a clip as DALI is to be fed it, and the correction of its colours.
+def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
+    """Return a clip as DALI is to be fed it, and the correction of its colours; None: it must be decoded on the CPU.
 
-    Where DALI's matrix is not the stream's, the movie says full range, so that DALI does not clip what the correction
-    needs; where the header cannot be made to say so, the correction does what it can. The clip's colour must have a
-    correction (`routes.gpu_obstacle`).
+    H.264 and HEVC say full range in the movie, whatever they or their container said, so that it is known what DALI does,
+    and little of what the correction needs is clipped. Of a clip that `routes.gpu_obstacle` lets pass, None is not
+    expected.
     """
-    medium = clip.medium
-    full, record = has_full_range(medium), medium.extradata or b""
-    said_full = False
-    if not full and not is_like_dali(medium.color_matrix):
-        written = full_range_record(medium.codec, record)
-        packets = None if written is None else full_range_packets(medium.codec, record, encoded)
-        if written is not None and packets is not None:
-            record, encoded, said_full = written, packets, True
+    medium, configuration = clip.medium, clip.medium.extradata or b""
+    said_full = medium.codec in REWRITABLE
+    if said_full:
+        written = full_range_record(medium.codec, configuration)
+        packets = None if written is None else full_range_packets(medium.codec, configuration, encoded)
+        if written is None or packets is None:
+            return None
+        configuration, encoded = written, packets
     return GpuMovie(
-        movie=_movie(clip, encoded, record),
-        correction=correction(medium.color_matrix, full_range=full, said_full=said_full, deep=is_deep(medium)),
+        movie=_movie(clip, encoded, configuration),
+        correction=correction(
+            medium.color_matrix, full_range=has_full_range(medium), said_full=said_full, deep=is_deep(medium)
+        ),
     )
 
 
