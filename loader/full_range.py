@@ -7,6 +7,7 @@ hevc_metadata filters write the flag, and video usability information where ther
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -75,7 +76,7 @@ def full_range_packets(codec: str, record: bytes, encoded: EncodedClip) -> Encod
     pieces: list[bytes] = []
     size = np.diff(encoded.packet_first)
     done = 0
-    for packet, (begin, end) in enumerate(zip(first[:-1], first[1:], strict=True)):
+    for packet, (begin, end) in enumerate(itertools.pairwise(first)):
         try:
             spans, has_inner = split_length_prefixed(data[begin:end], length_size)
         except ValueError:

@@ -17,6 +17,7 @@ from benchmarks.exactness import try_folder
 from framedex import ClipDataset
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import DAMAGED, START
+from framedex.sharder.decoder import CONVERSION
 from tests import planned
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, damage, encode, full_decode, picture, read_barcode
