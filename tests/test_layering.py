@@ -56,6 +56,7 @@ HOMES = {
         "sharder/audio_decoder.py",
         "sharder/audio_files.py",
         "loader/verify.py",
+        "loader/full_range.py",
     },
     "nvidia": {"loader/dali.py"},
     "torch": {"loader/sampler.py", "loader/clip_loader.py", "loader/gpu.py"},
