@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from framedex.errors import DecodeError, FramedexError, MissingExtraError
 from framedex.loader.collate import COLLATES, Collate, collate_clips
+from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset
+from framedex.loader.driver import driver_support
 from framedex.loader.faults import ON_ERROR, Fault, LoaderReport, OnError, fault_of
-from framedex.loader.fetch import Fetched, Fetcher, Wanted
+from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
 from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Normalize
 from framedex.loader.pool import WorkerDiedError, WorkerPool
+from framedex.loader.rotation import Rotation
 from framedex.loader.sampler import ClipSampler
 from framedex.loader.share import adapted, default_share, is_on_cpu
 from framedex.sharder.decoder import Size
@@ -51,7 +54,9 @@ class ClipLoader:
     decodes: "cpu" workers alone; "gpu": NVDEC and nvJPEG what is proven exact there (see `routes`), workers the rest, in the
     same batch; "auto" (the default): on a GPU as "gpu", and workers take a share of the clips besides. cpu_share: that share, 0 to
     1; None: what so many workers manage beside one GPU; "adaptive": what they turn out to manage, which makes the route,
-    though not the frames, depend on time. size: (height, width) to scale to. transform: a function of DALI operations, frames →
+    though not the frames, depend on time. colour: how close to the CPU's colours a GPU's must come, "close" or "exact"
+    (`colour.colour_obstacle`); clips that it cannot colour so go to workers. rotation: "apply" turns frames upright, to
+    the nearest quarter turn. size: (height, width) to scale to, of what comes out. transform: a function of DALI operations, frames →
     frames, defined in a pipeline; its input is uint8 FHWC on the device. normalize: (mean, std) for RGB in 0…1, which makes
     float32. layout: of `frames` as delivered. collate: what to do where clips of a batch differ in shape. last: what to do
     with a last batch that is not full; "pad" repeats its clips, marked in `is_padding`. on_error: what to do with a clip
@@ -72,6 +77,8 @@ class ClipLoader:
         device_id: int = 0,
         decode: Decode = "auto",
         cpu_share: float | Literal["adaptive"] | None = None,
+        colour: Colour = "close",
+        rotation: Rotation = "report",
         size: Size | None = None,
         transform: Callable[[Any], Any] | None = None,
         normalize: Normalize | None = None,
@@ -85,13 +92,15 @@ class ClipLoader:
         output: Output = "torch",
     ) -> None:
         _check_choices(
-            device=(device, ("cpu", "gpu")),
-            decode=(decode, ("auto", "gpu", "cpu")),
-            layout=(layout, ("FHWC", "FCHW")),
+            device=(device, get_args(Device)),
+            decode=(decode, get_args(Decode)),
+            colour=(colour, get_args(Colour)),
+            rotation=(rotation, get_args(Rotation)),
+            layout=(layout, get_args(Layout)),
             collate=(collate, COLLATES),
-            last=(last, ("partial", "drop", "pad")),
+            last=(last, get_args(Last)),
             on_error=(on_error, ON_ERROR),
-            output=(output, ("torch", "numpy")),
+            output=(output, get_args(Output)),
         )
         _check_counts(
             batch_size=(batch_size, 1), num_workers=(num_workers, 0), threads=(threads, 1), prefetch=(prefetch, 0)
@@ -109,8 +118,15 @@ class ClipLoader:
         self._adaptive = cpu_share == "adaptive"
         self._share = _first_share(device, decode, cpu_share, num_workers)
         self._ahead = 0 if device == "cpu" and not num_workers else max(prefetch, -(-2 * num_workers // batch_size))
+        options = FetchOptions(
+            size=size,
+            threads=threads,
+            upright=rotation == "apply",
+            colour=colour,
+            caps=driver_support(device_id) if device == "gpu" else None,
+        )
         self._pool: WorkerPool[Wanted, Fetched | Fault] = WorkerPool(
-            Fetcher(dataset, size=size, threads=threads), workers=num_workers, timeout_seconds=TASK_SECONDS
+            Fetcher(dataset, options), workers=num_workers, timeout_seconds=TASK_SECONDS
         )
         finish = Finish(transform=transform, normalize=normalize, layout=layout, collate=collate)
         dali_threads = max(1, min(8, os.cpu_count() or 1))
@@ -120,7 +136,7 @@ class ClipLoader:
             from framedex.loader.gpu import GpuFrames
 
             self._frames = GpuFrames(
-                finish, device_id=device_id, batch_size=batch_size, threads=dali_threads, size=size
+                finish, device_id=device_id, batch_size=batch_size, threads=dali_threads, scaled=size is not None
             )
             self._maker = ThreadPoolExecutor(1, thread_name_prefix="framedex-gpu")
         else:

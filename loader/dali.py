@@ -29,29 +29,28 @@ FRAMES, AUDIO = "FHWC", "Ct"  # layouts of what is transformed
 
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
-def _movies(size: Size | None) -> DataNode:
+def _movies(scaled: bool) -> DataNode:
     movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
     wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
     matrix = fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2)
     offset = fn.external_source(name="offset", dtype=types.FLOAT, ndim=1)
     frames = fn.decoders.video(movie, device="mixed", frames=wanted)
     frames = fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
-    return _resized(frames, size)
+    return _resized(frames) if scaled else frames
 
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
-def _images(size: Size | None) -> DataNode:
+def _images(scaled: bool) -> DataNode:
     images = fn.external_source(name="image", dtype=types.UINT8, ndim=1)
     pictures = fn.decoders.image(
         images, device="mixed", output_type=types.RGB, adjust_orientation=False, jpeg_fancy_upsampling=True
     )
-    return _resized(pictures, size)
+    return _resized(pictures) if scaled else pictures
 
 
-def _resized(frames: DataNode, size: Size | None) -> DataNode:
-    if size is None:
-        return frames
-    return fn.resize(frames, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
+def _resized(frames: DataNode) -> DataNode:
+    size = fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
+    return fn.resize(frames, size=size, interp_type=types.INTERP_LINEAR, antialias=True)
 
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
@@ -89,12 +88,13 @@ class _Pipeline:
 
 
 class MovieDecoder:
-    """Decodes tiny movies on NVDEC. size: (height, width) to scale to."""
+    """Decodes tiny movies on NVDEC. scaled: each is scaled to a size."""
 
-    def __init__(self, *, size: Size | None, batch_size: int, threads: int, device_id: int) -> None:
-        self._pipeline = _Pipeline(_movies, size, batch_size=batch_size, threads=threads, device_id=device_id)
+    def __init__(self, *, scaled: bool, batch_size: int, threads: int, device_id: int) -> None:
+        self._scaled = scaled
+        self._pipeline = _Pipeline(_movies, scaled, batch_size=batch_size, threads=threads, device_id=device_id)
 
-    def run(self, movies: Sequence[Movie]) -> Any:
+    def run(self, movies: Sequence[Movie], sizes: Sequence[Size | None]) -> Any:
         """Return a tensor list on the GPU: uint8 [unique, H, W, 3] a movie. Raises RuntimeError."""
         return self._pipeline.run(
             {
@@ -103,21 +103,25 @@ class MovieDecoder:
                 "matrix": [np.ascontiguousarray(movie.color[:, :3]) for movie in movies],
                 "offset": [np.ascontiguousarray(movie.color[:, 3]) for movie in movies],
             }
+            | _sizes(sizes, self._scaled)
         )
 
 
 class ImageDecoder:
-    """Decodes JPEGs on the GPU. size: (height, width) to scale to."""
+    """Decodes JPEGs on the GPU. scaled: each is scaled to a size."""
 
-    def __init__(self, *, size: Size | None, threads: int, device_id: int) -> None:
-        self._pipeline = _Pipeline(_images, size, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
+    def __init__(self, *, scaled: bool, threads: int, device_id: int) -> None:
+        self._scaled = scaled
+        self._pipeline = _Pipeline(_images, scaled, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
 
-    def run(self, images: Sequence[NDArray[np.uint8]]) -> list[Any]:
+    def run(self, images: Sequence[NDArray[np.uint8]], sizes: Sequence[Size | None]) -> list[Any]:
         """Return tensor lists on the GPU, uint8 [H, W, 3] an image, of `IMAGES_AT_ONCE` images each. Raises RuntimeError."""
-        return [
-            self._pipeline.run({"image": list(images[first : first + IMAGES_AT_ONCE])})
-            for first in range(0, len(images), IMAGES_AT_ONCE)
-        ]
+        parts = [slice(first, first + IMAGES_AT_ONCE) for first in range(0, len(images), IMAGES_AT_ONCE)]
+        return [self._pipeline.run({"image": list(images[part])} | _sizes(sizes[part], self._scaled)) for part in parts]
+
+
+def _sizes(sizes: Sequence[Size | None], scaled: bool) -> dict[str, list[Any]]:
+    return {"size": [np.array(size, np.float32) for size in sizes]} if scaled else {}
 
 
 class Transformer:

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
 from framedex.indexer.schema import IMAGES
-from framedex.loader.colour import correction
+from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset, describe
+from framedex.loader.driver import DriverSupport
 from framedex.loader.faults import Fault, fault_of
-from framedex.loader.movie import clip_movie
-from framedex.loader.routes import gpu_obstacle
+from framedex.loader.movie import gpu_movie
+from framedex.loader.rotation import quarter_turns, stored_size, upright
+from framedex.loader.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import Size, decode_rgb
 from framedex.sharder.schema import PAD
@@ -33,7 +35,7 @@ class Wanted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Movie:
     """A clip for NVDEC. content: uint8 [bytes], a tiny MP4. wanted: int32 [unique], ascending frame numbers in it.
-    color: float32 [3, 3], what turns DALI's RGB into the stream's.
+    color: float32 [3, 4], the affine map of 0…255 that turns DALI's RGB into the stream's.
     """
 
     content: NDArray[np.uint8]
@@ -43,7 +45,7 @@ class Movie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """A clip for nvJPEG. content: uint8 [bytes] of each image."""
+    """A clip for nvJPEG. content: uint8 [bytes] of each image, a JPEG."""
 
     content: list[NDArray[np.uint8]]
 
@@ -53,7 +55,8 @@ class Fetched:
     """A clip on its way into a batch: `frames`, or what a GPU decodes.
 
     item: what a batch holds of it besides frames. frames: uint8 [F, H, W, 3]. order: int64 [F], which of the decoded
-    frames stands at each place, -1 where padded; None where frames are in their order. read_seconds, decode_seconds: of
+    frames stands at each place, -1 where padded; None where frames are in their order. size: (height, width) that a GPU
+    scales to; None: none. turns: quarter turns, anticlockwise, that it makes then. read_seconds, decode_seconds: of
     the worker. bytes_read, packets: of the clip.
     """
 
@@ -63,17 +66,33 @@ class Fetched:
     movie: Movie | None = None
     images: Images | None = None
     order: NDArray[np.int64] | None = None
+    size: Size | None = None
+    turns: int = 0
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     bytes_read: int = 0
     packets: int = 0
 
 
-class Fetcher:
-    """Fetches clips of a dataset; picklable. size: (height, width) that frames are scaled to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """How clips are fetched. size: (height, width) that frames are scaled to. threads: decoder threads a clip. upright: turn
+    frames as their medium says; size is that of what comes out. colour: how close a GPU's must come. caps: what the GPU's driver
+    supports.
+    """
 
-    def __init__(self, dataset: ClipDataset, *, size: Size | None, threads: int) -> None:
-        self._dataset, self._size, self._threads = dataset, size, threads
+    size: Size | None = None
+    threads: int = 1
+    upright: bool = False
+    colour: Colour = "close"
+    caps: DriverSupport | None = None
+
+
+class Fetcher:
+    """Fetches clips of a dataset; picklable."""
+
+    def __init__(self, dataset: ClipDataset, options: FetchOptions) -> None:
+        self._dataset, self._options = dataset, options
 
     def __call__(self, wanted: Wanted) -> Fetched | Fault:
         """Return a clip, or why it cannot be had."""
@@ -86,36 +105,45 @@ class Fetcher:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
         encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+        degrees = clip.medium.rotation_degrees if self._options.upright else 0
+        size = None if self._options.size is None else stored_size(self._options.size, degrees)
         fetched = Fetched(
             number=wanted.number,
             item=self._dataset.sound(clip) | describe(clip),
+            size=size,
+            turns=quarter_turns(degrees),
             read_seconds=time.perf_counter() - begun,
             bytes_read=len(encoded.payload),
             packets=len(clip.recipe.packet_size),
         )
-        if wanted.on_gpu and gpu_obstacle(clip) is None:
-            _prepare(fetched, clip, encoded)
-        else:
-            fetched.frames = decode_rgb(clip, encoded, size=self._size, threads=self._threads)
+        if not (wanted.on_gpu and self._prepare(fetched, clip, encoded)):
+            frames = decode_rgb(clip, encoded, size=size, threads=self._options.threads)
+            fetched.frames = upright(frames, degrees)
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
 
+    def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
+        """Fill in what a GPU decodes; return whether it may."""
+        position = clip.recipe.position.astype(np.int64)
+        unique = np.unique(position[position != PAD])
+        if clip.medium.kind == IMAGES:
+            if nvjpeg_obstacle(clip) is not None:
+                return False
+            fetched.images = Images(content=_images(clip, encoded, unique))
+        else:
+            if gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour) is not None:
+                return False
+            movie = gpu_movie(clip, encoded)
+            if movie is None:
+                return False
+            fetched.movie = Movie(content=movie.movie, wanted=unique.astype(np.int32), color=movie.correction)
+        fetched.order = np.where(position == PAD, PAD, np.searchsorted(unique, position))
+        return True
 
-def _prepare(fetched: Fetched, clip: Clip, encoded: EncodedClip) -> None:
-    """Fill in what a GPU decodes."""
-    position = clip.recipe.position.astype(np.int64)
-    unique = np.unique(position[position != PAD])
-    fetched.order = np.where(position == PAD, PAD, np.searchsorted(unique, position))
-    if clip.medium.kind == IMAGES:
-        packet = np.empty(len(clip.recipe.packet_rank), np.int64)
-        packet[clip.recipe.packet_rank] = np.arange(len(packet))
-        edges = encoded.packet_first
-        fetched.images = Images(
-            content=[encoded.payload[edges[place] : edges[place + 1]] for place in packet[unique].tolist()]
-        )
-        return
-    fetched.movie = Movie(
-        content=clip_movie(clip, encoded),
-        wanted=unique.astype(np.int32),
-        color=correction(clip.medium.color_matrix),
-    )
+
+def _images(clip: Clip, encoded: EncodedClip, ranks: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    """Return the bytes of the images of some ranks."""
+    packet = np.empty(len(clip.recipe.packet_rank), np.int64)
+    packet[clip.recipe.packet_rank] = np.arange(len(packet))
+    edges = encoded.packet_first
+    return [encoded.payload[edges[place] : edges[place + 1]] for place in packet[ranks].tolist()]

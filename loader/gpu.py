@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
@@ -18,22 +17,21 @@ from framedex.loader.dali import FRAMES, ImageDecoder, MovieDecoder, Transformer
 from framedex.loader.faults import LoaderReport
 from framedex.loader.fetch import Fetched
 from framedex.loader.frames import Finish
-from framedex.sharder.decoder import Size
 from framedex.sharder.schema import PAD
 
 
 class GpuFrames:
-    """Makes batches of fetched clips on one GPU. size: (height, width) to scale to.
+    """Makes batches of fetched clips on one GPU. scaled: clips say to which size.
 
     Work goes on a stream of its own, so that it runs beside the trainer's; `hand_over` lets the trainer's stream wait.
     """
 
-    def __init__(self, finish: Finish, *, device_id: int, batch_size: int, threads: int, size: Size | None) -> None:
+    def __init__(self, finish: Finish, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
         self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._movies = MovieDecoder(size=size, batch_size=batch_size, threads=threads, device_id=device_id)
-        self._images = ImageDecoder(size=size, threads=threads, device_id=device_id)
+        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, threads=threads, device_id=device_id)
+        self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
         self._transformer: Transformer | None = None
         if finish.transform is not None:
             self._transformer = Transformer(
@@ -62,11 +60,11 @@ class GpuFrames:
         images = [place for place, clip in enumerate(clips) if clip.images is not None]
         begun = time.perf_counter()
         for place, decoded in zip(movies, self._decode_movies([clips[place] for place in movies]), strict=True):
-            frames[place] = arranged(decoded, clips[place].order)
+            frames[place] = arranged(decoded, clips[place])
         report.seconds["nvdec"] += time.perf_counter() - begun
         begun = time.perf_counter()
         for place, decoded in zip(images, self._decode_images([clips[place] for place in images]), strict=True):
-            frames[place] = arranged(decoded, clips[place].order)
+            frames[place] = arranged(decoded, clips[place])
         report.seconds["nvjpeg"] += time.perf_counter() - begun
         begun = time.perf_counter()
         for place, clip in enumerate(clips):
@@ -78,14 +76,17 @@ class GpuFrames:
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
         if not clips:
             return []
-        return tensors_of(self._movies.run([clip.movie for clip in clips if clip.movie is not None]))
+        movies = [clip.movie for clip in clips if clip.movie is not None]
+        return tensors_of(self._movies.run(movies, [clip.size for clip in clips]))
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
         """Return uint8 [unique, H, W, 3] a clip."""
         if not clips:
             return []
         counts = [len(clip.images.content) for clip in clips if clip.images is not None]
-        outputs = self._images.run([image for clip in clips if clip.images for image in clip.images.content])
+        images = [image for clip in clips if clip.images for image in clip.images.content]
+        sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
+        outputs = self._images.run(images, sizes)
         pictures = [picture for output in outputs for picture in tensors_of(output)]
         ends = np.cumsum(counts).tolist()
         return [torch.stack(pictures[end - count : end]) for count, end in zip(counts, ends, strict=True)]
@@ -123,13 +124,13 @@ def tensors_of(output: Any) -> list[Tensor]:
     return [from_dlpack(output[number]) for number in range(len(output))]
 
 
-def arranged(decoded: Tensor, order: NDArray[np.int64] | None) -> Tensor:
-    """Return the frames of a clip at their places, zeros where padded; without a copy where they are there already."""
-    if order is None or np.array_equal(order, np.arange(len(decoded))):
-        return decoded
-    frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
-    frames[torch.from_numpy(order == PAD).to(decoded.device)] = 0
-    return frames
+def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
+    """Return the frames of a clip upright at their places, zeros where padded; without a copy where they are so already."""
+    frames, order = decoded, clip.order
+    if order is not None and not np.array_equal(order, np.arange(len(decoded))):
+        frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
+        frames[torch.from_numpy(order == PAD).to(decoded.device)] = 0
+    return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames
 
 
 def stacked(frames: list[Tensor]) -> Tensor:

@@ -27,6 +27,7 @@ PROVEN_FORMATS = {
     "vp9": ("yuv420p", "yuv420p10le"),
 }
 PROVEN_CONTAINERS = ("mp4", "matroska")  # where packets are length-prefixed
+PROVEN_JPEGS = ("rgb24", None)  # colour; of images that framedex stored, no format is recorded
 LEAST_SIZE = {"h264": 48, "hevc": 144, "vp9": 128}
 GREATEST_SIZE = {"h264": 4096, "hevc": 8192, "vp9": 8192}
 CHROMA_420 = 1
@@ -59,6 +60,16 @@ def gpu_obstacle(
         if lack is not None:
             return f"driver: {lack}"
     return None
+
+
+def nvjpeg_obstacle(clip: Clip) -> str | None:
+    """Return why a clip of images must not go to nvJPEG, or None when it may."""
+    medium = clip.medium
+    if medium.codec != "mjpeg":
+        return f"codec: {medium.codec}"
+    if medium.pixel_format not in PROVEN_JPEGS:
+        return f"pixels: {medium.pixel_format}"
+    return "pictures of several sizes" if medium.varying_shape else None
 
 
 def has_hidden_frames(packets: EncodedClip) -> bool:
