@@ -6,7 +6,7 @@ anew for the next batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ class _Pipeline:
         self._options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
         self._built: Any = None
 
-    def run(self, feeds: dict[str, list[Any]]) -> Any:
+    def run(self, feeds: Mapping[str, Any]) -> Any:
         """Return the only output's tensor list. Raises RuntimeError as DALI does.
 
         What is fed is copied by DALI, and what comes out is no buffer that a later run writes: outputs of DALI's dynamic
