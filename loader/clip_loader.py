@@ -57,7 +57,8 @@ class ClipLoader:
     though not the frames, depend on time. colour: how close to the CPU's colours a GPU's must come, "close" or "exact"
     (`colour.colour_obstacle`); clips that it cannot colour so go to workers. rotation: "apply" turns frames upright, to
     the nearest quarter turn. size: (height, width) to scale to, of what comes out. transform: a function of DALI operations, frames →
-    frames, defined in a pipeline; its input is uint8 FHWC on the device. normalize: (mean, std) for RGB in 0…1, which makes
+    frames, defined in a pipeline; its input is uint8 FHWC on the device. audio_transform: one of a clip's sound, float32
+    [channels, samples], such as a spectrogram. normalize: (mean, std) for RGB in 0…1, which makes
     float32. layout: of `frames` as delivered. collate: what to do where clips of a batch differ in shape. last: what to do
     with a last batch that is not full; "pad" repeats its clips, marked in `is_padding`. on_error: what to do with a clip
     that cannot be had; "skip" makes its batch smaller, "replace" takes another clip; neither changes how many batches there are.
@@ -81,6 +82,7 @@ class ClipLoader:
         rotation: Rotation = "report",
         size: Size | None = None,
         transform: Callable[[Any], Any] | None = None,
+        audio_transform: Callable[[Any], Any] | None = None,
         normalize: Normalize | None = None,
         layout: Layout = "FHWC",
         collate: Collate = "error",
@@ -128,7 +130,9 @@ class ClipLoader:
         self._pool: WorkerPool[Wanted, Fetched | Fault] = WorkerPool(
             Fetcher(dataset, options), workers=num_workers, timeout_seconds=TASK_SECONDS
         )
-        finish = Finish(transform=transform, normalize=normalize, layout=layout, collate=collate)
+        finish = Finish(
+            transform=transform, audio_transform=audio_transform, normalize=normalize, layout=layout, collate=collate
+        )
         dali_threads = max(1, min(8, os.cpu_count() or 1))
         self._frames: Frames
         self._maker: ThreadPoolExecutor | None = None  # makes batches on a GPU while the trainer trains
@@ -241,7 +245,7 @@ class ClipLoader:
             if self._last == "pad":
                 real = len(batch.numbers) - batch.padding
                 items = [item | {"is_padding": place >= real} for place, item in enumerate(items)]
-            made = {"frames": finished} | collate_clips(items, self._collate)
+            made = {"frames": finished} | self._frames.sound(items) | collate_clips(items, self._collate)
             self.report.seconds["finishing"] += time.perf_counter() - begun
         return made if self._as_torch is None else {name: self._as_torch(value) for name, value in made.items()}
 

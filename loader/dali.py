@@ -1,6 +1,6 @@
 """DALI pipelines: NVDEC for tiny movies, nvJPEG for images, and the user's transform on either device.
 
-Each is fed one batch and gives one tensor a sample. DALI declares a pipeline invalid after any error in it; it is then built
+Each is fed one batch and gives one tensor a sample. A pipeline for DALI Proxy does all in one. DALI declares a pipeline invalid after any error in it; it is then built
 anew for the next batch.
 """
 
@@ -55,9 +55,49 @@ def _resized(frames: DataNode) -> DataNode:
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
 def _transformed(transform: Transform, device: str, layout: str) -> DataNode:
-    ndim, kind = (4, types.UINT8) if layout == FRAMES else (2, types.FLOAT)
-    given = fn.external_source(name="given", device=device, dtype=kind, ndim=ndim, layout=layout)
-    return transform(given)
+    if layout == FRAMES:
+        return transform(fn.external_source(name="given", device=device, dtype=types.UINT8, ndim=4, layout=layout))
+    sound = fn.external_source(name="given", dtype=types.FLOAT, ndim=2, layout=layout)  # workers decode it
+    return transform(sound.gpu() if device == "gpu" else sound)
+
+
+@pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
+def _proxied(size: Size | None, transform: Transform | None) -> DataNode:
+    on_gpu = fn.external_source(name="on_gpu", dtype=types.BOOL, ndim=0)
+    movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
+    wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
+    matrix = fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2)
+    offset = fn.external_source(name="offset", dtype=types.FLOAT, ndim=1)
+    order = fn.external_source(name="order", dtype=types.INT32, ndim=1)
+    mask = fn.external_source(name="mask", dtype=types.UINT8, ndim=4)
+    decoded = fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout=FRAMES)
+    if on_gpu:
+        frames = fn.decoders.video(movie, device="mixed", frames=wanted)
+        frames = fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
+        if size is not None:
+            frames = fn.resize(frames, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
+        frames = fn.sequence_rearrange(frames, new_order=order)
+        frames = frames * mask.gpu()
+    else:
+        frames = decoded.gpu()
+    return transform(frames) if transform else frames
+
+
+def clip_pipeline(
+    *,
+    batch_size: int,
+    size: Size | None = None,
+    transform: Transform | None = None,
+    device_id: int = 0,
+    threads: int = 4,
+) -> Any:
+    """Return a DALI pipeline for a DALIServer, which clips of `ClipDataset.with_proxy` are sent to.
+
+    size: (height, width) that frames are scaled to; the dataset's must be the same. transform: a function of DALI
+    operations, frames → frames, whose input is uint8 FHWC on the GPU. Give the server as many prefetched batches as workers
+    ask for.
+    """
+    return _proxied(size, transform, batch_size=batch_size, num_threads=threads, device_id=device_id)
 
 
 class _Pipeline:
@@ -136,3 +176,13 @@ class Transformer:
     def run(self, clips: Sequence[Any]) -> Any:
         """Return a tensor list of what the function makes of each clip, an array on the device. Raises RuntimeError."""
         return self._pipeline.run({"given": list(clips)})
+
+
+def transformers(
+    transform: Transform | None, audio_transform: Transform | None, **options: Any
+) -> tuple[Transformer | None, Transformer | None]:
+    """Return what transforms frames and sound, where that is asked for. options: as for Transformer."""
+    return (
+        None if transform is None else Transformer(transform, layout=FRAMES, **options),
+        None if audio_transform is None else Transformer(audio_transform, layout=AUDIO, **options),
+    )

@@ -21,11 +21,13 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """What decoded frames are made into. transform: a function of DALI operations on each clip. normalize: (mean, std) for
+    """What decoded frames are made into. transform, audio_transform: functions of DALI
+    operations on each clip's frames and sound. normalize: (mean, std) for
     RGB in 0…1, which makes float32. layout: of frames as delivered. collate: where clips differ in shape.
     """
 
     transform: Callable[[Any], Any] | None
+    audio_transform: Callable[[Any], Any] | None
     normalize: Normalize | None
     layout: Layout
     collate: Collate
@@ -47,6 +49,10 @@ class Frames(Protocol):
         """Return a batch's frames as delivered. Raises RuntimeError where a transform fails, FramedexError for shapes."""
         ...
 
+    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        ...
+
     def working(self) -> AbstractContextManager[Any]:
         """Return the context in which the two are called, by one thread."""
         ...
@@ -62,12 +68,14 @@ class CpuFrames:
     def __init__(self, finish: Finish, *, batch_size: int, threads: int) -> None:
         self._finish = finish
         self._transformer: Any = None
-        if finish.transform is not None:
-            from framedex.loader.dali import FRAMES, Transformer  # the one heavy import, only where it is asked for
+        self._audio: Any = None
+        if finish.transform is not None or finish.audio_transform is not None:
+            from framedex.loader.dali import transformers  # the one heavy import, only where it is asked for
 
-            self._transformer = Transformer(
-                finish.transform, layout=FRAMES, batch_size=batch_size, threads=threads, device_id=None
+            made = transformers(
+                finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=None
             )
+            self._transformer, self._audio = made
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
         """Return the frames of each clip, which are decoded already."""
@@ -89,6 +97,14 @@ class CpuFrames:
             frames = np.multiply(frames, scale, dtype=np.float32)
             frames += offset
         return np.ascontiguousarray(frames.transpose(0, 3, 1, 2)) if self._finish.layout == "FCHW" else frames
+
+    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        if self._audio is None:
+            return {}
+        output = self._audio.run([item.pop("audio") for item in items])
+        made = [{"audio": np.array(output[number])} for number in range(len(items))]
+        return collate_clips(made, self._finish.collate)
 
     def working(self) -> AbstractContextManager[Any]:
         """Return a context that does nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from framedex.loader.collate import greatest_shape, have_one_shape
-from framedex.loader.dali import FRAMES, ImageDecoder, MovieDecoder, Transformer
+from framedex.loader.collate import Collate, greatest_shape, have_one_shape
+from framedex.loader.dali import ImageDecoder, MovieDecoder, transformers
 from framedex.loader.faults import LoaderReport
 from framedex.loader.fetch import Fetched
 from framedex.loader.frames import Finish
@@ -32,11 +32,9 @@ class GpuFrames:
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, threads=threads, device_id=device_id)
         self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
-        self._transformer: Transformer | None = None
-        if finish.transform is not None:
-            self._transformer = Transformer(
-                finish.transform, layout=FRAMES, batch_size=batch_size, threads=threads, device_id=device_id
-            )
+        self._transformer, self._audio = transformers(
+            finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id
+        )
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -48,9 +46,10 @@ class GpuFrames:
         """Let the caller's stream wait until the batch is there."""
         current = torch.cuda.current_stream(self._device)
         current.wait_stream(self._stream)
-        frames = batch["frames"]
-        for tensor in frames if isinstance(frames, list) else [frames]:
-            tensor.record_stream(current)
+        for value in batch.values():
+            for tensor in value if isinstance(value, list) else [value]:
+                if isinstance(tensor, Tensor) and tensor.is_cuda:
+                    tensor.record_stream(current)
         return batch
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
@@ -96,17 +95,14 @@ class GpuFrames:
         if self._transformer is not None:
             self._stream.synchronize()  # what DALI reads on its own stream must be there
             frames = tensors_of(self._transformer.run(frames))
-        if self._finish.collate == "list":
-            return [self._one(clip) for clip in frames]
-        shapes = [tuple(clip.shape) for clip in frames]
-        if have_one_shape("frames", shapes, self._finish.collate):
-            return self._one(stacked(frames))
-        finished = [self._one(clip) for clip in frames]
-        shape = greatest_shape([tuple(clip.shape) for clip in finished])
-        batch = torch.zeros([len(finished), *shape], dtype=finished[0].dtype, device=self._device)
-        for row, clip in zip(batch, finished, strict=True):
-            row[tuple(slice(size) for size in clip.shape)] = clip
-        return batch
+        return collated("frames", frames, self._finish.collate, self._one)
+
+    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        if self._audio is None:
+            return {}
+        made = tensors_of(self._audio.run([item.pop("audio") for item in items]))
+        return {"audio": collated("audio", made, self._finish.collate, lambda clip: clip)}
 
     def _one(self, frames: Tensor) -> Tensor:
         if self._finish.normalize is not None:
@@ -115,6 +111,22 @@ class GpuFrames:
         if self._finish.layout == "FCHW":
             frames = frames.movedim(-1, -3).contiguous()
         return frames
+
+
+def collated(
+    name: str, clips: list[Tensor], collate: Collate, finish: Callable[[Tensor], Tensor]
+) -> Tensor | list[Tensor]:
+    """Return a batch of tensors, each or all together finished. Raises FramedexError for shapes, as `collate_clips`."""
+    if collate == "list":
+        return [finish(clip) for clip in clips]
+    if have_one_shape(name, [tuple(clip.shape) for clip in clips], collate):
+        return finish(stacked(clips))
+    finished = [finish(clip) for clip in clips]
+    shape = greatest_shape([tuple(clip.shape) for clip in finished])
+    batch = finished[0].new_zeros([len(finished), *shape])
+    for row, clip in zip(batch, finished, strict=True):
+        row[tuple(slice(size) for size in clip.shape)] = clip
+    return batch
 
 
 def tensors_of(output: Any) -> list[Tensor]:

@@ -1,0 +1,80 @@
+"""Clips for DALI Proxy: workers of a torch DataLoader fetch them, one pipeline in the main process decodes on the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.loader.dataset import ClipDataset
+from framedex.loader.driver import driver_support
+from framedex.loader.faults import Fault
+from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
+from framedex.sharder.schema import PAD
+
+NO_MOVIE = np.zeros(1, np.uint8)
+NO_ORDER = np.zeros(1, np.int32)
+NO_FRAMES = np.zeros((1, 1, 1, 3), np.uint8)
+NO_COLOR = np.eye(3, 4, dtype=np.float32)
+
+
+class ProxiedDataset:
+    """The clips of a dataset with `frames` that a DALI pipeline (`clip_pipeline`) makes of them in the main process.
+
+    A clip that cannot be had, or that the gate keeps from NVDEC, is found out here, in the worker: a pipeline that fails
+    fails its whole batch. What must not go to NVDEC is decoded here and passes the pipeline as raw frames. Picklable.
+    """
+
+    def __init__(self, dataset: ClipDataset, proxy: Callable[..., Any], *, device_id: int = 0) -> None:
+        self._dataset, self._proxy = dataset, proxy
+        options = FetchOptions(size=dataset.size, threads=dataset.threads, caps=driver_support(device_id))
+        self._fetch = Fetcher(dataset, options)
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return an item as ClipDataset does, its `frames` a reference that the DataLoader's batch turns into a tensor.
+
+        Raises as ClipDataset does.
+        """
+        fetched = self._fetch(Wanted(number=number, on_gpu=True))
+        if isinstance(fetched, Fault):
+            raise fetched.error()
+        if fetched.images is not None:  # one pipeline decodes movies; images are decoded here
+            again = self._fetch(Wanted(number=number, on_gpu=False))
+            if isinstance(again, Fault):
+                raise again.error()
+            fetched = again
+        return {"frames": self._proxy(**proxy_inputs(fetched))} | fetched.item
+
+
+def proxy_inputs(clip: Fetched) -> dict[str, NDArray[Any]]:
+    """Return the inputs of `clip_pipeline` by name; those of the branch not taken hold a placeholder."""
+    movie, order = clip.movie, clip.order
+    if movie is None or order is None:
+        assert clip.frames is not None  # what is no movie was decoded
+        movie_inputs: dict[str, NDArray[Any]] = {
+            "movie": NO_MOVIE,
+            "wanted": NO_ORDER,
+            "order": NO_ORDER,
+            "mask": NO_FRAMES,
+        }
+        color, frames = NO_COLOR, clip.frames
+    else:
+        movie_inputs = {
+            "movie": movie.content,
+            "wanted": movie.wanted,
+            "order": np.maximum(order, 0).astype(np.int32),
+            "mask": (order != PAD).astype(np.uint8)[:, None, None, None],
+        }
+        color, frames = movie.color, NO_FRAMES
+    return {
+        "on_gpu": np.array(movie is not None),
+        **movie_inputs,
+        "matrix": np.ascontiguousarray(color[:, :3]),
+        "offset": np.ascontiguousarray(color[:, 3]),
+        "frames": frames,
+    }
