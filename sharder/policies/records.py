@@ -79,6 +79,14 @@ class Sampling:
 class Policy(Protocol):
     """What every entry of the registry does."""
 
+    @property
+    def is_random(self) -> bool:
+        """Whether something is drawn, so that epochs differ."""
+
+    @property
+    def counts_by_pts(self) -> bool:
+        """Whether the number of a video's clips depends on more than how long it is and how many frames it has."""
+
     def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video; row: the listing's columns for it, {} where there are none.
 
