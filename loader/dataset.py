@@ -1,20 +1,23 @@
-"""ClipDataset: a map-style dataset over a manifest, for any DataLoader and Sampler."""
+"""ClipDataset: a map-style dataset over a manifest, or over an index and a policy, for any DataLoader and Sampler."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.manifest import Manifest, Root
+from framedex.loader.epoch import SharedEpoch
+from framedex.loader.manifest import Manifest
 from framedex.loader.movie import clip_movie
-from framedex.sharder.clip import Clip
+from framedex.sharder.clip import Clip, Failure
 from framedex.sharder.clip_audio import read_audio
 from framedex.sharder.decoder import Size, decode_rgb
+from framedex.sharder.media import Root
+from framedex.sharder.plans import AudioOptions, ClipPlans, PolicyFile, make_policy, read_policy
 from framedex.sharder.sources import SourceFiles
 
 Decode = Literal["cpu", "movie"]
@@ -40,23 +43,90 @@ class ClipDataset:
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
     ) -> None:
-        if decode not in ("cpu", "movie"):
-            raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'movie'")
-        if size is not None and (
-            not isinstance(size, tuple | list)
-            or len(size) != 2
-            or any(type(side) is not int or side < 1 for side in size)
-        ):
-            raise FramedexError("size is (height, width), whole numbers above zero", found=repr(size))
-        self.manifest = Manifest(path, root=root)
-        self._numbers = None if where is None else self.manifest.where(where)
+        _check(decode, size)
+        self._hold(Manifest(path, root=root), where, SharedEpoch(), decode, size, threads)
+
+    @classmethod
+    def from_index(
+        cls,
+        index: str | Path,
+        policy: str | Path | Mapping[str, object] | PolicyFile,
+        *,
+        epoch: int = 0,
+        seed: int | None = None,
+        keep_damaged: bool = False,
+        audio: bool | AudioOptions = False,
+        decode: Decode = "cpu",
+        size: Size | None = None,
+        threads: int = 1,
+        root: Root | None = None,
+        where: Mapping[str, object] | None = None,
+    ) -> Self:
+        """Return the clips that a policy finds in an index, each planned when it is asked for: no dataset on disk.
+
+        They are those of `framedex shard INDEX --policy POLICY`, with the same numbers. What the policy draws at random is
+        drawn anew in each epoch (see `set_epoch`); `epoch` is the first. policy: a YAML file, or what one says. seed: in
+        place of the policy's. keep_damaged, audio: as `--damaged keep` and `--audio`. The rest as for the class.
+
+        Raises FormatError for what is no index, PolicyError.
+        """
+        _check(decode, size)
+        plans = ClipPlans(
+            index,
+            _policy_file(policy, seed),
+            root=root,
+            keep_damaged=keep_damaged,
+            audio=AudioOptions() if audio is True else audio or None,
+        )
+        dataset = cls.__new__(cls)
+        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), decode, size, threads)
+        return dataset
+
+    def _hold(
+        self,
+        source: Manifest | ClipPlans,
+        where: Mapping[str, object] | None,
+        epoch: SharedEpoch,
+        decode: Decode,
+        size: Size | None,
+        threads: int,
+    ) -> None:
+        self.origin: Manifest | ClipPlans = source
+        self._numbers = None if where is None else source.where(where)
+        self._epoch = epoch
         self.decode: Decode = decode
         self.size = size
         self.threads = threads
         self.sources = SourceFiles()
 
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of a dataset on disk. Raises FramedexError where clips are planned as they are asked for."""
+        if not isinstance(self.origin, Manifest):
+            raise FramedexError("clips that are planned from an index have no manifest", where=str(self.origin.path))
+        return self.origin
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose draws are given."""
+        return self._epoch.get()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew what is random, here and in all copies of this dataset in other processes of this machine.
+
+        Workers that live on from epoch to epoch see it: call it between two epochs, for clips that are being read belong
+        to either. A dataset on disk is the same in all epochs. The number of clips, their order and names never change.
+        """
+        self._epoch.set(_checked_epoch(epoch))
+
+    def failures(self) -> Iterator[Failure]:
+        """Yield why clips that the policy of `from_index` wants are not there; nothing for a dataset on disk, which has a
+        failures.parquet.
+        """
+        yield from () if isinstance(self.origin, Manifest) else self.origin.failures()
+
     def __len__(self) -> int:
-        return len(self.manifest) if self._numbers is None else len(self._numbers)
+        return len(self.origin) if self._numbers is None else len(self._numbers)
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.
@@ -75,7 +145,8 @@ class ClipDataset:
         mask: bool [F], False where padded. clip_id, uri, and the user's columns. Of a dataset with audio, audio: float32
         [channels, samples], full scale 1; audio_mask: bool [samples], False where silence was filled in; audio_rate: Hz.
 
-        Raises IndexError, StaleError for a source that changed, DecodeError for one that does not decode.
+        Raises IndexError, StaleError for a source that changed, DecodeError for one that does not decode; of `from_index`,
+        also PolicyError for a clip that reading the source shows to be impossible, FormatError for an index that changed.
         """
         clip = self.clip(number)
         encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
@@ -95,14 +166,42 @@ class ClipDataset:
             return {}
         return {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
 
-    def clip(self, number: int) -> Clip:
-        """Return what the manifest says of clip `number`, without touching its source."""
+    def clip(self, number: int, *, epoch: int | None = None) -> Clip:
+        """Return clip `number` as the manifest or the plan says it. epoch: whose draws, if not those of `set_epoch`.
+
+        A manifest never touches the source. A plan reads it where an index of sample tables does not know enough.
+        """
         place = number + len(self) if number < 0 else number
-        if self._numbers is None:
-            return self.manifest.clip(place)
-        if not 0 <= place < len(self._numbers):
-            raise IndexError(f"clip {number} of {len(self._numbers)}")
-        return self.manifest.clip(int(self._numbers[place]))
+        if not 0 <= place < len(self):
+            raise IndexError(f"clip {number} of {len(self)}")
+        return self.origin.clip(
+            place if self._numbers is None else int(self._numbers[place]), self.epoch if epoch is None else epoch
+        )
+
+
+def _check(decode: str, size: object) -> None:
+    """Raise FramedexError for arguments that mean nothing."""
+    if decode not in ("cpu", "movie"):
+        raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'movie'")
+    if size is not None and (
+        not isinstance(size, tuple | list) or len(size) != 2 or any(type(side) is not int or side < 1 for side in size)
+    ):
+        raise FramedexError("size is (height, width), whole numbers above zero", found=repr(size))
+
+
+def _checked_epoch(epoch: int) -> int:
+    if type(epoch) is not int or not 0 <= epoch < 1 << 63:
+        raise FramedexError("an epoch is a whole number of 0 or more", found=repr(epoch))
+    return epoch
+
+
+def _policy_file(policy: str | Path | Mapping[str, object] | PolicyFile, seed: int | None) -> PolicyFile:
+    """Return what a policy says, with another seed where one is given. Raises PolicyError."""
+    if isinstance(policy, str | Path):
+        policy = read_policy(Path(policy))
+    elif not isinstance(policy, PolicyFile):
+        policy = make_policy(policy, where="policy")
+    return policy if seed is None else make_policy(policy.resolved | {"seed": seed}, where="policy")
 
 
 def describe(clip: Clip) -> dict[str, Any]:

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from framedex.errors import FormatError, FramedexError
 from framedex.loader.dataset import ClipDataset
-from framedex.loader.manifest import Root
 from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import Size
-from framedex.sharder.media import Medium
+from framedex.sharder.media import Medium, Root
 from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
 
 LONGEST_TEXT = 2000  # characters of one user value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.sharder.clip import Clip
 from framedex.sharder.image_files import ImageOptions
-from framedex.sharder.media import Medium
+from framedex.sharder.media import Locations, Medium, Root
 from framedex.sharder.rows import clip_from
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
@@ -35,8 +34,6 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.sharder.sources import CONTENT_ALONE, ByteSource
-
-Root = str | os.PathLike[str] | Mapping[str, str]
 
 GROUP_ROWS = {
     CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,
@@ -60,11 +57,8 @@ class Manifest:
         header = check_format(
             self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
         )
-        moved, folder = (root, None) if isinstance(root, Mapping) else ({}, root)
-        self._moved = {os.path.abspath(old): os.path.abspath(new) for old, new in moved.items()}
-        given_root = None if folder is None else os.path.abspath(folder)
         try:
-            self._root: str = given_root or header["root"]
+            self._locations = Locations(header["root"], root)
             self.images = _images(header.get("images"))
             self._first = {
                 CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
@@ -85,7 +79,7 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "images", "_root", "_moved", "_first", "_header")
+        kept = ("path", "images", "_locations", "_first", "_header")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -95,8 +89,8 @@ class Manifest:
     def __len__(self) -> int:
         return int(self._first[CLIPS_FOLDER][-1])
 
-    def clip(self, number: int) -> Clip:
-        """Return clip `number`. Raises IndexError."""
+    def clip(self, number: int, epoch: int = 0) -> Clip:
+        """Return clip `number`, the same in every epoch. Raises IndexError."""
         with self._lock:  # pyarrow's readers are not for several threads at once
             row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
             medium = self.medium(row["media_row"][0].as_py())
@@ -205,7 +199,7 @@ class Manifest:
         row = self._row(MEDIA_FOLDER, number)
         part = int(np.searchsorted(self._first[MEDIA_FOLDER], number, side="right")) - 1
         facts = self._constants(part) | {name: row[name][0].as_py() for name in row.schema.names}
-        return Medium(path=self._locate(facts["uri"]), **facts)
+        return Medium(path=self._locations.path(facts["uri"]), **facts)
 
     @functools.cached_property
     def _shards(self) -> list[ByteSource]:
@@ -223,14 +217,6 @@ class Manifest:
             )
             for row in rows
         ]
-
-    def _locate(self, uri: str) -> str:
-        """Return where a medium lies on this machine."""
-        path = os.path.normpath(os.path.join(self._root, uri))
-        for old, new in self._moved.items():
-            if path == old or path.startswith(old.rstrip("/") + "/"):
-                return new.rstrip("/") + path[len(old.rstrip("/")) :]
-        return path
 
 
 def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:

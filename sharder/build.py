@@ -20,12 +20,12 @@ from framedex.sharder.clip import Failure, WantedClip
 from framedex.sharder.cutting import Bench, Making, cut_in_workers
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.mentions import Mention, usable_media, user_columns
+from framedex.sharder.mentions import usable_media, user_columns
 from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack, Step, failure_of
 from framedex.sharder.pack_audio import AudioFormat, with_audio
 from framedex.sharder.parameters import located
-from framedex.sharder.planning import Batch, Round, behind, plan
-from framedex.sharder.policies import Missed, PolicyFile
+from framedex.sharder.planning import Batch, Round, behind, missed_clip, plan, wanted_clip
+from framedex.sharder.policies import PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
@@ -87,22 +87,9 @@ def _policy_batches(index: Index, file: PolicyFile, making: Making) -> Iterator[
                 sampling = file.policy.sample(medium.track, mention.columns)
             except PolicyError as error:
                 raise located(error, mentioned.video["uri"]) from error
-            items += [
-                WantedClip(
-                    clip_id=f"{mention.name}-{clip.number:06d}",
-                    frames=clip.frames,
-                    mask=clip.mask,
-                    columns=mention.columns,
-                )
-                for clip in sampling.clips
-            ]
-            items += [_missed(mentioned.video["uri"], mention, missed) for missed in sampling.missed]
+            items += [wanted_clip(mention.name, clip, mention.columns) for clip in sampling.clips]
+            items += [missed_clip(mentioned.video["uri"], mention.name, missed) for missed in sampling.missed]
         yield [Batch(medium=medium, items=items, done=number)]
-
-
-def _missed(uri: str, mention: Mention, missed: Missed) -> Failure:
-    clip_id = mention.name if missed.number is None else f"{mention.name}-{missed.number:06d}"
-    return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=missed.message, counts=missed.counts)
 
 
 def build_from_requests(

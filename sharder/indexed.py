@@ -31,7 +31,7 @@ class IndexedMedium:
     """A usable row of `videos` with its packets, ready to plan clips of.
 
     one_stream: so that a decoder which takes a clip's packets for one stream gives the same frames. audio: what clips
-    carry; None: no audio.
+    carry; None: no audio. path: where the source lies, if not where it was indexed.
     """
 
     def __init__(
@@ -42,12 +42,14 @@ class IndexedMedium:
         keep_damaged: bool,
         one_stream: bool = False,
         audio: AudioOptions | None = None,
+        path: str | None = None,
     ) -> None:
         self.video, self._one_stream, self._audio = video, one_stream, audio
         self._audio_packets = None if audio is None else index.audio(video["media_id"])
         self._audio_source: ByteSource | None = None
         self.medium = Medium(
-            path=os.path.normpath(os.path.join(index.root, video["uri"])), **{name: video[name] for name in MEDIA.names}
+            path=path or os.path.normpath(os.path.join(index.root, video["uri"])),
+            **{name: video[name] for name in MEDIA.names},
         )
         self._packets = index.packets(video["media_id"])
         self._source = self.medium.source

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from framedex.sharder.audio import AudioFacts, audio_facts
 from framedex.sharder.schema import AUDIO_COLUMNS
 from framedex.sharder.sources import ByteSource
+
+Root = str | os.PathLike[str] | Mapping[str, str]
+
+
+class Locations:
+    """Where sources lie on this machine.
+
+    recorded: the root that was indexed. root: where they lie now, when they moved: a folder in place of the recorded root,
+    or a mapping {old prefix: new prefix} applied to absolute paths.
+    """
+
+    def __init__(self, recorded: str, root: Root | None) -> None:
+        moved, folder = (root, None) if isinstance(root, Mapping) else ({}, root)
+        self._moved = {os.path.abspath(old): os.path.abspath(new) for old, new in moved.items()}
+        self._root = recorded if folder is None else os.path.abspath(folder)
+
+    def path(self, uri: str) -> str:
+        """Return where a medium lies."""
+        path = os.path.normpath(os.path.join(self._root, uri))
+        for old, new in self._moved.items():
+            if path == old or path.startswith(old.rstrip("/") + "/"):
+                return new.rstrip("/") + path[len(old.rstrip("/")) :]
+        return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.discover import media_id
@@ -30,6 +31,21 @@ class Mention:
 
     name: str
     columns: Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Mentions:
+    """The mentions of some usable media, as tables.
+
+    videos: their rows of `videos`. video: int64 [mentions], ascending, which of these each is about. number: int64
+    [mentions], its place among all mentions of that medium, -1 for the only one. columns: a row a mention, `media_id` (null
+    where nothing lists the medium) and the user's.
+    """
+
+    videos: pa.Table
+    video: NDArray[np.int64]
+    number: NDArray[np.int64]
+    columns: pa.Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +76,25 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
 
     The filter sees the columns of `videos`, DURATION_COLUMN and the listing's; of two that share a name, `videos`' alone.
     """
+    for several in mentions(index, filter_, split):
+        chosen = np.unique(several.video)
+        found: dict[int, list[Mention]] = {place: [] for place in chosen.tolist()}
+        identities = several.videos["media_id"].take(pa.array(several.video)).to_pylist()
+        for place, identity, number, own in zip(
+            several.video.tolist(), identities, several.number.tolist(), own_rows(several.columns), strict=True
+        ):
+            found[place].append(Mention(name=mention_name(identity, number), columns=own))
+        for video, own_mentions in zip(several.videos.take(pa.array(chosen)).to_pylist(), found.values(), strict=True):
+            yield Mentioned(video=video, mentions=own_mentions)
+
+
+def mention_name(identity: str, number: int) -> str:
+    """Return the beginning of the names of a mention's clips. number: as in `Mentions`."""
+    return identity if number < 0 else f"{identity}-row{number}"
+
+
+def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentions]:
+    """Yield the mentions that pass the filter, of some media at a time, in the order of the index. As for `usable_media`."""
     listing = index.listing.drop_columns(LISTING.names[1:])  # a table without columns would forget its rows
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
@@ -72,7 +107,7 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
             rows_of.get(identity, rows_of.get(media_id(uri), [None]))
             for identity, uri in zip(videos["media_id"].to_pylist(), videos["uri"].to_pylist(), strict=True)
         ]
-        counts = [len(rows) for rows in listed]
+        counts = np.array([len(rows) for rows in listed], np.int64)
         of_video = np.repeat(np.arange(len(videos)), counts)
         mentioned = listing.take(pa.array([row for rows in listed for row in rows], pa.int64()))
         joined = _joined(videos, mentioned, of_video)
@@ -81,16 +116,13 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
         if split is not None:
             columns = _with_split(columns, split.assign(joined.filter(pa.array(passed))))
         number_in_video = np.arange(len(of_video)) - np.repeat(np.cumsum(counts) - counts, counts)
-        mentions: dict[int, list[Mention]] = {}
-        for place, number, own in zip(
-            of_video[passed].tolist(), number_in_video[passed].tolist(), _rows(columns), strict=True
-        ):
-            identity = videos["media_id"][place].as_py()
-            name = identity if counts[place] == 1 else f"{identity}-row{number}"
-            mentions.setdefault(place, []).append(Mention(name=name, columns=own))
-        chosen = sorted(mentions)
-        for place, video in zip(chosen, videos.take(pa.array(chosen, pa.int64())).to_pylist(), strict=True):
-            yield Mentioned(video=video, mentions=mentions[place])
+        number = np.where(counts[of_video] == 1, -1, number_in_video)
+        yield Mentions(
+            videos=videos,
+            video=of_video[passed].astype(np.int64),
+            number=number[passed].astype(np.int64),
+            columns=columns,
+        )
 
 
 def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
@@ -113,7 +145,7 @@ def _with_split(columns: pa.Table, splits: pa.Array) -> pa.Table:
     return columns.append_column(SPLIT_COLUMN, splits)
 
 
-def _rows(columns: pa.Table) -> list[Row]:
+def own_rows(columns: pa.Table) -> list[Row]:
     """Return the user's columns of mentions."""
     rows: list[Row] = columns.to_pylist()
     return [{name: value for name, value in row.items() if name != LISTING.names[0]} for row in rows]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
 from framedex.sharder.clip import Clip, Failure, WantedClip
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.pack import Step
+from framedex.sharder.policies import Missed, Sampled
 from framedex.sharder.spool import Spools
 
 
@@ -62,6 +64,17 @@ def _prepare(batches: Round) -> None:
     for medium, clips in together.values():
         if len(clips) > 1:
             medium.prepare(clips)
+
+
+def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any]) -> WantedClip:
+    """Return a clip that a policy found. name: of the mention."""
+    return WantedClip(clip_id=f"{name}-{sampled.number:06d}", frames=sampled.frames, mask=sampled.mask, columns=columns)
+
+
+def missed_clip(uri: str, name: str, missed: Missed) -> Failure:
+    """Return why a policy did not get a clip. name: of the mention."""
+    clip_id = name if missed.number is None else f"{name}-{missed.number:06d}"
+    return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=missed.message, counts=missed.counts)
 
 
 def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:

@@ -38,6 +38,7 @@ CONTRACTS = {
         "mp4",
         "image_files",
         "clip_audio",
+        "plans",
     },
 }
 HOMES = {

@@ -77,6 +77,10 @@ class KeyframesPolicy(ByNumber):
     frames: int | None = parameter(checks.count, None)
 
     @property
+    def counts_by_pts(self) -> bool:
+        return True
+
+    @property
     def length(self) -> int | None:
         return self.frames
 

@@ -61,6 +61,10 @@ class PerRowPolicy(Terms):
         Terms.__post_init__(self)
 
     @property
+    def counts_by_pts(self) -> bool:
+        return True
+
+    @property
     def by_number(self) -> bool:
         return self.stride is not None or (self.uniform is not None and self.unit == "frames")
 

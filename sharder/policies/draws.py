@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed, a video's name and their place alone, never on what was drawn before."""
+"""Random numbers that depend on a seed, a video's name, an epoch and their place alone, never on what was drawn before."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def draws(seed: int, name: str, purpose: str, *, first: int, count: int) -> NDArray[np.uint64]:
-    """Return uint64 [count]: numbers `first`, first + 1, … of an endless stream of its own for each name and purpose.
+def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: int = 0) -> NDArray[np.uint64]:
+    """Return uint64 [count]: numbers `first`, first + 1, … of an endless stream of its own for each name, purpose and epoch.
 
     The raw stream of PCG64 (O'Neill 2014), which NumPy keeps the same in all its versions.
     """
+    purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # datasets on disk are of epoch 0
     text = f"{seed}\0{purpose}\0{name}".encode("utf-8", "surrogatepass")
     key = int.from_bytes(hashlib.blake2b(text, digest_size=16).digest(), "little")
     generator = np.random.PCG64(key).advance(first)

@@ -172,7 +172,7 @@ def _blocks(track: Track, wanted: Wanted, terms: Terms) -> Iterator[tuple[int, N
     for at in range(0, len(wanted.starts), size):
         places = wanted.starts[at : at + size, None] + wanted.offsets[None, :]
         if jitter:
-            drawn = draws(terms.seed, track.name, "jitter", first=at * width, count=places.size)
+            drawn = draws(terms.seed, track.name, "jitter", first=at * width, count=places.size, epoch=track.epoch)
             moved = places + (below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
             moved = np.clip(moved, wanted.low, wanted.limit - 1)
             places = _in_order(places, np.where(np.asarray(places < wanted.limit, np.bool_), moved, places))

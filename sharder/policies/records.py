@@ -23,7 +23,7 @@ class Track:
 
     pts: int64 [frames], ascending, in presentation order; duration_pts: from the first frame's pts to the end of the
     last one; time_base: the unit of both, in seconds. starts: int64 [starts], ascending presentation numbers of frames
-    where decoding may start. name: the medium's stable id, which seeds what is random.
+    where decoding may start. name: the medium's stable id, which seeds what is random, together with epoch.
     """
 
     pts: NDArray[np.int64]
@@ -31,6 +31,7 @@ class Track:
     time_base: Fraction
     starts: NDArray[np.int64] = field(default_factory=_no_frames)
     name: str = ""
+    epoch: int = 0
 
     @property
     def seconds(self) -> Fraction:
@@ -77,6 +78,14 @@ class Sampling:
 
 class Policy(Protocol):
     """What every entry of the registry does."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether something is drawn, so that epochs differ."""
+
+    @property
+    def counts_by_pts(self) -> bool:
+        """Whether the number of a video's clips depends on more than how long it is and how many frames it has."""
 
     def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video; row: the listing's columns for it, {} where there are none.

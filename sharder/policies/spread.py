@@ -53,6 +53,10 @@ class UniformPolicy(Terms):
     spread: Spread = parameter(one_of(("centres", "ends")), "centres")
 
     @property
+    def counts_by_pts(self) -> bool:
+        return self.tolerance_seconds is not None or (self.spread == "ends" and not self.by_number)
+
+    @property
     def by_number(self) -> bool:
         return self.by == "number"
 
@@ -77,6 +81,10 @@ class RandomPolicy(Terms):
     frames: int = parameter(checks.count)
     fps: Fraction | None = parameter(checks.rate, None)
     stride: int | None = parameter(checks.count, None)
+
+    @property
+    def is_random(self) -> bool:
+        return True
 
     def __post_init__(self) -> None:
         if (self.fps is None) == (self.stride is None):
@@ -110,5 +118,5 @@ class RandomPolicy(Terms):
         room = one.limit - one.low - int(one.offsets.max())  # how many places there are to begin at
         if room <= 0:
             return one
-        drawn = below(draws(self.seed, track.name, "start", first=0, count=self.clips), room)
-        return replace(several, starts=drawn + several.low)
+        drawn = draws(self.seed, track.name, "start", first=0, count=self.clips, epoch=track.epoch)
+        return replace(several, starts=below(drawn, room) + several.low)

@@ -66,6 +66,16 @@ class Terms:
         """How many times finer than its own a policy's times have to be counted."""
         return GRAIN if self.jitter_seconds else 1
 
+    @property
+    def is_random(self) -> bool:
+        """Whether something is drawn, so that epochs differ."""
+        return bool(self.jitter_seconds or self.jitter_frames)
+
+    @property
+    def counts_by_pts(self) -> bool:
+        """Whether the number of a video's clips depends on more than how long it is and how many frames it has."""
+        return self.tolerance_seconds is not None
+
     def fate(self, any_whole: bool) -> Fate:
         """Return what becomes of a clip that the end cuts short, where some other clip is whole or none is."""
         if any_whole or self.short is None:

@@ -1,0 +1,59 @@
+"""A number that worker processes see change: the epoch whose draws a dataset gives."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+from typing import Any
+
+TOKEN_BYTES, NUMBER_BYTES = 16, 8
+
+
+class SharedEpoch:
+    """A whole number of 0 or more that all copies of this object on this machine share: forked, spawned or pickled.
+
+    It lies in anonymous memory that lives as long as somebody uses it. A copy that cannot reach that memory any more (on
+    another machine, after the first process ended) keeps the number that it was pickled with, and is alone.
+    """
+
+    def __init__(self, number: int = 0) -> None:
+        self._create(number)
+
+    def _create(self, number: int) -> None:
+        self._token = secrets.token_bytes(TOKEN_BYTES)
+        descriptor = os.memfd_create("framedex-epoch")
+        os.write(descriptor, self._token + bytes(NUMBER_BYTES))
+        self._memory = mmap.mmap(descriptor, TOKEN_BYTES + NUMBER_BYTES)
+        self._descriptor: int | None = descriptor  # by which other processes find the memory
+        self._place = f"/proc/{os.getpid()}/fd/{descriptor}"
+        self.set(number)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            os.close(self._descriptor)  # type: ignore[arg-type]
+
+    def get(self) -> int:
+        """Return the number."""
+        return int.from_bytes(self._memory[TOKEN_BYTES:], "little")
+
+    def set(self, number: int) -> None:
+        """Change the number for all copies."""
+        self._memory[TOKEN_BYTES:] = number.to_bytes(NUMBER_BYTES, "little")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"place": self._place, "token": self._token, "number": self.get()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        try:
+            descriptor = os.open(state["place"], os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if os.pread(descriptor, TOKEN_BYTES, 0) != state["token"]:
+                    raise FileNotFoundError(state["place"])  # a later process has that number
+                self._memory = mmap.mmap(descriptor, TOKEN_BYTES + NUMBER_BYTES)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError):
+            self._create(state["number"])
+            return
+        self._descriptor, self._place, self._token = None, state["place"], state["token"]
