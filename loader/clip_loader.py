@@ -155,6 +155,8 @@ class ClipLoader:
         """Yield the batches of an epoch; after an iteration that was broken off, the rest of that epoch."""
         numbers_of_epoch = iter(self.sampler)
         self._count_delivered(0)
+        if isinstance(self.sampler, ClipSampler):
+            self.dataset.set_epoch(self.sampler.epoch)  # of a dataset on disk, nothing changes
         waiting: collections.deque[_Batch] = collections.deque()
         try:
             for numbers, padding in self._batches(numbers_of_epoch):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from framedex.sharder.decoder import Size, decode_rgb
 from framedex.sharder.media import Root
 from framedex.sharder.plans import AudioOptions, ClipPlans, PolicyFile, make_policy, read_policy
 from framedex.sharder.sources import SourceFiles
+
+if TYPE_CHECKING:
+    from framedex.loader.proxied import ProxiedDataset
 
 Decode = Literal["cpu", "movie"]
 
@@ -135,6 +138,15 @@ class ClipDataset:
         """
         rows = self.manifest.tar_rows() if kind == "tar" else self.manifest.media_rows()
         return rows if self._numbers is None else rows[self._numbers]
+
+    def with_proxy(self, proxy: Callable[..., Any], *, device_id: int = 0) -> ProxiedDataset:
+        """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxied.ProxiedDataset`).
+
+        proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
+        """
+        from framedex.loader.proxied import ProxiedDataset
+
+        return ProxiedDataset(self, proxy, device_id=device_id)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` (negative ones count from the end) as a dict.
