@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from framedex.loader.colour import DALI_MATRIX, LUMA_WEIGHTS, NO_CORRECTION, correction, has_correction, rgb_from_ycc
-from framedex.sharder.decoder import CONVERSION
+from framedex.sharder.conversion import RgbConverter
 from tests.pictures import (
     Planes,
     flat,
@@ -46,7 +46,7 @@ def on_gpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[
 
 def on_cpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[np.uint8]:
     frame = frame_of(planes, matrix, full_range=full_range, bits=bits)
-    return np.asarray(frame.to_ndarray(format="rgb24", interpolation=CONVERSION), np.uint8)
+    return RgbConverter().picture(frame)
 
 
 @pytest.mark.parametrize(("matrix", "full_range", "bits"), PASSED)
@@ -83,7 +83,7 @@ def test_a_stream_that_states_nothing_is_bt601_of_limited_range_on_the_cpu_whate
     frame.color_range = 0
     stated = on_cpu(planes, BT601, False, 8)
     assert stated.shape[0] > 720
-    assert np.array_equal(frame.to_ndarray(format="rgb24", interpolation=CONVERSION), stated)
+    assert np.array_equal(RgbConverter().picture(frame), stated)
 
 
 @pytest.mark.parametrize("said_full", [False, True])
