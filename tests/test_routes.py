@@ -40,7 +40,7 @@ def proven(index: Index, tmp_path_factory: pytest.TempPathFactory) -> ClipDatase
 
 @pytest.fixture(scope="module")
 def vp9(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> ClipDataset:
-    """A clip of each of some streams of the corpus, by their names."""
+    """A clip of each of some streams of the corpus, 160×120, by their names."""
     folder = tmp_path_factory.mktemp("vp9")
     (folder / "videos").mkdir()
     for name in VP9:
@@ -135,7 +135,9 @@ def test_exact_colour_is_bt601_of_8_bits(proven: ClipDataset) -> None:
 
 
 def test_vp9_passes_by_its_packets(vp9: ClipDataset) -> None:
-    clips = _clips(vp9)
+    small = _clips(vp9)
+    assert gpu_obstacle(small["vp9_noalt.webm"]) == "size: 160x120"
+    clips = {name: _medium(clip, width=160, height=128) for name, clip in small.items()}
     assert {clip.medium.profile for clip in clips.values()} <= set(PROVEN_PROFILES["vp9"])
     found = {name: gpu_obstacle(clip, _read(vp9, clip)) for name, clip in clips.items()}
     assert found == VP9
