@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,8 +136,6 @@ def test_what_dali_is_fed_gives_the_cpu_s_colours_by_dali_s_own_conversion(colou
 
 def _planes(movie: NDArray[np.uint8], bits: int) -> list[tuple[NDArray[np.uint16], ...]]:
     """Return the planes of a movie's pictures, each of which must say full range."""
-    import io
-
     found = []
     with av.open(io.BytesIO(movie.tobytes())) as container:
         for frame in container.decode(video=0):
