@@ -24,7 +24,8 @@ from framedex.loader.image_truth import image_checksums
 from framedex.loader.manifest import Manifest
 from framedex.loader.order import sample_of
 from framedex.sharder.clip import Clip
-from framedex.sharder.decoder import CONVERSION, decode_md5, state_colour
+from framedex.sharder.conversion import UNSPECIFIED, RgbConverter
+from framedex.sharder.decoder import decode_md5
 from framedex.sharder.image_files import ImageOptions, encode_image
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
@@ -138,8 +139,7 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
         return None
 
     def checksum(picture: av.VideoFrame) -> str:
-        rgb = np.asarray(picture.to_ndarray(format="rgb24", interpolation=CONVERSION), np.uint8)
-        return f"{zlib.crc32(encode_image(rgb, images)):08x}"
+        return f"{zlib.crc32(encode_image(RgbConverter().picture(picture), images)):08x}"
 
     return checksum
 
@@ -164,7 +164,7 @@ def decode_in_order(
     with open_container(medium.path) as container:
         context = container.streams[medium.stream_index].codec_context
         assert isinstance(context, VideoCodecContext)  # the stream is a video stream
-        matrix, color_range = int(context.colorspace), int(context.color_range)  # decoding forgets the container's
+        matrix, color_range = context.colorspace, context.color_range  # decoding forgets the container's
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:
                 frames = context.decode(packet)
@@ -173,7 +173,10 @@ def decode_in_order(
             for frame in frames:
                 number += 1
                 if number in wanted or by_pts:
-                    state_colour(frame, matrix, color_range)
+                    if matrix != UNSPECIFIED:
+                        frame.colorspace = matrix
+                    if color_range:
+                        frame.color_range = color_range
                     yield number, frame.pts, mark(frame)
             if number >= last and not by_pts:
                 return

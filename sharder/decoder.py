@@ -11,15 +11,15 @@ import av.logging
 import numpy as np
 from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
-from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
 from framedex.indexer.opening import packet_with
-from framedex.indexer.planes import picture_md5, plane_rows
+from framedex.indexer.planes import picture_md5
 from framedex.indexer.rgb import resize_rgb, rgb_md5, rgb_of
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
 from framedex.sharder.clip import Clip
+from framedex.sharder.conversion import RgbConverter
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import EncodedClip
@@ -28,12 +28,9 @@ Size = tuple[int, int]  # height, width
 
 # Codecs whose canonical name would open a decoder that needs hardware.
 DECODERS = {"av1": "libdav1d"}
-UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
-# Chroma between its samples, and rounding: what libswscale does unasked is up to 3 levels off, and 25 dB on test patterns.
-CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
@@ -118,10 +115,9 @@ def _undecodable(clip: Clip, what: str) -> DecodeError:
 def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
     """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
 
-    Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, the
-    medium's matrix and range decide the conversion (BT.601 and limited where not stated); without size, pixels are those
-    of PyAV's `to_ndarray(format="rgb24", interpolation=CONVERSION)`. size: (height, width), scaled in the same step with
-    an antialiasing triangle filter.
+    Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, they
+    are those of `conversion.RgbConverter`. size: (height, width), scaled in the same step with an antialiasing triangle
+    filter.
     """
     height, width = size or (clip.medium.height, clip.medium.width)
     frames = np.zeros((len(clip.recipe.position), height, width, 3), np.uint8)
@@ -142,25 +138,12 @@ def _pictures_in(
         for rank, rgb in decode_images(clip, encoded):
             yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
         return
-    reformatter = VideoReformatter()
+    converter = RgbConverter(clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0))
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
-        state_colour(picture, clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0))
         try:
-            scaled = reformatter.reformat(picture, width, height, "rgb24", interpolation=CONVERSION)
+            yield rank, converter.rows(picture, height, width)
         except OSError as error:
-            raise _undecodable(clip, f"libswscale does not know colour matrix {int(picture.colorspace)}") from error
-        yield rank, plane_rows(scaled.planes[0], height)[:, : 3 * width]
-
-
-def state_colour(picture: av.VideoFrame, matrix: int, color_range: int) -> None:
-    """Say of a picture what its medium states: FFmpeg's HEVC decoder forgets what the container alone does.
-
-    matrix: matrix coefficients; color_range: as libav numbers it, 0 where not stated.
-    """
-    if matrix != UNSPECIFIED:
-        picture.colorspace = matrix
-    if color_range:
-        picture.color_range = color_range
+            raise _undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
 
 
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.loader.colour import rgb_from_ycc
-from framedex.sharder.decoder import CONVERSION
+from framedex.sharder.conversion import RgbConverter
 
 WIDTH, HEIGHT, PATCH = 320, 256, 64
 Planes = tuple[NDArray[np.uint16], ...]
@@ -40,9 +40,7 @@ def pattern(name: str) -> NDArray[np.float64]:
     graph.configure()
     frame = graph.pull()
     assert isinstance(frame, av.VideoFrame)
-    if frame.format.name != "rgb24":  # smptebars draws with BT.601's limited range, and says so
-        frame = frame.reformat(format="rgb24", interpolation=CONVERSION)
-    return np.asarray(frame.to_ndarray(), np.float64) / 255
+    return RgbConverter().picture(frame) / 255
 
 
 def flat(seed: int) -> NDArray[np.float64]:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from framedex import ClipDataset
+from framedex.errors import DecodeError
+from framedex.indexer.index import Index
 from framedex.loader.colour import DALI_MATRIX, LUMA_WEIGHTS, NO_CORRECTION, correction, has_correction, rgb_from_ycc
-from framedex.sharder.decoder import CONVERSION
+from framedex.sharder.clip import Clip
+from framedex.sharder.conversion import RgbConverter
+from framedex.sharder.decoder import decode_pictures, decode_rgb
+from tests.datasets import shard_clips
 from tests.pictures import (
     Planes,
     flat,
@@ -22,6 +32,7 @@ from tests.pictures import (
     upsampled,
 )
 
+FULL = 2  # libav's number of full range
 BT709, BT601, SMPTE240, BT2020 = 1, 6, 7, 9
 # What `colour_obstacle` lets pass: any matrix of limited range, and BT.601 of full range. (Matrix, full range, bits.)
 PASSED = [(matrix, False, bits) for matrix in (BT709, BT601, SMPTE240, BT2020) for bits in (8, 10)]
@@ -46,7 +57,7 @@ def on_gpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[
 
 def on_cpu(planes: Planes, matrix: int, full_range: bool, bits: int) -> NDArray[np.uint8]:
     frame = frame_of(planes, matrix, full_range=full_range, bits=bits)
-    return np.asarray(frame.to_ndarray(format="rgb24", interpolation=CONVERSION), np.uint8)
+    return RgbConverter().picture(frame)
 
 
 @pytest.mark.parametrize(("matrix", "full_range", "bits"), PASSED)
@@ -83,7 +94,7 @@ def test_a_stream_that_states_nothing_is_bt601_of_limited_range_on_the_cpu_whate
     frame.color_range = 0
     stated = on_cpu(planes, BT601, False, 8)
     assert stated.shape[0] > 720
-    assert np.array_equal(frame.to_ndarray(format="rgb24", interpolation=CONVERSION), stated)
+    assert np.array_equal(RgbConverter().picture(frame), stated)
 
 
 @pytest.mark.parametrize("said_full", [False, True])
@@ -122,3 +133,48 @@ def test_bt601_and_unstated_need_nothing_and_others_are_known_to_be_unknown() ->
     assert not has_correction(0)
     assert not has_correction(8)
     assert not has_correction(10)
+
+
+def test_dali_s_affine_map_rounds_and_saturates_as_assumed(rng: np.random.Generator) -> None:
+    from nvidia.dali import fn, pipeline_def, types
+
+    @pipeline_def(batch_size=1, num_threads=1, device_id=None)
+    def corrected() -> Any:
+        frames = fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout="FHWC")
+        affine = fn.external_source(name="affine", dtype=types.FLOAT, ndim=2)
+        return fn.coord_transform(frames, MT=affine, dtype=types.UINT8)
+
+    frames = rng.integers(0, 256, (2, 16, 24, 3)).astype(np.uint8)
+    affine = correction(BT709, full_range=False, said_full=True)
+    pipeline = corrected()
+    pipeline.build()
+    pipeline.feed_input("frames", [frames])
+    pipeline.feed_input("affine", [affine])
+    (output,) = pipeline.run()
+    expected = np.clip(np.rint(frames @ affine[:, :3].T + affine[:, 3]), 0, 255)
+    assert np.abs(output.as_array()[0] - expected).max() <= 1  # where a half is rounded to
+    assert (output.as_array()[0] != expected).mean() < 1e-3
+
+
+def _hevc_clip(index: Index, tmp_path: Path) -> tuple[ClipDataset, Clip]:
+    clips = [{"uri": "hevc_closed.mp4", "clip_id": "c", "frames": [3]}]
+    dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
+    return dataset, dataset.clip(0)
+
+
+def test_the_medium_s_colour_decides_where_the_stream_states_another(index: Index, tmp_path: Path) -> None:
+    dataset, clip = _hevc_clip(index, tmp_path)
+    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+    stated = replace(clip, medium=replace(clip.medium, color_matrix=BT709, color_range="full"))
+    ((_, picture),) = decode_pictures(stated, encoded)
+    assert picture.colorspace != BT709  # FFmpeg's HEVC decoder goes by the stream
+    assert np.array_equal(decode_rgb(stated, encoded)[0], RgbConverter(BT709, FULL).picture(picture))
+    assert not np.array_equal(decode_rgb(stated, encoded), decode_rgb(clip, encoded))
+
+
+@pytest.mark.parametrize("matrix", [8, 10, 14])
+def test_a_matrix_that_is_not_linear_in_ycc_is_refused_in_words(index: Index, tmp_path: Path, matrix: int) -> None:
+    dataset, clip = _hevc_clip(index, tmp_path)
+    encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+    with pytest.raises(DecodeError, match=f"colour matrix {matrix}"):
+        decode_rgb(replace(clip, medium=replace(clip.medium, color_matrix=matrix)), encoded)

@@ -17,7 +17,7 @@ from benchmarks.exactness import try_folder
 from framedex import ClipDataset
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import DAMAGED, START
-from framedex.sharder.decoder import CONVERSION
+from framedex.sharder.conversion import RgbConverter
 from tests import planned
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, damage, encode, full_decode, picture, read_barcode
@@ -267,7 +267,7 @@ def test_colours_that_the_container_alone_states_decide_the_conversion(tmp_path:
     path = damage(tmp_path / "plain.mp4", tmp_path / "coloured.mp4", insert)
     run("index", path, "--out", tmp_path / "INDEX")
     ((_, row),) = rows(tmp_path / "INDEX").items()
-    expected = [frame.to_ndarray(format="rgb24", interpolation=CONVERSION) for frame in full_decode(path)]
+    expected = [RgbConverter().picture(frame) for frame in full_decode(path)]
     dataset = ClipDataset(shard_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": path.name, "frames": [4, 1]}]))
     assert row["color_matrix"] == 1
     assert np.array_equal(dataset[0]["frames"], np.stack([expected[4], expected[1]]))

@@ -14,7 +14,7 @@ import pytest
 from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.indexer.index import Index
 from framedex.loader.routes import gpu_obstacle
-from framedex.sharder.decoder import CONVERSION
+from framedex.sharder.conversion import RgbConverter
 from tests.datasets import shard_clips
 from tests.media import RECIPES, read_barcode
 
@@ -88,10 +88,7 @@ def test_pictures_agree_with_a_plain_conversion_of_the_full_decode(
     loader = ClipLoader(clips, batch_size=6, sampler=ClipSampler(clips), device=device, collate="list")
     for batch in loader:
         for item in _items(batch):
-            truth = [
-                frame.to_ndarray(format="rgb24", interpolation=CONVERSION)
-                for frame in full_decode(medium(item["recipe"]))
-            ]
+            truth = [RgbConverter().picture(frame) for frame in full_decode(medium(item["recipe"]))]
             for frame, number in zip(item["frames"].cpu().numpy(), item["frame_index"].tolist(), strict=True):
                 if number >= 0:
                     away = np.abs(frame.astype(np.int16) - truth[number]).mean()
