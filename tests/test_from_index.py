@@ -23,6 +23,7 @@ from framedex.indexer.index import Index
 from framedex.loader.epoch import SharedEpoch
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Clip
+from framedex.sharder.policies.draws import draws
 from framedex.sharder.recipe import Recipe
 from tests.datasets import run
 from tests.media import read_barcode
@@ -208,6 +209,13 @@ def test_each_epoch_draws_anew_and_repeatably(index: Index, name: str) -> None:
     assert draws_of(dataset) == first
     assert [dataset.clip(n, epoch=1).frame_index.tolist() for n in range(len(dataset))] == second
     assert draws_of(ClipDataset.from_index(index.path, POLICIES[name], seed=9)) != first
+
+
+def test_epoch_0_draws_what_datasets_on_disk_were_drawn_with() -> None:
+    pinned = [8336656537889444909, 6658507601160316101]
+    assert draws(3, "abc", "jitter", first=2, count=2).tolist() == pinned
+    assert draws(3, "abc", "jitter", first=2, count=2, epoch=0).tolist() == pinned
+    assert draws(3, "abc", "jitter", first=2, count=2, epoch=1).tolist() != pinned
 
 
 def test_without_chance_epochs_are_alike(index: Index) -> None:
