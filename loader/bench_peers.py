@@ -1,0 +1,354 @@
+"""Other ways to the same frames, for `framedex bench --compare`: one small class each, its library imported when it is used.
+
+Each opens a clip's file anew, as a dataset of many videos makes it do, and gives uint8 RGB of the frames asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import math
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import FramedexError
+
+Frames = NDArray[np.uint8]
+Size = tuple[int, int]  # height, width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerClip:
+    """A clip as a peer is asked for it. number: in the dataset. frames: numbers in presentation order, no padding."""
+
+    number: int
+    path: str
+    frames: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """What a peer is run with. size: (height, width) of the pictures, None: as they are. gpu: number of the GPU, or None."""
+
+    batch_size: int
+    workers: int
+    size: Size | None = None
+    gpu: int | None = None
+
+
+Batches = Callable[[Sequence[int]], Iterator[tuple[list[int], list[Any]]]]
+"""Places in the list of clips → batches of (places, a torch tensor uint8 [F, H, W, 3] for each)."""
+
+
+class Peer:
+    """Another loader. name: as people call it. distribution: what is installed. needs_gpu: whether it decodes there."""
+
+    name: ClassVar[str]
+    distribution: ClassVar[str]
+    module: ClassVar[str]
+    needs_gpu: ClassVar[bool] = False
+
+    def version(self) -> str:
+        """Return the installed version. Raises ImportError where it is not installed or does not load."""
+        module = importlib.import_module(self.module)
+        try:
+            return importlib.metadata.version(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return str(getattr(module, "__version__", "unknown"))
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        """Return what decodes some of these clips; workers that it starts live as long as it does."""
+        raise NotImplementedError
+
+
+class CpuPeer(Peer):
+    """A peer that decodes on the CPU: a clip a task, in the processes of torch's DataLoader."""
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        """Return uint8 [F, H, W, 3] of some frames of a file, ascending, each asked for once."""
+        raise NotImplementedError
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        from torch.utils.data import DataLoader
+
+        asked: list[int] = []
+        in_flight = math.ceil(2 * options.batch_size / max(1, options.workers))
+        loader: Any = DataLoader(
+            _Reads(self, list(clips), options.size),  # type: ignore[arg-type]
+            batch_size=None,  # a clip a task, as in ClipLoader; batches are put together here
+            sampler=asked,
+            num_workers=options.workers,
+            multiprocessing_context="spawn" if options.workers else None,
+            persistent_workers=options.workers > 0,
+            prefetch_factor=max(2, in_flight) if options.workers else None,
+        )
+
+        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
+            asked[:] = places
+            pictures: list[Any] = []
+            for number, picture in enumerate(loader, 1):
+                pictures.append(picture)
+                if len(pictures) == options.batch_size or number == len(places):
+                    yield list(places[number - len(pictures) : number]), pictures
+                    pictures = []
+
+        return batches
+
+
+class _Reads:
+    """What runs in the workers of a CPU peer."""
+
+    def __init__(self, peer: CpuPeer, clips: list[PeerClip], size: Size | None) -> None:
+        self._peer, self._clips, self._size = peer, clips, size
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    def __getitem__(self, place: int) -> Any:
+        import torch
+
+        clip = self._clips[place]
+        frames, order = np.unique(clip.frames, return_inverse=True)
+        pictures = self._peer.read(clip.path, frames.tolist(), self._size)
+        if len(pictures) != len(frames):
+            raise FramedexError(
+                f"{self._peer.name} gave {len(pictures)} of {len(frames)} frames", where=clip.path, found=clip.frames
+            )
+        return torch.from_numpy(np.ascontiguousarray(pictures[order]))
+
+
+class TorchCodec(CpuPeer):
+    """torchcodec's VideoDecoder, which scans the file to be exact."""
+
+    name, distribution, module = "torchcodec", "torchcodec", "torchcodec.decoders"
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        from torch.nn.functional import interpolate
+        from torchcodec.decoders import VideoDecoder
+
+        decoder = VideoDecoder(path, seek_mode="exact", num_ffmpeg_threads=1)
+        pictures = decoder.get_frames_at(frames).data
+        if size is not None:
+            pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
+        found: Frames = pictures.permute(0, 2, 3, 1).numpy()
+        return found
+
+
+class Decord(CpuPeer):
+    """decord's VideoReader, which scales as it decodes."""
+
+    name, distribution, module = "decord", "decord", "decord"
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        import decord
+
+        height, width = size or (-1, -1)
+        found: Frames = decord.VideoReader(path, width=width, height=height, num_threads=1).get_batch(frames).asnumpy()
+        return found
+
+
+class OpenCv(CpuPeer):
+    """OpenCV's VideoCapture, sent to each frame by its number."""
+
+    name, distribution, module = "OpenCV", "opencv-python-headless", "cv2"
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        import cv2
+
+        capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+        pictures = []
+        for frame in frames:
+            capture.set(cv2.CAP_PROP_POS_FRAMES, frame)
+            read, picture = capture.read()
+            if not read:
+                raise FramedexError("OpenCV reads no picture", where=path, found=f"frame {frame}")
+            if size is not None:
+                picture = cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
+            pictures.append(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
+        capture.release()
+        return np.stack(pictures)
+
+
+def _scaled(pictures: Any, size: Size | None) -> Any:
+    """Return a tensor uint8 [F, H, W, 3] on a GPU at some size."""
+    if size is None:
+        return pictures
+    from torch.nn.functional import interpolate
+
+    planes = pictures.permute(0, 3, 1, 2).float()
+    scaled = interpolate(planes, size, mode="bilinear", antialias=True)
+    return scaled.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
+
+
+class PyNvVideoCodec(Peer):
+    """PyNvVideoCodec's SimpleDecoder on NVDEC: a decoder a thread, told the next clip's file."""
+
+    name, distribution, module, needs_gpu = "PyNvVideoCodec", "PyNvVideoCodec", "PyNvVideoCodec", True
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        pool, own = ThreadPoolExecutor(max(1, options.workers)), threading.local()
+
+        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
+            pending = [pool.submit(self._read, own, clips[place], options) for place in places]
+            for first in range(0, len(places), options.batch_size):
+                until = min(first + options.batch_size, len(places))
+                yield list(places[first:until]), [future.result() for future in pending[first:until]]
+
+        return batches
+
+    def _read(self, own: threading.local, clip: PeerClip, options: PeerOptions) -> Any:
+        import PyNvVideoCodec
+        import torch
+
+        torch.cuda.set_device(options.gpu or 0)
+        if hasattr(own, "decoder"):
+            own.decoder.reconfigure_decoder(clip.path)
+        else:
+            own.decoder = PyNvVideoCodec.SimpleDecoder(
+                clip.path,
+                gpu_id=options.gpu or 0,
+                use_device_memory=True,
+                output_color_type=PyNvVideoCodec.OutputColorType.RGB,
+            )
+        frames, order = np.unique(clip.frames, return_inverse=True)
+        found = own.decoder.get_batch_frames_by_index(frames.tolist())
+        if len(found) != len(frames):
+            raise FramedexError(f"PyNvVideoCodec gave {len(found)} of {len(frames)} frames", where=clip.path)
+        pictures = _scaled(torch.stack([torch.from_dlpack(frame) for frame in found]), options.size)
+        torch.cuda.current_stream().synchronize()  # the decoder writes its next frames where these lay
+        return pictures[torch.from_numpy(order).to(pictures.device)]
+
+
+class DaliPeer(Peer):
+    """A DALI pipeline of a whole batch of clips."""
+
+    distribution, module, needs_gpu = "nvidia-dali", "nvidia.dali", True
+
+    def version(self) -> str:
+        return str(importlib.import_module(self.module).__version__)
+
+    def _arguments(self, options: PeerOptions) -> dict[str, Any]:
+        threads = max(1, min(16, options.workers or os.cpu_count() or 1))
+        return {"batch_size": options.batch_size, "num_threads": threads, "device_id": options.gpu or 0}
+
+
+def _resized(pictures: Any, size: Size | None) -> Any:
+    from nvidia.dali import fn, types
+
+    if size is None:
+        return pictures
+    return fn.resize(pictures, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
+
+
+class DaliDecoders(DaliPeer):
+    """`fn.decoders.video` on NVDEC, given whole files and the numbers of the frames."""
+
+    name = "DALI decoders.video"
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        from nvidia.dali import fn, pipeline_def, types
+        from torch.utils.dlpack import from_dlpack
+
+        @pipeline_def(**self._arguments(options), prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+        def pipeline() -> Any:
+            movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
+            wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
+            return _resized(fn.decoders.video(movie, device="mixed", frames=wanted), options.size)
+
+        built = pipeline()
+        built.build()
+
+        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
+            for first in range(0, len(places), options.batch_size):
+                batch = list(places[first : first + options.batch_size])
+                content = {clips[place].path: np.empty(0, np.uint8) for place in batch}
+                for path in content:
+                    content[path] = np.fromfile(path, np.uint8)
+                built.feed_input("movie", [content[clips[place].path] for place in batch])
+                built.feed_input("wanted", [np.array(clips[place].frames, np.int32) for place in batch])
+                (output,) = built.run()
+                yield batch, [from_dlpack(output[number]).clone() for number in range(len(batch))]
+
+        return batches
+
+
+class DaliReaders(DaliPeer):
+    """`fn.readers.video`: a line of its file list a clip. Frames must lie equally far apart, and equally many a clip."""
+
+    name = "DALI readers.video"
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        shapes = {(len(clip.frames), tuple(np.unique(np.diff(clip.frames)).tolist())) for clip in clips}
+        length, steps = min(shapes)
+        stride = steps[0] if steps else 1
+        if len(shapes) > 1 or len(steps) > 1 or stride < 1:
+            raise FramedexError("readers.video takes clips of one length and one distance between frames alone")
+        folder = tempfile.TemporaryDirectory()
+        links = self._links(Path(folder.name), clips)
+
+        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
+            from torch.utils.dlpack import from_dlpack
+
+            built = self._build(Path(folder.name), [(links[place], clips[place], place) for place in places], options)
+            for _ in range(math.ceil(len(places) / options.batch_size)):
+                pictures, labels = built.run()
+                numbers = np.asarray(labels.as_cpu().as_array()).reshape(-1).tolist()
+                yield numbers, [from_dlpack(pictures[number]).clone() for number in range(len(numbers))]
+
+        return batches
+
+    def _links(self, folder: Path, clips: Sequence[PeerClip]) -> list[Path]:
+        """Return a name without spaces for each clip's file, which a line of the list can hold."""
+        names: dict[str, Path] = {}
+        for clip in clips:
+            if clip.path not in names:
+                names[clip.path] = folder / f"{len(names)}{Path(clip.path).suffix}"
+                names[clip.path].symlink_to(clip.path)
+        return [names[clip.path] for clip in clips]
+
+    def _build(self, folder: Path, lines: list[tuple[Path, PeerClip, int]], options: PeerOptions) -> Any:
+        """Return a pipeline that reads one sequence a line; whether ends count in is found out."""
+        from nvidia.dali import fn, pipeline_def
+
+        clip = lines[0][1]
+        stride = clip.frames[1] - clip.frames[0] if len(clip.frames) > 1 else 1
+        listing = folder / "list.txt"
+
+        @pipeline_def(**self._arguments(options))  # type: ignore[untyped-decorator]
+        def pipeline() -> Any:
+            pictures, labels = fn.readers.video(
+                name="reader",
+                device="gpu",
+                file_list=str(listing),
+                file_list_frame_num=True,
+                sequence_length=len(clip.frames),
+                stride=stride,
+                step=1 << 30,  # one sequence a line
+            )
+            return _resized(pictures, options.size), labels
+
+        for beyond in (1, stride):
+            listing.write_text(
+                "".join(f"{link} {place} {asked.frames[0]} {asked.frames[-1] + beyond}\n" for link, asked, place in lines)
+            )
+            built = pipeline()
+            built.build()
+            if built.reader_meta("reader")["epoch_size"] == len(lines):
+                return built
+        raise FramedexError(
+            "readers.video finds another number of sequences", found=built.reader_meta("reader")["epoch_size"]
+        )
+
+
+PEERS: dict[str, Peer] = {
+    peer.name: peer for peer in (DaliDecoders(), DaliReaders(), PyNvVideoCodec(), OpenCv(), Decord(), TorchCodec())
+}
