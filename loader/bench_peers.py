@@ -13,7 +13,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,12 +37,15 @@ class PeerClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """What a peer is run with. size: (height, width) of the pictures, None: as they are. gpu: number of the GPU, or None."""
+    """What a peer is run with. size: (height, width) of the pictures, None: as they are. gpu: number of the GPU on which
+    batches are delivered, None: in memory. floats: deliver float32 [B, F, 3, H, W] in 0…1, not uint8 [B, F, H, W, 3].
+    """
 
     batch_size: int
     workers: int
     size: Size | None = None
     gpu: int | None = None
+    floats: bool = False
 
 
 Batches = Callable[[Sequence[int]], Iterator[tuple[list[int], list[Any]]]]
@@ -198,10 +201,13 @@ class PyNvVideoCodec(Peer):
         pool, own = ThreadPoolExecutor(max(1, options.workers)), threading.local()
 
         def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
-            pending = [pool.submit(self._read, own, clips[place], options) for place in places]
+            pending: dict[int, Any] = {}  # two batches ahead
             for first in range(0, len(places), options.batch_size):
-                until = min(first + options.batch_size, len(places))
-                yield list(places[first:until]), [future.result() for future in pending[first:until]]
+                for place in places[first : first + 2 * options.batch_size]:
+                    if place not in pending:
+                        pending[place] = pool.submit(self._read, own, clips[place], options)
+                batch = list(places[first : first + options.batch_size])
+                yield batch, [pending.pop(place).result() for place in batch]
 
         return batches
 
@@ -298,10 +304,12 @@ class DaliReaders(DaliPeer):
         def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
             from torch.utils.dlpack import from_dlpack
 
-            built = self._build(Path(folder.name), [(links[place], clips[place], place) for place in places], options)
-            for _ in range(math.ceil(len(places) / options.batch_size)):
+            size = min(options.batch_size, len(places))  # the reader fills its last batch by beginning again
+            lines = [(links[place], clips[place], place) for place in places]
+            built = self._build(Path(folder.name), lines, replace(options, batch_size=size))
+            for first in range(0, len(places), size):
                 pictures, labels = built.run()
-                numbers = np.asarray(labels.as_cpu().as_array()).reshape(-1).tolist()
+                numbers = np.asarray(labels.as_cpu().as_array()).reshape(-1).tolist()[: len(places) - first]
                 yield numbers, [from_dlpack(pictures[number]).clone() for number in range(len(numbers))]
 
         return batches
