@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -167,7 +168,7 @@ def run_limited(statement: str, folder: Path, limit_seconds: float) -> int | Non
 def serve() -> None:
     """Do what a folder's request says; the folder is the first argument. The other end of `run_peer`."""
     folder = Path(sys.argv[1])
-    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    request, code = json.loads((folder / "request.json").read_text(encoding="utf-8")), 0
     with (folder / "progress.jsonl").open("w", encoding="utf-8", buffering=1) as progress:
 
         def say(**facts: Any) -> None:
@@ -179,12 +180,15 @@ def serve() -> None:
             say(error=f"not installed: {error}")
         except Exception as error:
             say(error=f"{type(error).__name__}: {str(error).strip()[:500]}")
-            raise
-    os._exit(0)  # some peers hang, or crash, where they are taken down
+            traceback.print_exc()
+            code = 1
+    sys.stderr.flush()
+    os._exit(code)  # some peers hang, or crash, where they are taken down
 
 
 def _serve(folder: Path, request: dict[str, Any], say: Any) -> None:
-    options = PeerOptions(**request["options"])
+    stored = request["options"]
+    options = PeerOptions(**stored | {"size": None if stored["size"] is None else tuple(stored["size"])})
     clips = [PeerClip(**clip) for clip in request["clips"]]
     peer = PEERS[request["name"]]
     say(version=peer.version())
