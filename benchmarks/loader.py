@@ -134,7 +134,10 @@ class Results:
         kept = [old for old in self.content["results"] if (old["way"], old["video_seconds"]) != key]
         self.content["results"] = [*kept, row]
         self.write()
-        print(json.dumps({name: row.get(name) for name in ("way", "video_seconds", "median_seconds", "reason")}), flush=True)
+        print(
+            json.dumps({name: row.get(name) for name in ("way", "video_seconds", "median_seconds", "reason")}),
+            flush=True,
+        )
 
     def write(self) -> None:
         """Write aside and rename."""
@@ -205,23 +208,23 @@ def serve() -> None:
     from framedex import ClipSampler
 
     sampler = ClipSampler(dataset, shuffle=True, rank=request["rank"], world_size=request["world_size"])
-    floats = FLOATS if options.device == "gpu" else {}
-    if request["check"] < len(dataset) and options.device == "cpu":  # the reference is as many clips as are compared
-        loader = open_loader(dataset, options, list(range(request["check"])))
+    checked = range(min(request["check"], len(dataset)))
+    if request["task"] == "reference":
+        loader = open_loader(dataset, options, list(checked))
     else:
-        loader = open_loader(dataset, options, sampler, **floats)
+        loader = open_loader(dataset, options, sampler, **FLOATS)
     found: dict[int, Any] = {}
-    numbers = {dataset.clip(number).clip_id: number for number in range(min(request["check"], len(dataset)))}
-    keep = keep_thumbnails(found, numbers)
+    known = {dataset.clip(number).clip_id: number for number in checked}
+    keep = keep_thumbnails(found, known)
 
     def see(batch: dict[str, Any]) -> None:
-        rows = [row for row, clip_id in enumerate(batch["clip_id"]) if clip_id in numbers]
+        rows = [row for row, clip_id in enumerate(batch["clip_id"]) if clip_id in known]
         keep({name: [batch[name][row] for row in rows] for name in ("clip_id", "frames")})
 
-    if request["together"]:
+    if request["task"] == "together":
         run_epoch(loader)
         answer = run_together(loader, folder, options)
-    elif options.device == "cpu":
+    elif request["task"] == "reference":
         run_epoch(loader, see)
         answer = {}
     else:
@@ -265,7 +268,7 @@ def reference(source: Path, seconds: int, options: argparse.Namespace, limit: fl
         way = Way("reference", "cpu", os.cpu_count() or 1)
         request = {"dataset": str(dataset), "options": bench_options(way, 1, device="cpu"), "check": options.check}
         child = options.folder / "child"
-        answer = run_child(child, request | {"rank": 0, "world_size": 1, "together": False}, limit)
+        answer = run_child(child, request | {"rank": 0, "world_size": 1, "task": "reference"}, limit)
         if "reason" in answer:
             raise RuntimeError(f"no reference pictures: {answer['reason']}")
         (child / "pictures.npz").rename(path)
@@ -286,15 +289,20 @@ def measure_way(name: str, seconds: int, options: argparse.Namespace, limit: flo
         "prepared_in_seconds": round(time.perf_counter() - began, 2),
     }
     if isinstance(way, Way):
-        request = {"dataset": str(dataset), "options": bench_options(way, options.epochs), "check": options.check}
+        request = {
+            "dataset": str(dataset),
+            "options": bench_options(way, options.epochs, device=options.device),
+            "check": options.check,
+        }
         child = options.folder / "child"
-        answer = run_child(child, request | {"rank": 0, "world_size": 1, "together": False}, limit)
+        answer = run_child(child, request | {"rank": 0, "world_size": 1, "task": "epochs"}, limit)
         compared, different = count_different(truth, load_thumbnails(child / "pictures.npz"))
         return row | {"workers": way.workers} | answer | {"compared": compared, "different": different}
     clips = ClipDataset(dataset)
     asked = peer_clips({number: clips.clip(number) for number in range(len(clips))})
     order = epoch_order(len(asked), shuffle=True, seed=0, epoch=1).tolist()
-    how = PeerOptions(batch_size=BATCH, workers=way.workers, size=SIZE, gpu=0, floats=True)
+    gpu = 0 if options.device == "gpu" else None
+    how = PeerOptions(batch_size=BATCH, workers=way.workers, size=SIZE, gpu=gpu, floats=True)
     result = run_peer(way.peer, [asked[place] for place in order], how, limit_seconds=limit, ours=truth)
     seconds_taken = [] if result.seconds is None else [result.seconds]
     facts = asdict(result) | {"clips_done": result.clips, "clips": options.clips, "seconds": seconds_taken}
@@ -312,8 +320,12 @@ def measure_devices(devices: Sequence[int], options: argparse.Namespace, results
 
         def one(rank: int, count: int = count, home: Path = home, answers: dict[int, Any] = answers) -> None:
             way = Way("reference", "gpu", 4)
-            request = {"dataset": str(dataset), "options": bench_options(way, 1, devices[rank]), "check": 0}
-            request |= {"rank": rank, "world_size": count, "together": True}
+            request = {
+                "dataset": str(dataset),
+                "options": bench_options(way, 1, devices[rank], options.device),
+                "check": 0,
+            }
+            request |= {"rank": rank, "world_size": count, "task": "together"}
             answers[rank] = run_child(home / str(rank), request, options.limit)
 
         threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
@@ -346,6 +358,7 @@ def main() -> None:
     parser.add_argument("--check", type=int, default=32, metavar="CLIPS", help="whose frames are compared")
     parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="of one way at one length")
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="of this whole call")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: to try this without a GPU")
     parser.add_argument("--devices", type=numbers, help="measure one rank on the first of these GPUs, and one on each")
     parser.add_argument("--device-clips", type=int, default=512)
     options = parser.parse_args()

@@ -28,7 +28,7 @@ from framedex.loader.bench_peers import PEERS, PeerClip, PeerOptions
 SIDE = 64  # of the small pictures
 KEPT_BYTES = 4 << 30  # of pictures kept until the clock has stopped
 PIECES = 16  # of SIDE * SIDE: how many of the most different places of two small pictures count
-DIFFERENT = 25.0  # levels: other pictures lie above, other scalers and converters below (tests/test_bench.py)
+DIFFERENT = 16.0  # levels: a frame's number one further on lies above 26, another scaler's same frame below 10
 FITTED = 200_000  # pixels from which the change of colour is found
 WARM_UP_CLIPS = 8
 
@@ -54,12 +54,12 @@ class PeerResult:
 
 def thumbnails(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return uint8 [F, SIDE, SIDE, 3]: means over the boxes of a grid. pictures: uint8 [F, H, W, 3], H and W ≥ SIDE."""
-    values: NDArray[np.float32] = pictures.astype(np.float32)
+    values: NDArray[Any] = pictures.astype(np.float32)
     for axis in (1, 2):
         edges = np.linspace(0, pictures.shape[axis], SIDE + 1).astype(np.int64)
         shape = [1, 1, 1, 1]
         shape[axis] = SIDE
-        values = np.add.reduceat(values, edges[:-1], axis=axis) / np.diff(edges).reshape(shape).astype(np.float32)
+        values = np.add.reduceat(values, edges[:-1], axis=axis) / np.diff(edges).astype(np.float32).reshape(shape)
     return np.round(values).astype(np.uint8)
 
 
@@ -101,7 +101,8 @@ def count_different(ours: Thumbnails, theirs: Thumbnails) -> tuple[int, int]:
 def save_thumbnails(path: Path, found: Thumbnails) -> None:
     """Write small pictures aside and rename."""
     aside = path.with_suffix(".tmp.npz")
-    np.savez(aside, **{str(number): pictures for number, pictures in found.items()})
+    arrays: dict[str, Any] = {str(number): pictures for number, pictures in found.items()}
+    np.savez(aside, **arrays)
     aside.rename(path)
 
 

@@ -214,6 +214,7 @@ class PyNvVideoCodec(Peer):
     def _read(self, own: threading.local, clip: PeerClip, options: PeerOptions) -> Any:
         import PyNvVideoCodec
         import torch
+        from torch.utils.dlpack import from_dlpack
 
         torch.cuda.set_device(options.gpu or 0)
         if hasattr(own, "decoder"):
@@ -229,7 +230,7 @@ class PyNvVideoCodec(Peer):
         found = own.decoder.get_batch_frames_by_index(frames.tolist())
         if len(found) != len(frames):
             raise FramedexError(f"PyNvVideoCodec gave {len(found)} of {len(frames)} frames", where=clip.path)
-        pictures = _scaled(torch.stack([torch.from_dlpack(frame) for frame in found]), options.size)
+        pictures = _scaled(torch.stack([from_dlpack(frame) for frame in found]), options.size)
         torch.cuda.current_stream().synchronize()  # the decoder writes its next frames where these lay
         return pictures[torch.from_numpy(order).to(pictures.device)]
 
@@ -294,7 +295,7 @@ class DaliReaders(DaliPeer):
 
     def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
         shapes = {(len(clip.frames), tuple(np.unique(np.diff(clip.frames)).tolist())) for clip in clips}
-        length, steps = min(shapes)
+        steps = min(shapes)[1]
         stride = steps[0] if steps else 1
         if len(shapes) > 1 or len(steps) > 1 or stride < 1:
             raise FramedexError("readers.video takes clips of one length and one distance between frames alone")
@@ -346,7 +347,9 @@ class DaliReaders(DaliPeer):
 
         for beyond in (1, stride):
             listing.write_text(
-                "".join(f"{link} {place} {asked.frames[0]} {asked.frames[-1] + beyond}\n" for link, asked, place in lines)
+                "".join(
+                    f"{link} {place} {asked.frames[0]} {asked.frames[-1] + beyond}\n" for link, asked, place in lines
+                )
             )
             built = pipeline()
             built.build()
