@@ -39,6 +39,7 @@ from benchmarks.make_video import PERIOD_SECONDS, repeat
 from framedex import ClipDataset
 from framedex.loader.bench import (
     BenchOptions,
+    checked_thumbnails,
     keep_thumbnails,
     measure_loader,
     open_loader,
@@ -47,7 +48,7 @@ from framedex.loader.bench import (
     run_epoch,
 )
 from framedex.loader.bench_compare import (
-    WARM_UP_CLIPS,
+    CHECKED_CLIPS,
     count_different,
     load_thumbnails,
     run_limited,
@@ -112,6 +113,9 @@ class Results:
             self.content = json.loads(path.read_text(encoding="utf-8"))
         if made["command"] not in self.content["commands"]:
             self.content["commands"].append(made["command"])
+        if options.devices:
+            self.write()
+            return
         self.content["setup"] = {
             "clips": options.clips,
             "frames_a_clip": FRAMES,
@@ -119,7 +123,7 @@ class Results:
             "size": SIZE,
             "epochs_measured": options.epochs,
             "warm_up_epochs": 1,
-            "warm_up_clips_of_others": WARM_UP_CLIPS,
+            "warm_up_clips_of_others": CHECKED_CLIPS,
             "limit_seconds": options.limit,
         }
         self.write()
@@ -281,7 +285,7 @@ def measure_way(name: str, seconds: int, options: argparse.Namespace, limit: flo
     stored = way.dataset if isinstance(way, Way) else "reference"
     began = time.perf_counter()
     dataset = make_dataset(options.source, options.folder, seconds, options.clips, stored)
-    truth = load_thumbnails(reference(options.source, seconds, options, limit))
+    truth = load_thumbnails(reference(options.source, seconds, options, limit)) if isinstance(way, Way) else {}
     row: dict[str, Any] = {
         "way": name,
         "video_seconds": seconds,
@@ -303,7 +307,9 @@ def measure_way(name: str, seconds: int, options: argparse.Namespace, limit: flo
     order = epoch_order(len(asked), shuffle=True, seed=0, epoch=1).tolist()
     gpu = 0 if options.device == "gpu" else None
     how = PeerOptions(batch_size=BATCH, workers=way.workers, size=SIZE, gpu=gpu, floats=True)
-    result = run_peer(way.peer, [asked[place] for place in order], how, limit_seconds=limit, ours=truth)
+    asked = [asked[place] for place in order]
+    truth = checked_thumbnails(clips, asked)
+    result = run_peer(way.peer, asked, how, limit_seconds=limit, ours=truth)
     seconds_taken = [] if result.seconds is None else [result.seconds]
     facts = asdict(result) | {"clips_done": result.clips, "clips": options.clips, "seconds": seconds_taken}
     return row | {"workers": way.workers} | facts | {"median_seconds": result.seconds}

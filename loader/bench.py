@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +15,14 @@ from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
 from framedex.indexer.schema import IMAGES
-from framedex.loader.bench_compare import PeerResult, Thumbnails, enlarged, run_peer, thumbnails
+from framedex.loader.bench_compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
 from framedex.loader.bench_load import Load, LoadSampler
 from framedex.loader.bench_peers import PEERS, PeerClip, PeerOptions
 from framedex.loader.dataset import ClipDataset
 from framedex.loader.manifest import Root
 from framedex.loader.order import epoch_order, sample_of
 from framedex.sharder.clip import Clip
+from framedex.sharder.decoder import decode_rgb
 from framedex.sharder.schema import PAD
 
 Device = Literal["cpu", "gpu"]
@@ -222,14 +225,14 @@ def bench(
     dataset = ClipDataset(path, root=root)
     numbers = chosen_clips(dataset, options)
     clips = {number: dataset.clip(number) for number in numbers.tolist()}
-    asked, names = peer_clips(clips), list(peers)
-    ours: Thumbnails = {}
-    if names and not options.warm_up:
-        options = replace(options, warm_up=1)  # what peers give is compared with its batches
     loader = open_loader(dataset, options, EpochOrder(numbers, options.seed))
-    see = keep_thumbnails(ours, {clip.clip_id: number for number, clip in clips.items()}) if names else None
-    result = measure_loader(loader, options, recipe_cost(clips.values()), see)
+    result = measure_loader(loader, options, recipe_cost(clips.values()))
     del loader
+    names = list(peers)
+    asked = peer_clips(clips)
+    order = epoch_order(len(asked), shuffle=True, seed=options.seed, epoch=options.warm_up)
+    asked = [asked[place] for place in order.tolist()]
+    ours = checked_thumbnails(dataset, asked) if names else {}
     found = []
     for name in names:
         found.append(compare(name, asked, options, limit_seconds, ours))
@@ -250,8 +253,20 @@ def compare(
         size=options.size,
         gpu=options.gpu if options.device == "gpu" else None,
     )
-    order = epoch_order(len(asked), shuffle=True, seed=options.seed, epoch=options.warm_up)
-    return run_peer(name, [asked[place] for place in order.tolist()], how, limit_seconds=limit_seconds, ours=ours)
+    return run_peer(name, asked, how, limit_seconds=limit_seconds, ours=ours)
+
+
+def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnails:
+    """Return small pictures of the clips whose frames are compared, unscaled, as the CPU decodes them."""
+
+    def small(clip: PeerClip) -> NDArray[np.uint8]:
+        wanted = dataset.clip(clip.number)
+        encoded = dataset.sources.read(wanted.source, wanted.recipe, wanted.medium.states)
+        return thumbnails(enlarged(decode_rgb(wanted, encoded)))
+
+    checked = asked[:CHECKED_CLIPS]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return {clip.number: pictures for clip, pictures in zip(checked, pool.map(small, checked), strict=True)}
 
 
 def peer_clips(clips: dict[int, Clip]) -> list[PeerClip]:

@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from framedex.loader.bench_peers import PEERS, PeerClip, PeerOptions
 
 SIDE = 64  # of the small pictures
-KEPT_BYTES = 4 << 30  # of pictures kept until the clock has stopped
 PIECES = 16  # of SIDE * SIDE: how many of the most different places of two small pictures count
 DIFFERENT = 16.0  # levels: a frame's number one further on lies above 26, another scaler's same frame below 10
 FITTED = 200_000  # pixels from which the change of colour is found
-WARM_UP_CLIPS = 8
+CHECKED_CLIPS = 8  # at a peer's beginning, unscaled: scalers differ more than frames that follow each other may
 
 Thumbnails = dict[int, NDArray[np.uint8]]
 """Clip's number → uint8 [F, SIDE, SIDE, 3]."""
@@ -117,7 +116,10 @@ def load_thumbnails(path: Path) -> Thumbnails:
 def run_peer(
     name: str, clips: Sequence[PeerClip], options: PeerOptions, *, limit_seconds: float, ours: Thumbnails
 ) -> PeerResult:
-    """Run a peer over clips in a process of its own, at most for so long, and compare what it gave with ours."""
+    """Run a peer over clips in a process of its own, at most for so long, and compare its first CHECKED_CLIPS with ours.
+
+    ours: small pictures of those, unscaled (see `bench.checked_thumbnails`).
+    """
     with tempfile.TemporaryDirectory(prefix="framedex-bench-") as scratch:
         folder = Path(scratch)
         request = {"name": name, "clips": [asdict(clip) for clip in clips], "options": asdict(options)}
@@ -196,30 +198,26 @@ def _serve(folder: Path, request: dict[str, Any], say: Any) -> None:
     if peer.needs_gpu and options.gpu is None:
         say(error="it decodes on a GPU, and --device is cpu")
         return
-    batches = peer.open(clips, options)
-    for _, pictures in batches(range(min(WARM_UP_CLIPS, len(clips)))):
+    batches, some = peer.open(clips, options), range(min(CHECKED_CLIPS, len(clips)))
+    save_thumbnails(folder / "pictures.npz", _small(clips, batches(some, None)))
+    for _, pictures in batches(some, options.size):
         _deliver(pictures, options)
     _wait(options)
     say(warmed_up=True)
-    kept: list[tuple[list[int], list[Any]]] = []
-    room, done, started = KEPT_BYTES, 0, time.perf_counter()
-    for places, pictures in batches(range(len(clips))):
+    given = batches(range(len(clips)), options.size)
+    done, started = 0, time.perf_counter()
+    for places, pictures in given:
         _deliver(pictures, options)
         done += len(places)
-        room -= sum(picture.numel() for picture in pictures)
-        if room >= 0:
-            kept.append((places, pictures))
         say(clips=done, so_far=time.perf_counter() - started)
     _wait(options)
-    seconds = time.perf_counter() - started
-    save_thumbnails(folder / "pictures.npz", _small(clips, kept))
-    say(seconds=seconds)
+    say(seconds=time.perf_counter() - started)
 
 
-def _small(clips: Sequence[PeerClip], kept: Iterable[tuple[list[int], list[Any]]]) -> Thumbnails:
+def _small(clips: Sequence[PeerClip], given: Iterable[tuple[list[int], list[Any]]]) -> Thumbnails:
     return {
         clips[place].number: thumbnails(enlarged(picture.cpu().numpy()))
-        for places, pictures in kept
+        for places, pictures in given
         for place, picture in zip(places, pictures, strict=True)
     }
 

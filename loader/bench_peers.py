@@ -37,7 +37,7 @@ class PeerClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """What a peer is run with. size: (height, width) of the pictures, None: as they are. gpu: number of the GPU on which
+    """What a peer is run with. size: (height, width) that is measured, None: as pictures are. gpu: number of the GPU on which
     batches are delivered, None: in memory. floats: deliver float32 [B, F, 3, H, W] in 0…1, not uint8 [B, F, H, W, 3].
     """
 
@@ -48,8 +48,8 @@ class PeerOptions:
     floats: bool = False
 
 
-Batches = Callable[[Sequence[int]], Iterator[tuple[list[int], list[Any]]]]
-"""Places in the list of clips → batches of (places, a torch tensor uint8 [F, H, W, 3] for each)."""
+Batches = Callable[[Sequence[int], Size | None], Iterator[tuple[list[int], list[Any]]]]
+"""Places in the list of clips, and a size or None; what can be made before the first batch is made → batches of (places, a torch tensor uint8 [F, H, W, 3] for each)."""
 
 
 class Peer:
@@ -83,10 +83,10 @@ class CpuPeer(Peer):
     def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
         from torch.utils.data import DataLoader
 
-        asked: list[int] = []
+        asked: list[tuple[int, Size | None]] = []
         in_flight = math.ceil(2 * options.batch_size / max(1, options.workers))
         loader: Any = DataLoader(
-            _Reads(self, list(clips), options.size),  # type: ignore[arg-type]
+            _Reads(self, list(clips)),  # type: ignore[arg-type]
             batch_size=None,  # a clip a task, as in ClipLoader; batches are put together here
             sampler=asked,
             num_workers=options.workers,
@@ -95,8 +95,8 @@ class CpuPeer(Peer):
             prefetch_factor=max(2, in_flight) if options.workers else None,
         )
 
-        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
-            asked[:] = places
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
+            asked[:] = [(place, size) for place in places]
             pictures: list[Any] = []
             for number, picture in enumerate(loader, 1):
                 pictures.append(picture)
@@ -110,18 +110,19 @@ class CpuPeer(Peer):
 class _Reads:
     """What runs in the workers of a CPU peer."""
 
-    def __init__(self, peer: CpuPeer, clips: list[PeerClip], size: Size | None) -> None:
-        self._peer, self._clips, self._size = peer, clips, size
+    def __init__(self, peer: CpuPeer, clips: list[PeerClip]) -> None:
+        self._peer, self._clips = peer, clips
 
     def __len__(self) -> int:
         return len(self._clips)
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, asked: tuple[int, Size | None]) -> Any:
         import torch
 
+        place, size = asked
         clip = self._clips[place]
         frames, order = np.unique(clip.frames, return_inverse=True)
-        pictures = self._peer.read(clip.path, frames.tolist(), self._size)
+        pictures = self._peer.read(clip.path, frames.tolist(), size)
         if len(pictures) != len(frames):
             raise FramedexError(
                 f"{self._peer.name} gave {len(pictures)} of {len(frames)} frames", where=clip.path, found=clip.frames
@@ -200,29 +201,29 @@ class PyNvVideoCodec(Peer):
     def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
         pool, own = ThreadPoolExecutor(max(1, options.workers)), threading.local()
 
-        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
             pending: dict[int, Any] = {}  # two batches ahead
             for first in range(0, len(places), options.batch_size):
                 for place in places[first : first + 2 * options.batch_size]:
                     if place not in pending:
-                        pending[place] = pool.submit(self._read, own, clips[place], options)
+                        pending[place] = pool.submit(self._read, own, clips[place], options.gpu or 0, size)
                 batch = list(places[first : first + options.batch_size])
                 yield batch, [pending.pop(place).result() for place in batch]
 
         return batches
 
-    def _read(self, own: threading.local, clip: PeerClip, options: PeerOptions) -> Any:
+    def _read(self, own: threading.local, clip: PeerClip, gpu: int, size: Size | None) -> Any:
         import PyNvVideoCodec
         import torch
         from torch.utils.dlpack import from_dlpack
 
-        torch.cuda.set_device(options.gpu or 0)
+        torch.cuda.set_device(gpu)
         if hasattr(own, "decoder"):
             own.decoder.reconfigure_decoder(clip.path)
         else:
             own.decoder = PyNvVideoCodec.SimpleDecoder(
                 clip.path,
-                gpu_id=options.gpu or 0,
+                gpu_id=gpu,
                 use_device_memory=True,
                 output_color_type=PyNvVideoCodec.OutputColorType.RGB,
             )
@@ -230,7 +231,7 @@ class PyNvVideoCodec(Peer):
         found = own.decoder.get_batch_frames_by_index(frames.tolist())
         if len(found) != len(frames):
             raise FramedexError(f"PyNvVideoCodec gave {len(found)} of {len(frames)} frames", where=clip.path)
-        pictures = _scaled(torch.stack([from_dlpack(frame) for frame in found]), options.size)
+        pictures = _scaled(torch.stack([from_dlpack(frame) for frame in found]), size)
         torch.cuda.current_stream().synchronize()  # the decoder writes its next frames where these lay
         return pictures[torch.from_numpy(order).to(pictures.device)]
 
@@ -266,15 +267,19 @@ class DaliDecoders(DaliPeer):
         from torch.utils.dlpack import from_dlpack
 
         @pipeline_def(**self._arguments(options), prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
-        def pipeline() -> Any:
+        def pipeline(size: Size | None) -> Any:
             movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
             wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
-            return _resized(fn.decoders.video(movie, device="mixed", frames=wanted), options.size)
+            return _resized(fn.decoders.video(movie, device="mixed", frames=wanted), size)
 
-        built = pipeline()
-        built.build()
+        last: dict[Size | None, Any] = {}  # the pipeline of the size asked for last
 
-        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
+            if size not in last:
+                last.clear()
+                last[size] = pipeline(size)
+                last[size].build()
+            built = last[size]
             for first in range(0, len(places), options.batch_size):
                 batch = list(places[first : first + options.batch_size])
                 content = {clips[place].path: np.empty(0, np.uint8) for place in batch}
@@ -302,18 +307,21 @@ class DaliReaders(DaliPeer):
         folder = tempfile.TemporaryDirectory()
         links = self._links(Path(folder.name), clips)
 
-        def batches(places: Sequence[int]) -> Iterator[tuple[list[int], list[Any]]]:
-            from torch.utils.dlpack import from_dlpack
-
-            size = min(options.batch_size, len(places))  # the reader fills its last batch by beginning again
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
+            count = min(options.batch_size, len(places))  # the reader fills its last batch by beginning again
             lines = [(links[place], clips[place], place) for place in places]
-            built = self._build(Path(folder.name), lines, replace(options, batch_size=size))
-            for first in range(0, len(places), size):
-                pictures, labels = built.run()
-                numbers = np.asarray(labels.as_cpu().as_array()).reshape(-1).tolist()[: len(places) - first]
-                yield numbers, [from_dlpack(pictures[number]).clone() for number in range(len(numbers))]
+            built = self._build(Path(folder.name), lines, replace(options, batch_size=count, size=size))
+            return self._run(built, len(places), count)
 
         return batches
+
+    def _run(self, built: Any, clips: int, batch_size: int) -> Iterator[tuple[list[int], list[Any]]]:
+        from torch.utils.dlpack import from_dlpack
+
+        for first in range(0, clips, batch_size):
+            pictures, labels = built.run()
+            numbers = np.asarray(labels.as_cpu().as_array()).reshape(-1).tolist()[: clips - first]
+            yield numbers, [from_dlpack(pictures[number]).clone() for number in range(len(numbers))]
 
     def _links(self, folder: Path, clips: Sequence[PeerClip]) -> list[Path]:
         """Return a name without spaces for each clip's file, which a line of the list can hold."""
@@ -334,7 +342,7 @@ class DaliReaders(DaliPeer):
 
         @pipeline_def(**self._arguments(options))  # type: ignore[untyped-decorator]
         def pipeline() -> Any:
-            pictures, labels = fn.readers.video(
+            pictures, labels = fn.readers.video(  # type: ignore[misc]
                 name="reader",
                 device="gpu",
                 file_list=str(listing),
