@@ -4,13 +4,18 @@ Every contender opens the video anew for each clip, as a dataset of many videos 
 as uint8 RGB at full size. framedex has indexed and sharded beforehand; its cost includes opening and checking the
 file. Contenders take turns, so that a noisy moment of the machine hits all of them. Prints JSON.
 
-usage: python benchmarks/random_access.py VIDEO... [--clips 12] [--frames 16] [--fps 1] [--contenders a,b]
+And the whole ClipLoader beside the bare decode of the planned packets: nothing but PyAV, packets already in memory, giving
+the same RGB; in this process, and in two worker processes each.
+
+usage: python -m benchmarks.random_access VIDEO... [--clips 12] [--frames 16] [--fps 1] [--contenders a,b] [--turns 3]
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -18,7 +23,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -101,6 +108,78 @@ def make_dataset(video: Path, folder: Path, clips: int, frames: int, fps: float,
     return folder / "dataset", time.perf_counter() - started
 
 
+def bare_decode(dataset: str, number: int) -> float:
+    """Return the seconds that PyAV takes to turn a clip's planned packets, already in memory, into RGB."""
+    from framedex import ClipDataset
+
+    clips = OPENED.setdefault(dataset, ClipDataset(dataset))
+    clip = clips.clip(number)
+    encoded = clips.sources.read(clip.source, clip.recipe, clip.medium.states)
+    wanted = set(clip.recipe.position.tolist())
+    edges = [*clip.recipe.run_first.tolist(), len(clip.recipe.packet_rank)]
+    packets = []
+    for place, rank in enumerate(clip.recipe.packet_rank.tolist()):
+        packets.append(
+            av.Packet(encoded.payload[encoded.packet_first[place] : encoded.packet_first[place + 1]].tobytes())
+        )
+        packets[-1].pts = rank
+    started = time.perf_counter()
+    pictures = []
+    for first, last in itertools.pairwise(edges):
+        decoder = av.CodecContext.create(clip.medium.codec, "r")
+        decoder.extradata, decoder.thread_count = clip.medium.extradata, 1
+        for packet in [*packets[first:last], None]:
+            pictures += [frame.to_ndarray(format="rgb24") for frame in decoder.decode(packet) if frame.pts in wanted]
+    assert len(pictures) == len(wanted)
+    return time.perf_counter() - started
+
+
+OPENED: dict[str, Any] = {}  # datasets of this process
+
+
+def bare_pass(dataset: str, clips: int, pool: ProcessPoolExecutor | None) -> float:
+    """Return the seconds that the bare decode of all clips takes, in a pool of processes or in this one."""
+    if pool is None:
+        return sum(bare_decode(dataset, number) for number in range(clips))
+    started = time.perf_counter()
+    list(pool.map(bare_decode, [dataset] * clips, range(clips)))
+    return time.perf_counter() - started
+
+
+def measure_whole(dataset: Path, clips: int, processes: int, turns: int) -> dict[str, float]:
+    """Return the median seconds of the whole ClipLoader and of the bare decode, which take turns, and their ratio."""
+    from framedex import ClipDataset, ClipLoader
+
+    loader = ClipLoader(ClipDataset(dataset), batch_size=1, num_workers=processes)
+    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) if processes else None
+    whole, bare = [], []
+    for turn in range(turns + 1):  # the first one starts the processes
+        started = time.perf_counter()
+        delivered = sum(len(batch["frames"]) for batch in loader)
+        whole.append(time.perf_counter() - started)
+        assert delivered == clips
+        bare.append(bare_pass(str(dataset), clips, pool))
+        if turn == 0:
+            whole, bare = [], []
+    if pool is not None:
+        pool.shutdown()
+    found = {"clip_loader_seconds": statistics.median(whole), "bare_decode_seconds": statistics.median(bare)}
+    return found | {"ratio": round(found["clip_loader_seconds"] / found["bare_decode_seconds"], 3)}
+
+
+def measure_whole_loader(video: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Return the whole ClipLoader beside the bare decode: on one core, and on two in two processes each."""
+    cores = os.sched_getaffinity(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        prepared, _ = make_dataset(video, Path(scratch), options.clips, options.frames, options.fps, options.seed)
+        found = {"one process": measure_whole(prepared, options.clips, 0, options.turns)}
+        os.sched_setaffinity(0, options.cores)
+        if len(options.cores) > 1:
+            found["two processes"] = measure_whole(prepared, options.clips, 2, options.turns)
+        os.sched_setaffinity(0, cores)
+    return found
+
+
 def measure(video: Path, options: argparse.Namespace) -> dict[str, object]:
     """Time every contender on the same clips of one video."""
     from framedex import ClipDataset
@@ -146,10 +225,17 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=16)
     parser.add_argument("--fps", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--turns", type=int, default=3, help="of the whole ClipLoader and the bare decode; 0: none")
+    parser.add_argument("--whole-only", action="store_true", help="no contenders, the whole ClipLoader alone")
     parser.add_argument("--contenders", type=lambda text: text.split(","), default=list(CONTENDERS))
     options = parser.parse_args()
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
-    results = [measure(video, options) for video in options.videos]
+    options.cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(options.cores)})
+    results = []
+    for video in options.videos:
+        contended = {} if options.whole_only else measure(video, options)
+        whole = measure_whole_loader(video, options) if options.turns else None
+        results.append(contended | ({"video": video.name, "whole_loader": whole} if whole else {}))
     libraries = ("torchcodec", "torch", "decord", "opencv-python-headless")
     print(json.dumps({"environment": environment(*libraries), "results": results}, indent=2))
 

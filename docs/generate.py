@@ -19,13 +19,16 @@ from docs.tables import (
     a_packed_clip,
     audio_table,
     gpu_index_table,
-    gpu_table,
     index_table,
+    loader_devices_sentence,
+    loader_load_table,
+    loader_table,
     packing_tables,
     planning_tables,
     pre_roll_table,
     random_access_table,
     vorbis_sentence,
+    whole_loader_table,
 )
 from framedex.cli import COMMANDS, main
 from framedex.indexer import schema as index_schema
@@ -157,9 +160,45 @@ def made_by(result: dict[str, Any]) -> str:
     return f"Made by `{environment['command']}` on {machine}, {environment['cores']} cores; {versions}."
 
 
+def whole_loader_section(result: dict[str, Any]) -> str:
+    """Return what benchmarks/random_access.py says of the whole ClipLoader, where it was measured."""
+    table = whole_loader_table(result)
+    if not table:
+        return ""
+    return f"""The whole ClipLoader (manifest, reading, decoding, batches) beside nothing but PyAV decoding the same planned
+packets from memory into the same RGB, in equally many processes:
+
+{table}
+
+"""
+
+
+def loader_section(result: dict[str, Any]) -> str:
+    """Return the part of docs/performance.md on loading with a GPU."""
+    setup = result["setup"]
+    devices = loader_devices_sentence(result)
+    return f"""
+## Loading on a GPU
+
+{setup["clips"]} clips of {setup["frames_a_clip"]} frames at 1 fps from random places of 720p60 H.264 with x264's default settings, in
+batches of {setup["batch_size"]}, delivered at {setup["size"][0]}×{setup["size"][1]} as float FCHW on the GPU. framedex: the median of {setup["epochs_measured"]} epochs after one warm-up epoch,
+reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening the file for each clip, stopped after
+{setup["limit_seconds"]:g} s. Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so.
+
+{loader_table(result)}
+
+{loader_load_table(result)}
+
+{devices + chr(10) + chr(10) if devices else ""}What was expected: NVDEC is the bottleneck by reference, so the length of the video does not matter, and CPU cores add what they
+decode; image shards cost JPEG decoding alone.
+
+{made_by(result)}
+"""
+
+
 def performance_page() -> str:
     """Return docs/performance.md."""
-    access, manifest, gpu = load("random_access.json"), load("manifest.json"), load("gpu_loader.json")
+    access, manifest = load("random_access.json"), load("manifest.json")
     index, rows, gpu_index = load("index.json"), load("index_rows.json"), load("gpu_index.json")
     pack, plan = load("pack.json"), load("plan.json")
     planning, dataset = manifest["planning"], manifest["dataset"]
@@ -182,7 +221,7 @@ What was expected: x264's defaults make about half the pictures non-reference, s
 factor of two wherever decoding dominates, and nothing else should matter on a short file. On a long file the others
 also pay for opening it: reading its index, or scanning it.
 
-{made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and `--seconds 3000`.
+{whole_loader_section(access)}{made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and `--seconds 3000`.
 
 ## Indexing
 
@@ -261,15 +300,7 @@ in all, and packing stays below that share.
 The plain loop decodes each video from its beginning in one process with PyAV and writes the same JPEGs with Pillow.
 
 {made_by(pack)}
-
-## Loading on a GPU
-
-{gpu_table(gpu)}
-
-NVDEC is the bottleneck of the first two rows, not reading or planning; sixteen CPU cores decode about as fast.
-
-{made_by(gpu)}
-"""
+{loader_section(load("loader.json")) if (RESULTS / "loader.json").exists() else ""}"""
 
 
 POLICIES_BEGIN, POLICIES_END = (

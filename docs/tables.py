@@ -22,26 +22,86 @@ def random_access_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def gpu_table(result: dict[str, Any]) -> str:
-    """Return the table of benchmarks/gpu_loader.py."""
+def loader_table(result: dict[str, Any]) -> str:
+    """Return the table of benchmarks/loader.py: seconds for an epoch, a row a way, a column a length of video."""
+    rows = [row for row in result["results"] if "gpus" not in row]
+    lengths = sorted({row["video_seconds"] for row in rows})
+    found = {(row["way"], row["video_seconds"]): row for row in rows}
+    clips = result["setup"]["clips"]
     lines = [
-        "| "
-        + " | ".join(
-            [f"seconds for {result['results'][0]['clips']} clips", *(row["video"] for row in result["results"])]
-        )
-        + " |",
-        "| --- " * (1 + len(result["results"])) + "|",
+        "| " + " | ".join([f"seconds for {clips} clips", *(f"{length} s of video" for length in lengths)]) + " |",
+        "| --- " * (1 + len(lengths)) + "|",
     ]
-    for name in result["results"][0]["seconds"]:
-        values = [f"{row['seconds'][name]:.1f}" for row in result["results"]]
-        lines.append("| " + " | ".join([name, *values]) + " |")
-    whole = [
-        f"{row['dali_whole_file']['seconds'] / row['dali_whole_file']['clips'] * row['clips']:.0f} (from {row['dali_whole_file']['clips']} clips)"
-        if "dali_whole_file" in row
-        else "–"
-        for row in result["results"]
-    ]
-    lines.append("| " + " | ".join(["DALI `decoders.video`, whole file as input", *whole]) + " |")
+    for way in dict.fromkeys(row["way"] for row in rows):
+        cells = [_loader_cell(found.get((way, length))) for length in lengths]
+        lines.append("| " + " | ".join([LOADER_WAYS.get(way, way), *cells]) + " |")
+    return "\n".join(lines)
+
+
+LOADER_WAYS = {
+    "nvdec": "framedex, by reference, NVDEC alone",
+    "auto": 'framedex, by reference, `decode="auto"`',
+    "cpu": "framedex, by reference, CPU processes alone",
+    "images_720p": "framedex, image shards, JPEG of 720p",
+    "images_256px": "framedex, image shards, JPEG of 256 px",
+    "images_720p_auto": 'framedex, image shards, JPEG of 720p, `decode="auto"`',
+    "images_256px_auto": 'framedex, image shards, JPEG of 256 px, `decode="auto"`',
+    "dali_decoders_video": "DALI `decoders.video`, whole files",
+    "dali_readers_video": "DALI `readers.video`",
+    "pynvvideocodec": "PyNvVideoCodec `SimpleDecoder`, 16 threads",
+    "opencv": "OpenCV, 16 processes",
+    "decord": "decord, 16 processes",
+}
+
+
+def _loader_cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    if row.get("median_seconds") is None:
+        reason = str(row.get("reason"))
+        if reason.startswith("past"):
+            return f"{reason}, {row['clips_done']} clips done" if row.get("clips_done") else reason
+        return "not installed" if reason.startswith("not installed") else "failed"
+    different = f", {row['different']} of {row['compared']} frames wrong" if row.get("different") else ""
+    return f"{row['median_seconds']:.2f}{different}"
+
+
+def loader_load_table(result: dict[str, Any]) -> str:
+    """Return what was busy in framedex' ways of benchmarks/loader.py, at each way's longest video."""
+    lines = ["| at the longest video | NVDEC busy | CPU cores busy | decoded by |", "| --- | --- | --- | --- |"]
+    rows = {row["way"]: row for row in sorted(result["results"], key=lambda row: row["video_seconds"]) if "load" in row}
+    for way, row in rows.items():
+        load = row["load"]
+        nvdec = "–" if load["nvdec_percent"] is None else f"{load['nvdec_percent']:.0f} %"
+        cores = "–" if load["cpu_cores"] is None else f"{load['cpu_cores']:.1f}"
+        by = ", ".join(f"{name} {count}" for name, count in row["decoded"].items() if count)
+        lines.append(f"| {LOADER_WAYS.get(way, way)} | {nvdec} | {cores} | {by} |")
+    return "\n".join(lines)
+
+
+def loader_devices_sentence(result: dict[str, Any]) -> str:
+    """Return what benchmarks/loader.py --devices found; nothing where it was not run."""
+    rows = [row for row in result["results"] if row.get("gpus") and row.get("clips_a_second")]
+    if len(rows) < 2:
+        return ""
+    one, most = min(rows, key=lambda row: row["gpus"]), max(rows, key=lambda row: row["gpus"])
+    times = most["clips_a_second"] / one["clips_a_second"]
+    return (
+        f"A process on each of {most['gpus']} GPUs, ranks of one ClipSampler: {most['clips_a_second']:.1f} clips a second, "
+        f"{times:.2f} × the {one['clips_a_second']:.1f} of one."
+    )
+
+
+def whole_loader_table(result: dict[str, Any]) -> str:
+    """Return what benchmarks/random_access.py says of the whole ClipLoader; nothing where it was not measured."""
+    rows = [row for row in result["results"] if "whole_loader" in row]
+    if not rows:
+        return ""
+    lines = ["| seconds for all clips | bare decode | whole ClipLoader | ratio |", "| --- | --- | --- | --- |"]
+    for row in rows:
+        for name, times in row["whole_loader"].items():
+            bare, whole = times["bare_decode_seconds"], times["clip_loader_seconds"]
+            lines.append(f"| {row['video']}, {name} | {bare:.2f} | {whole:.2f} | {times['ratio']:.2f} |")
     return "\n".join(lines)
 
 

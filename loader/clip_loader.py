@@ -39,9 +39,10 @@ LOG = logging.getLogger("framedex.loader")
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    """A batch on its way. padding: of its last clips, how many only fill it up."""
+    """A batch on its way. on_gpu: whether each clip is a GPU's, if it can be. padding: of its last clips, how many only fill it up."""
 
     numbers: list[int]
+    on_gpu: list[bool]
     padding: int
     fetched: list[Future[Fetched | Fault]]
     made: Future[dict[str, Any]] | None = None
@@ -219,7 +220,7 @@ class ClipLoader:
         for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):
             futures[place] = self._pool.submit(Wanted(number=numbers[place], on_gpu=on_gpu[place]))
         fetched = [futures[place] for place in range(len(numbers))]
-        batch = _Batch(numbers=numbers, padding=padding, fetched=fetched)
+        batch = _Batch(numbers=numbers, on_gpu=on_gpu, padding=padding, fetched=fetched)
         if self._maker is not None:
             batch.made = self._maker.submit(self._make, batch)
         return batch
@@ -252,27 +253,54 @@ class ClipLoader:
         return made if self._as_torch is None else {name: self._as_torch(value) for name, value in made.items()}
 
     def _decoded(self, batch: _Batch) -> tuple[list[Fetched], list[Any]]:
-        """Return the clips of a batch that can be had, or were taken instead, and their frames."""
-        begun = time.perf_counter()
-        fetched = [self._result(number, future) for number, future in zip(batch.numbers, batch.fetched, strict=True)]
-        cpu_seconds = time.perf_counter() - begun
-        self.report.seconds["fetching"] += cpu_seconds
-        clips = [clip for clip in map(self._or_another, fetched) if clip is not None]
+        """Return the clips of a batch that can be had, or were taken instead, and their frames.
+
+        What a GPU decodes comes first: workers decode the rest meanwhile.
+        """
+        had: dict[int, tuple[Fetched, Any] | None] = {}
+        decoding = 0.0
+        for on_gpu in (True, False):
+            places = [place for place, gpu in enumerate(batch.on_gpu) if gpu == on_gpu]
+            begun = time.perf_counter()
+            fetched = [self._or_another(self._result(batch.numbers[place], batch.fetched[place])) for place in places]
+            waited = time.perf_counter() - begun
+            self.report.seconds["fetching"] += waited
+            clips = {place: clip for place, clip in zip(places, fetched, strict=True) if clip is not None}
+            begun = time.perf_counter()
+            had |= dict(zip(clips, self._frames_of(list(clips.values())), strict=True))
+            if on_gpu:
+                decoding = time.perf_counter() - begun
+            elif self._adaptive and self._share is not None:
+                self._share = adapted(self._share, waited=waited, decoding=decoding)
+        pairs = [pair for _, pair in sorted(had.items()) if pair is not None]
+        if not pairs:
+            other = self._another(batch.numbers[0])
+            pairs = [(other, self._frames.decode([other], self.report)[0])]
+        for clip, _ in pairs:
+            self._count(clip)
+        return [clip for clip, _ in pairs], [frames for _, frames in pairs]
+
+    def _frames_of(self, clips: list[Fetched]) -> list[tuple[Fetched, Any] | None]:
+        """Return each clip, or what stands for it, and its frames; None where nothing does."""
         if not clips:
-            clips = [self._another(batch.numbers[0])]
-        begun = time.perf_counter()
+            return []
         try:
-            frames = self._frames.decode(clips, self.report)
+            return list(zip(clips, self._frames.decode(clips, self.report), strict=True))
         except RuntimeError as error:
             LOG.warning("a decoder on the GPU failed on a batch, which is decoded clip by clip: %s", error)
             self.report.retried["batch"] += 1
-            clips, frames = self._one_by_one(clips)
-        if self._adaptive and self._share is not None:
-            gpu_seconds = time.perf_counter() - begun
-            self._share = adapted(self._share, cpu_seconds=cpu_seconds, gpu_seconds=gpu_seconds)
-        for clip in clips:
-            self._count(clip)
-        return clips, frames
+            return [self._alone(clip) for clip in clips]
+
+    def _alone(self, clip: Fetched) -> tuple[Fetched, Any] | None:
+        """Decode a clip by itself; where the GPU fails on it, a worker does."""
+        try:
+            return clip, self._frames.decode([clip], self.report)[0]
+        except RuntimeError as error:
+            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error)
+            self.report.retried["clip"] += 1
+        again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
+        other = self._or_another(self._result(clip.number, again))
+        return None if other is None else (other, self._frames.decode([other], self.report)[0])
 
     def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:
         """Return what a worker gave; a clip whose worker died gets a second one."""
@@ -315,30 +343,6 @@ class ClipLoader:
             f"neither clip {number} nor any of {TRIES} drawn in its place can be had",
             remedy="look at framedex verify, and at report.faults",
         )
-
-    def _one_by_one(self, clips: list[Fetched]) -> tuple[list[Fetched], list[Any]]:
-        """Decode each clip by itself; those on which the GPU fails are decoded on the CPU."""
-        kept: list[Fetched] = []
-        frames: list[Any] = []
-        for clip in clips:
-            try:
-                frames += self._frames.decode([clip], self.report)
-                kept.append(clip)
-                continue
-            except RuntimeError as error:
-                LOG.warning(
-                    "a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error
-                )
-                self.report.retried["clip"] += 1
-            again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
-            other = self._or_another(self._result(clip.number, again))
-            if other is not None:
-                frames += self._frames.decode([other], self.report)
-                kept.append(other)
-        if not kept:
-            kept = [self._another(clips[0].number)]
-            frames = self._frames.decode(kept, self.report)
-        return kept, frames
 
     def _count(self, clip: Fetched) -> None:
         report = self.report

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 # What one core decodes of 720p H.264 in terms of one H200's NVDEC (docs/performance.md).
 CORE_IN_NVDECS = 0.12
-LEAST_STEP, MOST_SHARE = 0.02, 0.95
+MOST_SHARE = 0.95
+STEP = 0.03  # of an adapting share, a batch
+WAITING = 0.05  # of a batch's time, spent waiting for workers, is too much
 
 
 def default_share(workers: int) -> float:
@@ -17,10 +19,8 @@ def is_on_cpu(place: int, share: float) -> bool:
     return int((place + 1) * share) > int(place * share)
 
 
-def adapted(share: float, *, cpu_seconds: float, gpu_seconds: float) -> float:
-    """Return the share for the next batch, after one for which the CPU's part was waited for and the GPU's took so long."""
-    total = cpu_seconds + gpu_seconds
-    if total <= 0:
-        return share
-    step = LEAST_STEP + 0.1 * abs(cpu_seconds - gpu_seconds) / total
-    return min(MOST_SHARE, max(0.0, share - step if cpu_seconds > gpu_seconds else share + step))
+def adapted(share: float, *, waited: float, decoding: float) -> float:
+    """Return the share for the next batch, after one for which the GPU decoded so long and workers were waited for after it."""
+    if waited > WAITING * (waited + decoding):
+        return max(0.0, share - STEP)
+    return min(MOST_SHARE, share + STEP)

@@ -302,12 +302,14 @@ def test_of_any_clips_in_a_row_the_share_goes_to_the_cpu(share: float, first: in
     assert abs(on_cpu - count * share) < 1 + 1e-6
 
 
-@given(st.floats(0, MOST_SHARE), st.floats(0, 100), st.floats(0, 100))
-def test_the_share_moves_towards_the_side_that_was_waited_for_less(share: float, cpu: float, gpu: float) -> None:
-    after = adapted(share, cpu_seconds=cpu, gpu_seconds=gpu)
+@given(st.floats(0, MOST_SHARE), st.floats(0, 100), st.floats(0.1, 100))
+def test_the_share_falls_where_workers_are_waited_for_and_grows_otherwise(
+    share: float, waited: float, decoding: float
+) -> None:
+    after = adapted(share, waited=waited, decoding=decoding)
     assert 0 <= after <= MOST_SHARE
-    if cpu != gpu:
-        assert after <= share if cpu > gpu else after >= share
+    assert after <= share if waited > decoding else True
+    assert adapted(share, waited=0, decoding=decoding) >= share
 
 
 def test_more_workers_get_a_greater_share() -> None:

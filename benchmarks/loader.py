@@ -1,0 +1,400 @@
+"""The loader's speed on a GPU, beside other loaders: clips of 16 frames at 1 fps from random places of 720p60 videos.
+
+SOURCE is a minute of video, of which longer ones are made by repeating its packets:
+
+    ffmpeg -f lavfi -i color=c=blue:s=1280x720:d=60:r=60 -c:v libx264 -vf "drawtext=fontfile=FONT.ttf:fontsize=96:\
+fontcolor=white:x=(w-tw)/2:y=(h-th)/2:text='%{frame_num}'" SOURCE
+
+Batches of 64 clips are delivered at 224×224 as float FCHW on the GPU. framedex' ways are timed over whole epochs after one
+warm-up epoch; other loaders over one epoch after 8 clips. Each runs in a process of its own with a time limit. A sample of
+the frames of every way is compared with what the CPU decodes.
+
+Results are added to a JSON file as they come; what is in it already is not measured again. With a --budget, a run that
+was cut short goes on with the same command.
+
+usage: python -m benchmarks.loader SOURCE --folder FOLDER --out RESULTS [--seconds 60,3000] [--only nvdec,auto]
+       python -m benchmarks.loader SOURCE --folder FOLDER --out RESULTS --devices 0,1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.environment import environment
+from benchmarks.make_video import PERIOD_SECONDS, repeat
+from framedex import ClipDataset
+from framedex.loader.bench import (
+    BenchOptions,
+    checked_thumbnails,
+    keep_thumbnails,
+    measure_loader,
+    open_loader,
+    peer_clips,
+    recipe_cost,
+    run_epoch,
+)
+from framedex.loader.bench_compare import (
+    CHECKED_CLIPS,
+    count_different,
+    load_thumbnails,
+    run_limited,
+    run_peer,
+    save_thumbnails,
+)
+from framedex.loader.bench_peers import PeerOptions
+from framedex.loader.order import epoch_order
+
+FPS, FRAMES, BATCH, SIZE = 60, 16, 64, (224, 224)
+FLOATS = {"layout": "FCHW", "normalize": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), "collate": "error", "on_error": "raise"}
+LEAST_SECONDS = 15  # of the budget that must be left for another way to begin
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of framedex: which dataset, and what decodes it in how many processes."""
+
+    dataset: str
+    decode: str
+    workers: int
+
+
+@dataclass(frozen=True)
+class Other:
+    """Another loader by its name in bench_peers, with so many threads or processes."""
+
+    peer: str
+    workers: int
+
+
+WAYS: dict[str, Way | Other] = {
+    "nvdec": Way("reference", "gpu", 4),
+    "auto": Way("reference", "auto", 16),
+    "images_720p": Way("images_720p", "gpu", 8),
+    "images_256px": Way("images_256px", "gpu", 8),
+    "cpu": Way("reference", "cpu", 16),
+    "images_720p_auto": Way("images_720p", "auto", 16),
+    "images_256px_auto": Way("images_256px", "auto", 16),
+    "dali_decoders_video": Other("DALI decoders.video", 16),
+    "dali_readers_video": Other("DALI readers.video", 16),
+    "pynvvideocodec": Other("PyNvVideoCodec", 16),
+    "opencv": Other("OpenCV", 16),
+    "decord": Other("decord", 16),
+}
+USUAL = [way for way in WAYS if way != "cpu" and not way.endswith("_auto")]
+PACKED = {
+    "reference": [],
+    "images_720p": ["--pack", "images", "--quality", "90"],
+    "images_256px": ["--pack", "images", "--quality", "90", "--short-side", "256"],
+}
+
+
+class Results:
+    """The JSON file that rows are added to, each replacing an earlier one of the same way and length."""
+
+    def __init__(self, path: Path, options: argparse.Namespace) -> None:
+        self.path = path
+        made = environment("nvidia-dali-cuda120", "torch") | {"gpu": gpu_name()}
+        self.content: dict[str, Any] = {"environment": made, "commands": [], "setup": {}, "results": []}
+        if path.exists():
+            self.content = json.loads(path.read_text(encoding="utf-8"))
+        if made["command"] not in self.content["commands"]:
+            self.content["commands"].append(made["command"])
+        if options.devices:
+            self.write()
+            return
+        self.content["setup"] = {
+            "clips": options.clips,
+            "frames_a_clip": FRAMES,
+            "batch_size": BATCH,
+            "size": SIZE,
+            "epochs_measured": options.epochs,
+            "warm_up_epochs": 1,
+            "warm_up_clips_of_others": CHECKED_CLIPS,
+            "limit_seconds": options.limit,
+        }
+        self.write()
+
+    def has(self, way: str, seconds: int) -> bool:
+        """Return whether a way was measured, or failed, at a length of video."""
+        return any((row["way"], row["video_seconds"]) == (way, seconds) for row in self.content["results"])
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a row, write the file, and say so."""
+        key = (row["way"], row["video_seconds"])
+        kept = [old for old in self.content["results"] if (old["way"], old["video_seconds"]) != key]
+        self.content["results"] = [*kept, row]
+        self.write()
+        print(
+            json.dumps({name: row.get(name) for name in ("way", "video_seconds", "median_seconds", "reason")}),
+            flush=True,
+        )
+
+    def write(self) -> None:
+        """Write aside and rename."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_suffix(".tmp")
+        aside.write_text(json.dumps(self.content, indent=2) + "\n", encoding="utf-8")
+        aside.replace(self.path)
+
+
+def gpu_name() -> str:
+    """Return the first GPU's name, or that there is none."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split("\n")[0]
+    except (OSError, subprocess.SubprocessError):
+        return "no GPU"
+
+
+def framedex_command(*arguments: object) -> None:
+    """Run `framedex ARGUMENTS`. Raises RuntimeError with what it printed."""
+    command = [sys.executable, "-c", "from framedex.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        raise RuntimeError(f"framedex {arguments[0]} ended with {done.returncode}: {done.stderr[-600:]}")
+
+
+def make_dataset(source: Path, folder: Path, seconds: int, clips: int, name: str) -> Path:
+    """Return a dataset of clips at random places of a video of some length, made unless it is there."""
+    home = folder / f"{seconds}s-{clips}"
+    video, index, dataset = folder / f"{seconds}s.mp4", folder / f"{seconds}s-index", home / name
+    if (dataset / "dataset.json").exists():
+        return dataset
+    home.mkdir(parents=True, exist_ok=True)
+    if not video.exists():
+        aside = folder / f"{seconds}s.aside.mp4"
+        repeat(source, aside, seconds // PERIOD_SECONDS)
+        aside.rename(video)
+    if not index.exists():
+        framedex_command("index", video, "--out", index)
+    starts = np.random.default_rng(seconds).integers(0, seconds * FPS - FRAMES * FPS + 1, clips).tolist()
+    wanted = [{"uri": video.name, "frames": [start + FPS * place for place in range(FRAMES)]} for start in starts]
+    (home / "clips.jsonl").write_text("".join(json.dumps(clip) + "\n" for clip in wanted), encoding="utf-8")
+    shutil.rmtree(dataset, ignore_errors=True)
+    framedex_command("shard", index, "--clips", home / "clips.jsonl", "--out", dataset, *PACKED[name])
+    return dataset
+
+
+def run_child(folder: Path, request: dict[str, Any], limit: float) -> dict[str, Any]:
+    """Do what a request says in a process of its own; return its answer, or {"reason": why there is none}."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+    code = run_limited("from benchmarks.loader import serve; serve()", folder, limit)
+    if (folder / "answer.json").exists():
+        return dict(json.loads((folder / "answer.json").read_text(encoding="utf-8")))
+    if code is None:
+        return {"reason": f"past {limit:g} s"}
+    errors = (folder / "errors.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return {"reason": f"its process ended with {code}: {' '.join(errors[-4:])[-600:]}"}
+
+
+def serve() -> None:
+    """Measure one way of framedex, as the request in a folder says; the folder is the first argument."""
+    folder = Path(sys.argv[1])
+    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
+    options = BenchOptions(**request["options"] | {"size": SIZE})
+    dataset = ClipDataset(request["dataset"])
+    from framedex import ClipSampler
+
+    sampler = ClipSampler(dataset, shuffle=True, rank=request["rank"], world_size=request["world_size"])
+    checked = range(min(request["check"], len(dataset)))
+    if request["task"] == "reference":
+        loader = open_loader(dataset, options, list(checked))
+    else:
+        loader = open_loader(dataset, options, sampler, **FLOATS)
+    found: dict[int, Any] = {}
+    known = {dataset.clip(number).clip_id: number for number in checked}
+    keep = keep_thumbnails(found, known)
+
+    def see(batch: dict[str, Any]) -> None:
+        rows = [row for row, clip_id in enumerate(batch["clip_id"]) if clip_id in known]
+        keep({name: [batch[name][row] for row in rows] for name in ("clip_id", "frames")})
+
+    if request["task"] == "together":
+        run_epoch(loader)
+        answer = run_together(loader, folder, options)
+    elif request["task"] == "reference":
+        run_epoch(loader, see)
+        answer = {}
+    else:
+        result = measure_loader(loader, options, recipe_cost(map(dataset.clip, range(len(dataset)))), see)
+        answer = asdict(result) | {"median_seconds": statistics.median(result.seconds)}
+    if found:
+        save_thumbnails(folder / "pictures.npz", found)
+    (folder / "answer.tmp").write_text(json.dumps(answer), encoding="utf-8")
+    (folder / "answer.tmp").rename(folder / "answer.json")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def run_together(loader: Any, folder: Path, options: BenchOptions) -> dict[str, Any]:
+    """Wait until all processes have warmed up; return when this one began and ended, and what it delivered."""
+    (folder / "ready").touch()
+    while not (folder.parent / "go").exists():
+        time.sleep(0.01)
+    started, clips = time.monotonic(), 0
+
+    def count(batch: dict[str, Any]) -> None:
+        nonlocal clips
+        clips += len(batch["clip_id"])
+
+    for _ in range(options.epochs):
+        run_epoch(loader, count)
+    return {"started": started, "ended": time.monotonic(), "clips": clips}
+
+
+def bench_options(way: Way, epochs: int, gpu: int = 0, device: str = "gpu") -> dict[str, Any]:
+    """Return the BenchOptions of a way as JSON holds them."""
+    facts = {"batch_size": BATCH, "device": device, "decode": way.decode, "workers": way.workers}
+    return facts | {"epochs": epochs, "warm_up": 1, "gpu": gpu}
+
+
+def reference(source: Path, seconds: int, options: argparse.Namespace, limit: float) -> Path:
+    """Return small pictures of the first clips of a length, decoded on the CPU."""
+    path = options.folder / f"{seconds}s-{options.clips}" / "reference.npz"
+    if not path.exists():
+        dataset = make_dataset(source, options.folder, seconds, options.clips, "reference")
+        way = Way("reference", "cpu", os.cpu_count() or 1)
+        request = {"dataset": str(dataset), "options": bench_options(way, 1, device="cpu"), "check": options.check}
+        child = options.folder / "child"
+        answer = run_child(child, request | {"rank": 0, "world_size": 1, "task": "reference"}, limit)
+        if "reason" in answer:
+            raise RuntimeError(f"no reference pictures: {answer['reason']}")
+        (child / "pictures.npz").rename(path)
+    return path
+
+
+def measure_way(name: str, seconds: int, options: argparse.Namespace, limit: float) -> dict[str, Any]:
+    """Return the row of one way at one length of video."""
+    way = WAYS[name]
+    stored = way.dataset if isinstance(way, Way) else "reference"
+    began = time.perf_counter()
+    dataset = make_dataset(options.source, options.folder, seconds, options.clips, stored)
+    truth = load_thumbnails(reference(options.source, seconds, options, limit)) if isinstance(way, Way) else {}
+    row: dict[str, Any] = {
+        "way": name,
+        "video_seconds": seconds,
+        "clips": options.clips,
+        "prepared_in_seconds": round(time.perf_counter() - began, 2),
+    }
+    if isinstance(way, Way):
+        request = {
+            "dataset": str(dataset),
+            "options": bench_options(way, options.epochs, device=options.device),
+            "check": options.check,
+        }
+        child = options.folder / "child"
+        answer = run_child(child, request | {"rank": 0, "world_size": 1, "task": "epochs"}, limit)
+        compared, different = count_different(truth, load_thumbnails(child / "pictures.npz"))
+        return row | {"workers": way.workers} | answer | {"compared": compared, "different": different}
+    clips = ClipDataset(dataset)
+    asked = peer_clips({number: clips.clip(number) for number in range(len(clips))})
+    order = epoch_order(len(asked), shuffle=True, seed=0, epoch=1).tolist()
+    gpu = 0 if options.device == "gpu" else None
+    how = PeerOptions(batch_size=BATCH, workers=way.workers, size=SIZE, gpu=gpu, floats=True)
+    asked = [asked[place] for place in order]
+    truth = checked_thumbnails(clips, asked)
+    result = run_peer(way.peer, asked, how, limit_seconds=limit, ours=truth)
+    seconds_taken = [] if result.seconds is None else [result.seconds]
+    facts = asdict(result) | {"clips_done": result.clips, "clips": options.clips, "seconds": seconds_taken}
+    return row | {"workers": way.workers} | facts | {"median_seconds": result.seconds}
+
+
+def measure_devices(devices: Sequence[int], options: argparse.Namespace, results: Results) -> None:
+    """Add rows of clips a second on the first of some GPUs, and on all of them, a process and a rank each."""
+    dataset = make_dataset(options.source, options.folder, PERIOD_SECONDS, options.device_clips, "reference")
+    for count in (1, len(devices)):
+        home = options.folder / "together"
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        answers: dict[int, dict[str, Any]] = {}
+
+        def one(rank: int, count: int = count, home: Path = home, answers: dict[int, Any] = answers) -> None:
+            way = Way("reference", "gpu", 4)
+            request = {
+                "dataset": str(dataset),
+                "options": bench_options(way, 1, devices[rank], options.device),
+                "check": 0,
+            }
+            request |= {"rank": rank, "world_size": count, "task": "together"}
+            answers[rank] = run_child(home / str(rank), request, options.limit)
+
+        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            if all((home / str(rank) / "ready").exists() for rank in range(count)):
+                (home / "go").touch()
+            time.sleep(0.05)
+        row: dict[str, Any] = {"way": f"nvdec_on_{count}_gpus", "video_seconds": PERIOD_SECONDS, "gpus": count}
+        reasons = [answer["reason"] for answer in answers.values() if "reason" in answer]
+        if reasons:
+            results.add(row | {"reason": "; ".join(reasons)})
+            continue
+        taken = max(a["ended"] for a in answers.values()) - min(a["started"] for a in answers.values())
+        clips = sum(answer["clips"] for answer in answers.values())
+        results.add(row | {"clips": clips, "median_seconds": taken, "clips_a_second": clips / taken})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="a minute of 720p60 video")
+    parser.add_argument("--folder", type=Path, required=True, help="where videos and datasets are made, and kept")
+    parser.add_argument("--out", type=Path, required=True, help="the JSON file that results are added to")
+    parser.add_argument("--seconds", type=numbers, default=[60, 120, 300, 3000], help="lengths of video")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=USUAL, help=", ".join(WAYS))
+    parser.add_argument("--again", action="store_true", help="measure what is in the file already, too")
+    parser.add_argument("--clips", type=int, default=128)
+    parser.add_argument("--epochs", type=int, default=3, help="measured, of which the median counts")
+    parser.add_argument("--check", type=int, default=32, metavar="CLIPS", help="whose frames are compared")
+    parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="of one way at one length")
+    parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="of this whole call")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: to try this without a GPU")
+    parser.add_argument("--devices", type=numbers, help="measure one rank on the first of these GPUs, and one on each")
+    parser.add_argument("--device-clips", type=int, default=512)
+    options = parser.parse_args()
+    unknown = [way for way in options.only if way not in WAYS]
+    if unknown:
+        parser.error(f"unknown ways {', '.join(unknown)}; there are {', '.join(WAYS)}")
+    options.folder, started = options.folder.absolute(), time.perf_counter()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    results = Results(options.out, options)
+    if options.devices:
+        measure_devices(options.devices, options, results)
+        return
+    for way in options.only:
+        for seconds in options.seconds:
+            left = options.budget - (time.perf_counter() - started)
+            if left < LEAST_SECONDS or (results.has(way, seconds) and not options.again):
+                continue
+            try:
+                row = measure_way(way, seconds, options, min(options.limit, left))
+            except Exception as error:
+                row = {"reason": f"{type(error).__name__}: {error}"}
+            cut = str(row.get("reason")).startswith("past") and left < options.limit
+            if not cut:  # otherwise the next call, with a budget of its own, does it
+                results.add({"way": way, "video_seconds": seconds} | row)
+
+
+def numbers(text: str) -> list[int]:
+    """Return the whole numbers of a list with commas."""
+    return [int(word) for word in text.split(",")]
+
+
+if __name__ == "__main__":
+    main()

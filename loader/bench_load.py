@@ -1,0 +1,123 @@
+"""How busy the machine is while something runs: its CPU cores, and its GPU's video decoders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+INTERVAL_SECONDS = 0.1
+CPU_TIMES = Path("/proc/stat")
+IDLE_COLUMNS = (3, 4)  # idle and iowait, proc_stat(5)
+
+ReadGpu = Callable[[], tuple[float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Means over the time measured. cpu_cores: busy cores of the whole machine, None where the system does not say.
+
+    nvdec_percent, gpu_percent: of the video decoders, and of the rest of the GPU, None where nothing says. nvdec_peak: the
+    highest sample. measured_by: what said so, or why nothing does.
+    """
+
+    cpu_cores: float | None
+    nvdec_percent: float | None = None
+    nvdec_peak: float | None = None
+    gpu_percent: float | None = None
+    measured_by: str
+
+
+class LoadSampler:
+    """A context manager that samples the load in a thread; `load` afterwards. gpu: number of the GPU, or None."""
+
+    def __init__(self, gpu: int | None = None) -> None:
+        self._gpu = gpu
+        self._stop = threading.Event()
+        self._samples: list[tuple[float, float]] = []
+        self._measured_by = "no GPU asked for"
+        self._thread: threading.Thread | None = None
+        self.load = Load(cpu_cores=None, measured_by=self._measured_by)
+
+    def __enter__(self) -> LoadSampler:
+        self._cpu, self._started = _busy_seconds(), time.perf_counter()
+        if self._gpu is not None:
+            self._thread = threading.Thread(target=self._sample, args=(self._gpu,), daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        elapsed, busy = time.perf_counter() - self._started, _busy_seconds()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(5)
+        cores = None if busy is None or self._cpu is None else (busy - self._cpu) / max(elapsed, 1e-9)
+        decoder = [sample[0] for sample in self._samples]
+        self.load = Load(
+            cpu_cores=cores,
+            nvdec_percent=sum(decoder) / len(decoder) if decoder else None,
+            nvdec_peak=max(decoder) if decoder else None,
+            gpu_percent=sum(sample[1] for sample in self._samples) / len(decoder) if decoder else None,
+            measured_by=self._measured_by,
+        )
+
+    def _sample(self, gpu: int) -> None:
+        """Fill the samples; a GPU that does not answer leaves none, and says why."""
+        try:
+            read, self._measured_by = _nvml(gpu)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            try:
+                read, self._measured_by = _nvidia_smi(gpu), "nvidia-smi"
+                read()
+            except (OSError, subprocess.SubprocessError, ValueError) as second:
+                self._measured_by = f"neither NVML ({reason}) nor nvidia-smi ({second})"
+                return
+        while not self._stop.wait(INTERVAL_SECONDS):
+            with contextlib.suppress(Exception):  # a sample that is missing says nothing of the run
+                self._samples.append(read())
+
+
+def _busy_seconds() -> float | None:
+    """Return the seconds that all cores together were busy since the system started."""
+    try:
+        columns = [int(word) for word in CPU_TIMES.read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    return (sum(columns) - sum(columns[number] for number in IDLE_COLUMNS)) / os.sysconf("SC_CLK_TCK")
+
+
+def _nvml(gpu: int) -> tuple[ReadGpu, str]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle: Any = pynvml.nvmlDeviceGetHandleByIndex(gpu)
+
+    def read() -> tuple[float, float]:
+        percent, _ = pynvml.nvmlDeviceGetDecoderUtilization(handle)
+        return float(percent), float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+
+    read()
+    return read, "NVML"
+
+
+def _nvidia_smi(gpu: int) -> ReadGpu:
+    command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=utilization.decoder,utilization.gpu"]
+
+    def read() -> tuple[float, float]:
+        line = subprocess.run(
+            [*command, "--format=csv,noheader,nounits"], check=True, capture_output=True, text=True, timeout=10
+        ).stdout
+        decoder, rest = line.split(",")
+        return float(decoder), float(rest)
+
+    return read

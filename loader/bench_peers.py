@@ -1,0 +1,373 @@
+"""Other ways to the same frames, for `framedex bench --compare`: one small class each, its library imported when it is used.
+
+Each opens a clip's file anew, as a dataset of many videos makes it do, and gives uint8 RGB of the frames asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import math
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import FramedexError
+
+Frames = NDArray[np.uint8]
+Size = tuple[int, int]  # height, width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerClip:
+    """A clip as a peer is asked for it. number: in the dataset. frames: numbers in presentation order, no padding."""
+
+    number: int
+    path: str
+    frames: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerOptions:
+    """What a peer is run with. size: (height, width) that is measured, None: as pictures are. gpu: number of the GPU on which
+    batches are delivered, None: in memory. floats: deliver float32 [B, F, 3, H, W] in 0…1, not uint8 [B, F, H, W, 3].
+    """
+
+    batch_size: int
+    workers: int
+    size: Size | None = None
+    gpu: int | None = None
+    floats: bool = False
+
+
+Batches = Callable[[Sequence[int], Size | None], Iterator[tuple[list[int], list[Any]]]]
+"""Places in the list of clips, and a size or None; what can be made before the first batch is made → batches of (places, a torch tensor uint8 [F, H, W, 3] for each)."""
+
+
+class Peer:
+    """Another loader. name: as people call it. distribution: what is installed. needs_gpu: whether it decodes there."""
+
+    name: ClassVar[str]
+    distribution: ClassVar[str]
+    module: ClassVar[str]
+    needs_gpu: ClassVar[bool] = False
+
+    def version(self) -> str:
+        """Return the installed version. Raises ImportError where it is not installed or does not load."""
+        module = importlib.import_module(self.module)
+        try:
+            return importlib.metadata.version(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return str(getattr(module, "__version__", "unknown"))
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        """Return what decodes some of these clips; workers that it starts live as long as it does."""
+        raise NotImplementedError
+
+
+class CpuPeer(Peer):
+    """A peer that decodes on the CPU: a clip a task, in the processes of torch's DataLoader."""
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        """Return uint8 [F, H, W, 3] of some frames of a file, ascending, each asked for once."""
+        raise NotImplementedError
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        from torch.utils.data import DataLoader
+
+        asked: list[tuple[int, Size | None]] = []
+        in_flight = math.ceil(2 * options.batch_size / max(1, options.workers))
+        loader: Any = DataLoader(
+            _Reads(self, list(clips)),  # type: ignore[arg-type]
+            batch_size=None,  # a clip a task, as in ClipLoader; batches are put together here
+            sampler=asked,
+            num_workers=options.workers,
+            multiprocessing_context="spawn" if options.workers else None,
+            persistent_workers=options.workers > 0,
+            prefetch_factor=max(2, in_flight) if options.workers else None,
+        )
+
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
+            asked[:] = [(place, size) for place in places]
+            pictures: list[Any] = []
+            for number, picture in enumerate(loader, 1):
+                pictures.append(picture)
+                if len(pictures) == options.batch_size or number == len(places):
+                    yield list(places[number - len(pictures) : number]), pictures
+                    pictures = []
+
+        return batches
+
+
+class _Reads:
+    """What runs in the workers of a CPU peer."""
+
+    def __init__(self, peer: CpuPeer, clips: list[PeerClip]) -> None:
+        self._peer, self._clips = peer, clips
+
+    def __len__(self) -> int:
+        return len(self._clips)
+
+    def __getitem__(self, asked: tuple[int, Size | None]) -> Any:
+        import torch
+
+        place, size = asked
+        clip = self._clips[place]
+        frames, order = np.unique(clip.frames, return_inverse=True)
+        pictures = self._peer.read(clip.path, frames.tolist(), size)
+        if len(pictures) != len(frames):
+            raise FramedexError(
+                f"{self._peer.name} gave {len(pictures)} of {len(frames)} frames", where=clip.path, found=clip.frames
+            )
+        return torch.from_numpy(np.ascontiguousarray(pictures[order]))
+
+
+class TorchCodec(CpuPeer):
+    """torchcodec's VideoDecoder, which scans the file to be exact."""
+
+    name, distribution, module = "torchcodec", "torchcodec", "torchcodec.decoders"
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        from torch.nn.functional import interpolate
+        from torchcodec.decoders import VideoDecoder
+
+        decoder = VideoDecoder(path, seek_mode="exact", num_ffmpeg_threads=1)
+        pictures = decoder.get_frames_at(frames).data
+        if size is not None:
+            pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
+        found: Frames = pictures.permute(0, 2, 3, 1).numpy()
+        return found
+
+
+class Decord(CpuPeer):
+    """decord's VideoReader, which scales as it decodes."""
+
+    name, distribution, module = "decord", "decord", "decord"
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        import decord
+
+        height, width = size or (-1, -1)
+        found: Frames = decord.VideoReader(path, width=width, height=height, num_threads=1).get_batch(frames).asnumpy()
+        return found
+
+
+class OpenCv(CpuPeer):
+    """OpenCV's VideoCapture, sent to each frame by its number."""
+
+    name, distribution, module = "OpenCV", "opencv-python-headless", "cv2"
+
+    def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
+        import cv2
+
+        capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG, [cv2.CAP_PROP_N_THREADS, 1])
+        pictures = []
+        for frame in frames:
+            capture.set(cv2.CAP_PROP_POS_FRAMES, frame)
+            read, picture = capture.read()
+            if not read:
+                raise FramedexError("OpenCV reads no picture", where=path, found=f"frame {frame}")
+            if size is not None:
+                picture = cv2.resize(picture, size[::-1], interpolation=cv2.INTER_AREA)
+            pictures.append(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB))
+        capture.release()
+        return np.stack(pictures)
+
+
+def _scaled(pictures: Any, size: Size | None) -> Any:
+    """Return a tensor uint8 [F, H, W, 3] on a GPU at some size."""
+    if size is None:
+        return pictures
+    from torch.nn.functional import interpolate
+
+    planes = pictures.permute(0, 3, 1, 2).float()
+    scaled = interpolate(planes, size, mode="bilinear", antialias=True)
+    return scaled.round_().clamp_(0, 255).byte().permute(0, 2, 3, 1)
+
+
+class PyNvVideoCodec(Peer):
+    """PyNvVideoCodec's SimpleDecoder on NVDEC: a decoder a thread, told the next clip's file."""
+
+    name, distribution, module, needs_gpu = "PyNvVideoCodec", "PyNvVideoCodec", "PyNvVideoCodec", True
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        pool, own = ThreadPoolExecutor(max(1, options.workers)), threading.local()
+
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
+            pending: dict[int, Any] = {}  # two batches ahead
+            for first in range(0, len(places), options.batch_size):
+                for place in places[first : first + 2 * options.batch_size]:
+                    if place not in pending:
+                        pending[place] = pool.submit(self._read, own, clips[place], options.gpu or 0, size)
+                batch = list(places[first : first + options.batch_size])
+                yield batch, [pending.pop(place).result() for place in batch]
+
+        return batches
+
+    def _read(self, own: threading.local, clip: PeerClip, gpu: int, size: Size | None) -> Any:
+        import PyNvVideoCodec
+        import torch
+        from torch.utils.dlpack import from_dlpack
+
+        torch.cuda.set_device(gpu)
+        if hasattr(own, "decoder"):
+            own.decoder.reconfigure_decoder(clip.path)
+        else:
+            own.decoder = PyNvVideoCodec.SimpleDecoder(
+                clip.path,
+                gpu_id=gpu,
+                use_device_memory=True,
+                output_color_type=PyNvVideoCodec.OutputColorType.RGB,
+            )
+        frames, order = np.unique(clip.frames, return_inverse=True)
+        found = own.decoder.get_batch_frames_by_index(frames.tolist())
+        if len(found) != len(frames):
+            raise FramedexError(f"PyNvVideoCodec gave {len(found)} of {len(frames)} frames", where=clip.path)
+        pictures = _scaled(torch.stack([from_dlpack(frame) for frame in found]), size)
+        torch.cuda.current_stream().synchronize()  # the decoder writes its next frames where these lay
+        return pictures[torch.from_numpy(order).to(pictures.device)]
+
+
+class DaliPeer(Peer):
+    """A DALI pipeline of a whole batch of clips."""
+
+    distribution, module, needs_gpu = "nvidia-dali", "nvidia.dali", True
+
+    def version(self) -> str:
+        return str(importlib.import_module(self.module).__version__)
+
+    def _arguments(self, options: PeerOptions) -> dict[str, Any]:
+        threads = max(1, min(16, options.workers or os.cpu_count() or 1))
+        return {"batch_size": options.batch_size, "num_threads": threads, "device_id": options.gpu or 0}
+
+
+def _resized(pictures: Any, size: Size | None) -> Any:
+    from nvidia.dali import fn, types
+
+    if size is None:
+        return pictures
+    return fn.resize(pictures, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
+
+
+class DaliDecoders(DaliPeer):
+    """`fn.decoders.video` on NVDEC, given whole files and the numbers of the frames."""
+
+    name = "DALI decoders.video"
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        from nvidia.dali import fn, pipeline_def, types
+        from torch.utils.dlpack import from_dlpack
+
+        @pipeline_def(**self._arguments(options), prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+        def pipeline(size: Size | None) -> Any:
+            movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
+            wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
+            return _resized(fn.decoders.video(movie, device="mixed", frames=wanted), size)
+
+        last: dict[Size | None, Any] = {}  # the pipeline of the size asked for last
+
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
+            if size not in last:
+                last.clear()
+                last[size] = pipeline(size)
+                last[size].build()
+            built = last[size]
+            for first in range(0, len(places), options.batch_size):
+                batch = list(places[first : first + options.batch_size])
+                content = {clips[place].path: np.empty(0, np.uint8) for place in batch}
+                for path in content:
+                    content[path] = np.fromfile(path, np.uint8)
+                built.feed_input("movie", [content[clips[place].path] for place in batch])
+                built.feed_input("wanted", [np.array(clips[place].frames, np.int32) for place in batch])
+                (output,) = built.run()
+                yield batch, [from_dlpack(output[number]).clone() for number in range(len(batch))]
+
+        return batches
+
+
+class DaliReaders(DaliPeer):
+    """`fn.readers.video`: a line of its file list a clip. Frames must lie equally far apart, and equally many a clip."""
+
+    name = "DALI readers.video"
+
+    def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
+        shapes = {(len(clip.frames), tuple(np.unique(np.diff(clip.frames)).tolist())) for clip in clips}
+        steps = min(shapes)[1]
+        stride = steps[0] if steps else 1
+        if len(shapes) > 1 or len(steps) > 1 or stride < 1:
+            raise FramedexError("readers.video takes clips of one length and one distance between frames alone")
+        folder = tempfile.TemporaryDirectory()
+        links = self._links(Path(folder.name), clips)
+
+        def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
+            count = min(options.batch_size, len(places))  # the reader fills its last batch by beginning again
+            lines = [(links[place], clips[place], place) for place in places]
+            built = self._build(Path(folder.name), lines, replace(options, batch_size=count, size=size))
+            return self._run(built, len(places), count)
+
+        return batches
+
+    def _run(self, built: Any, clips: int, batch_size: int) -> Iterator[tuple[list[int], list[Any]]]:
+        from torch.utils.dlpack import from_dlpack
+
+        for first in range(0, clips, batch_size):
+            pictures, labels = built.run()
+            numbers = np.asarray(labels.as_cpu().as_array()).reshape(-1).tolist()[: clips - first]
+            yield numbers, [from_dlpack(pictures[number]).clone() for number in range(len(numbers))]
+
+    def _links(self, folder: Path, clips: Sequence[PeerClip]) -> list[Path]:
+        """Return a name without spaces for each clip's file, which a line of the list can hold."""
+        names: dict[str, Path] = {}
+        for clip in clips:
+            if clip.path not in names:
+                names[clip.path] = folder / f"{len(names)}{Path(clip.path).suffix}"
+                names[clip.path].symlink_to(clip.path)
+        return [names[clip.path] for clip in clips]
+
+    def _build(self, folder: Path, lines: list[tuple[Path, PeerClip, int]], options: PeerOptions) -> Any:
+        """Return a pipeline that reads one sequence a line; whether ends count in is found out."""
+        from nvidia.dali import fn, pipeline_def
+
+        clip = lines[0][1]
+        stride = clip.frames[1] - clip.frames[0] if len(clip.frames) > 1 else 1
+        listing = folder / "list.txt"
+
+        @pipeline_def(**self._arguments(options))  # type: ignore[untyped-decorator]
+        def pipeline() -> Any:
+            pictures, labels = fn.readers.video(  # type: ignore[misc]
+                name="reader",
+                device="gpu",
+                file_list=str(listing),
+                file_list_frame_num=True,
+                sequence_length=len(clip.frames),
+                stride=stride,
+                step=1 << 30,  # one sequence a line
+            )
+            return _resized(pictures, options.size), labels
+
+        for beyond in (1, stride):
+            listing.write_text(
+                "".join(
+                    f"{link} {place} {asked.frames[0]} {asked.frames[-1] + beyond}\n" for link, asked, place in lines
+                )
+            )
+            built = pipeline()
+            built.build()
+            if built.reader_meta("reader")["epoch_size"] == len(lines):
+                return built
+        raise FramedexError(
+            "readers.video finds another number of sequences", found=built.reader_meta("reader")["epoch_size"]
+        )
+
+
+PEERS: dict[str, Peer] = {
+    peer.name: peer for peer in (DaliDecoders(), DaliReaders(), PyNvVideoCodec(), OpenCv(), Decord(), TorchCodec())
+}
