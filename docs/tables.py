@@ -34,7 +34,9 @@ def loader_table(result: dict[str, Any]) -> str:
     ]
     for way in dict.fromkeys(row["way"] for row in rows):
         cells = [_loader_cell(found.get((way, length))) for length in lengths]
-        lines.append("| " + " | ".join([LOADER_WAYS.get(way, way), *cells]) + " |")
+        versions = {row["version"] for row in rows if row["way"] == way and row.get("version")}
+        label = " ".join([LOADER_WAYS.get(way, way), *(f"({version})" for version in sorted(versions))])
+        lines.append("| " + " | ".join([label, *cells]) + " |")
     return "\n".join(lines)
 
 

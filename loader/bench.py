@@ -147,7 +147,7 @@ def open_loader(dataset: ClipDataset, options: BenchOptions, order: Any, **how: 
         sampler=order,
         device=options.device,
         device_id=options.gpu,
-        decode=options.decode,
+        decode=options.decode if options.device == "gpu" else "cpu",
         size=options.size,
         num_workers=options.workers,
         **({"collate": "list", "on_error": "skip"} | how),

@@ -38,13 +38,14 @@ Thumbnails = dict[int, NDArray[np.uint8]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerResult:
     """What became of a peer. seconds: for `clips` clips, None where it did not get through them; then clips counts those
-    delivered, and reason says why. compared: frames compared with framedex', of which `different` were other pictures.
+    delivered in `seconds_so_far`, and reason says why. The limit is for all of it, starting and checking included. compared: frames compared with framedex', of which `different` were other pictures.
     """
 
     name: str
     version: str | None = None
     clips: int = 0
     seconds: float | None = None
+    seconds_so_far: float | None = None
     stopped_after: float | None = None
     reason: str | None = None
     compared: int = 0
@@ -139,6 +140,7 @@ def run_peer(
             version=said.get("version"),
             clips=int(said.get("clips", 0)),
             seconds=said.get("seconds"),
+            seconds_so_far=said.get("so_far"),
             stopped_after=limit_seconds if code is None else None,
             reason=reason,
             compared=compared,
