@@ -154,7 +154,9 @@ class ClipDataset:
         frames: uint8 [F, H, W, 3] RGB, zeros where padded (decode="cpu"); or movie: uint8 [bytes], and positions:
         int64 [F], each wanted frame's number in that movie, -1 where padded (decode="movie"). pts: int64 [F], the
         least int64 where padded. seconds: float64 [F], NaN where padded. frame_index: int64 [F], -1 where padded.
-        mask: bool [F], False where padded. clip_id, uri, and the user's columns. Of a dataset with audio, audio: float32
+        mask: bool [F], False where padded. clip_id, uri, and the user's columns. rotation_degrees: counterclockwise, what a
+        player would do to the frames; color_transfer: of the medium (ISO/IEC 23091-2 table 3; 16 and 18 are HDR), which
+        nothing is done about. Of a dataset with audio, audio: float32
         [channels, samples], full scale 1; audio_mask: bool [samples], False where silence was filled in; audio_rate: Hz.
 
         Raises IndexError, StaleError for a source that changed, DecodeError for one that does not decode; of `from_index`,
@@ -225,5 +227,7 @@ def describe(clip: Clip) -> dict[str, Any]:
         "mask": clip.mask,
         "clip_id": clip.clip_id,
         "uri": clip.medium.uri,
+        "rotation_degrees": clip.medium.rotation_degrees,
+        "color_transfer": clip.medium.color_transfer,
         **clip.columns,
     }
