@@ -23,6 +23,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 ALIGNMENT = 64  # of arrays in shared memory
+NICENESS = 10  # so that a main process which feeds a GPU is not kept waiting by its own workers
 SECONDS_TO_END = 5.0  # which a worker has before it is killed
 
 
@@ -144,6 +145,7 @@ class _Worker:
 
 def _serve(connection: Any, function: Callable[[Any], Any]) -> None:
     """Answer tasks until the other side is gone."""
+    os.nice(NICENESS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
