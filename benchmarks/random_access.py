@@ -147,7 +147,7 @@ def bare_pass(dataset: str, clips: int, pool: ProcessPoolExecutor | None) -> flo
 
 
 def measure_whole(dataset: Path, clips: int, processes: int, turns: int) -> dict[str, float]:
-    """Return the median seconds of the whole ClipLoader and of the bare decode, which take turns, and their ratio."""
+    """Return the median seconds of the whole ClipLoader and of the bare decode, which take turns, and the median ratio."""
     from framedex import ClipDataset, ClipLoader
 
     loader = ClipLoader(ClipDataset(dataset), batch_size=1, num_workers=processes)
@@ -164,7 +164,7 @@ def measure_whole(dataset: Path, clips: int, processes: int, turns: int) -> dict
     if pool is not None:
         pool.shutdown()
     found = {"clip_loader_seconds": statistics.median(whole), "bare_decode_seconds": statistics.median(bare)}
-    return found | {"ratio": round(found["clip_loader_seconds"] / found["bare_decode_seconds"], 3)}
+    return found | {"ratio": round(statistics.median(a / b for a, b in zip(whole, bare, strict=True)), 3)}
 
 
 def measure_whole_loader(video: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:

@@ -32,7 +32,8 @@ def loader_table(result: dict[str, Any]) -> str:
         "| " + " | ".join([f"seconds for {clips} clips", *(f"{length} s of video" for length in lengths)]) + " |",
         "| --- " * (1 + len(lengths)) + "|",
     ]
-    for way in dict.fromkeys(row["way"] for row in rows):
+    order = [*LOADER_WAYS, *(row["way"] for row in rows)]
+    for way in sorted({row["way"] for row in rows}, key=order.index):
         cells = [_loader_cell(found.get((way, length))) for length in lengths]
         versions = {row["version"] for row in rows if row["way"] == way and row.get("version")}
         label = " ".join([LOADER_WAYS.get(way, way), *(f"({version})" for version in sorted(versions))])
