@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 TOKEN_BYTES, NUMBER_BYTES = 16, 8
@@ -29,9 +30,10 @@ class SharedEpoch:
         self._place = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.set(number)
 
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", None) is not None:
-            os.close(self._descriptor)  # type: ignore[arg-type]
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
+        descriptor = getattr(self, "_descriptor", None)
+        if descriptor is not None:
+            close(descriptor)
 
     def get(self) -> int:
         """Return the number."""

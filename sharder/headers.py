@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -28,9 +28,9 @@ class Headers:
         self._starts = np.flatnonzero(packets.flags & START)
         self._descriptor = open_recorded(medium.source)
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
         if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
+            close(self._descriptor)
 
     def read(self, targets: NDArray[np.int64]) -> bool:
         """Read all that planning needs to know for some packets; return whether anything was new.

@@ -6,7 +6,7 @@ import collections
 import os
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,9 +54,9 @@ class SourceFiles:
     def __reduce__(self) -> tuple[type[SourceFiles], tuple[()]]:
         return SourceFiles, ()
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
         for descriptor in self._open.values():
-            os.close(descriptor)
+            close(descriptor)
 
     def read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
         """Return the packets of a clip. states: of its medium. Raises StaleError for a file that is gone or changed."""
