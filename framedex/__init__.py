@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from framedex.indexer.index import Index as Index
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
+    from framedex.loader.dali import clip_pipeline as clip_pipeline
     from framedex.loader.dataset import ClipDataset as ClipDataset
     from framedex.loader.sampler import ClipSampler as ClipSampler
 
@@ -18,9 +19,10 @@ _PUBLIC = {
     "ClipLoader": "framedex.loader.clip_loader",
     "ClipSampler": "framedex.loader.sampler",
     "Index": "framedex.indexer.index",
+    "clip_pipeline": "framedex.loader.dali",
 }
 
-__all__ = ["ClipDataset", "ClipLoader", "ClipSampler", "Index", "__version__"]
+__all__ = ["ClipDataset", "ClipLoader", "ClipSampler", "Index", "__version__", "clip_pipeline"]
 
 
 def __getattr__(name: str) -> object:
