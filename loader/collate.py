@@ -35,6 +35,8 @@ def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:
     if all(isinstance(value, np.ndarray) for value in values):
         if mode == "list":
             return values
+        if len(values) == 1:
+            return values[0][np.newaxis]  # not copied: it is nobody else's
         return np.stack(values) if have_one_shape(name, [v.shape for v in values], mode) else _pad(name, values)
     if all(type(value) in (int, float, bool) for value in values):
         return np.array(values)
