@@ -80,7 +80,7 @@ def movies_of(home: Path, *, codecs: Sequence[str] = ("libx264", "libx265")) -> 
     for codec in codecs:
         for width, height in SHAPES:
             recipe = Recipe(
-                name=f"{codec}_{width}x{height}.{'mkv' if codec == 'libvpx-vp9' else 'mp4'}",
+                name=f"{codec}_{width}x{height}.mp4",
                 codec=codec,
                 options=CODECS[codec],
                 frames=24,
