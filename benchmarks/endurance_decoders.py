@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def remade_decoders(home: Path, count: int) -> dict[str, Any]:
     clips, counted = movies_of(home), Count()
     for number in range(count):
         some = [clips[(number * 5 + place) % len(clips)] for place in range(4)]
-        counted.attempt(lambda some=some: decodes(decoder(4), some))  # type: ignore[misc]
+        counted.attempt(partial(decodes, decoder(4), some))
         if number % 20 == 0:
             gc.collect()
     return counted.facts()
@@ -155,10 +156,10 @@ def many_shapes(home: Path, count: int) -> dict[str, Any]:
         single, several = decoder(1), decoder(8)
         rng = np.random.default_rng(0)
         for place in rng.integers(0, len(clips), count).tolist():
-            one.attempt(lambda clip=clips[place]: decodes(single, [clip]))  # type: ignore[misc]
+            one.attempt(partial(decodes, single, [clips[place]]))
         for _ in range(count // 4):
             some = [clips[place] for place in rng.integers(0, len(clips), 8).tolist()]
-            mixed.attempt(lambda some=some: decodes(several, some))  # type: ignore[misc]
+            mixed.attempt(partial(decodes, several, some))
         found[name] = {"movies": len(clips), "one_a_batch": one.facts(), "mixed_batches": mixed.facts()}
     return found
 
@@ -172,7 +173,7 @@ def parallel_decoders(home: Path, threads: int, count: int) -> dict[str, Any]:
         made, rng = decoder(16), np.random.default_rng(number)
         for _ in range(count):
             some = [clips[place] for place in rng.integers(0, len(clips), 16).tolist()]
-            counts[number].attempt(lambda some=some: decodes(made, some))  # type: ignore[misc]
+            counts[number].attempt(partial(decodes, made, some))
 
     running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
     began = time.perf_counter()
@@ -198,12 +199,12 @@ def low_memory(home: Path, left_mib: Sequence[int]) -> dict[str, Any]:
         room = torch.empty(max(0, free - (left << 20)), dtype=torch.uint8, device="cuda")
         for number in range(5):
             some = [clips[(number + place) % len(clips)] for place in range(16)]
-            starved.attempt(lambda some=some: decodes(made, some))  # type: ignore[misc]
+            starved.attempt(partial(decodes, made, some))
         del room
         torch.cuda.empty_cache()
         for number in range(5):
             some = [clips[(number + place) % len(clips)] for place in range(16)]
-            after.attempt(lambda some=some: decodes(made, some))  # type: ignore[misc]
+            after.attempt(partial(decodes, made, some))
         found[f"{left}_mib_left"] = {"meanwhile": starved.facts(), "afterwards": after.facts()}
     return found
 

@@ -30,7 +30,7 @@ MOVIES = (
         audio=True,
     ),
     Recipe(name="cpu_high10.mkv", options={"preset": "veryfast", "g": "20"}, pix_fmt="yuv420p10le", audio=True),
-    Recipe(name="cpu_mpeg4.mp4", codec="mpeg4", options={"g": "12", "b": "2000000"}, size=(320, 256), audio=True),
+    Recipe(name="cpu_vp9.mkv", codec="libvpx-vp9", options={"cpu-used": "8", "g": "25"}, size=(320, 256), audio=True),
 )
 
 
