@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.endurance_damage import DAMAGES
 from benchmarks.endurance_decoders import (
     fed_from_buffers,
     low_memory,
@@ -28,7 +29,7 @@ from benchmarks.endurance_decoders import (
     remade_decoders,
     remade_loaders,
 )
-from benchmarks.endurance_faults import DAMAGES, run_damaged, run_killed, run_vanished
+from benchmarks.endurance_faults import run_damaged, run_killed, run_vanished
 from benchmarks.endurance_memory import run_flat
 from benchmarks.environment import environment
 
