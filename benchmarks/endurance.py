@@ -136,6 +136,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("endurance.json"))
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--only", type=lambda text: text.split(","), help="parts whose names begin so")
+    parser.add_argument("--exactly", action="append", help="one part by its whole name, several times if need be")
     parser.add_argument("--batches", type=int, default=2000)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--limit", type=float, default=240.0, help="seconds a part")

@@ -47,6 +47,9 @@ class DamagedSources(SourceFiles):
 
     damage: str | None = None
 
+    def __reduce__(self) -> tuple[type[DamagedSources], tuple[()]]:
+        return DamagedSources, ()
+
     def read(self, source: ByteSource, recipe: Recipe, states: Any) -> EncodedClip:
         encoded = super().read(source, recipe, states)
         if self.damage is None:

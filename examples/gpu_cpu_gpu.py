@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from nvidia.dali import fn, types
+from nvidia.dali import fn
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 
