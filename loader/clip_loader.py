@@ -237,18 +237,18 @@ class ClipLoader:
         with self._frames.working():
             clips, frames = self._decoded(batch)
             begun = time.perf_counter()
+            items = [clip.item for clip in clips]
+            if self._last == "pad":
+                real = len(batch.numbers) - batch.padding
+                items = [item | {"is_padding": place >= real} for place, item in enumerate(items)]
             try:
-                finished = self._frames.finish(frames)
+                finished, sound = self._frames.finish(frames), self._frames.sound(items)
             except RuntimeError as error:
                 names = ", ".join(clip.item["clip_id"] for clip in clips)
                 raise DecodeError(
                     f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
                 ) from error
-            items = [clip.item for clip in clips]
-            if self._last == "pad":
-                real = len(batch.numbers) - batch.padding
-                items = [item | {"is_padding": place >= real} for place, item in enumerate(items)]
-            made = {"frames": finished} | self._frames.sound(items) | collate_clips(items, self._collate)
+            made = {"frames": finished} | sound | collate_clips(items, self._collate)
             self.report.seconds["finishing"] += time.perf_counter() - begun
         return made if self._as_torch is None else {name: self._as_torch(value) for name, value in made.items()}
 
@@ -364,14 +364,14 @@ def _first_share(
     device: Device, decode: Decode, cpu_share: float | Literal["adaptive"] | None, workers: int
 ) -> float | None:
     """Return the share of clips that workers decode beside a GPU; None where no GPU decodes."""
+    if cpu_share not in (None, "adaptive") and not (isinstance(cpu_share, int | float) and 0 <= cpu_share <= 1):
+        raise FramedexError("cpu_share is out of range", found=repr(cpu_share), allowed="0 to 1, 'adaptive', or None")
     if device == "cpu" or decode == "cpu":
         return None
     if decode == "gpu":
         return 0.0
     if cpu_share is None or cpu_share == "adaptive":
         return default_share(workers)
-    if not 0 <= cpu_share <= 1:
-        raise FramedexError("cpu_share is out of range", found=cpu_share, allowed="0 to 1, 'adaptive', or None")
     return cpu_share
 
 

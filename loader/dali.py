@@ -90,14 +90,16 @@ def clip_pipeline(
     transform: Transform | None = None,
     device_id: int = 0,
     threads: int = 4,
+    prefetch: int = 2,
 ) -> Any:
     """Return a DALI pipeline for a DALIServer, which clips of `ClipDataset.with_proxy` are sent to.
 
     size: (height, width) that frames are scaled to; the dataset's must be the same. transform: a function of DALI
-    operations, frames → frames, whose input is uint8 FHWC on the GPU. Give the server as many prefetched batches as workers
-    ask for.
+    operations, frames → frames, whose input is uint8 FHWC on the GPU. prefetch: batches that the server has on the way, as
+    many as workers ask for.
     """
-    return _proxied(size, transform, batch_size=batch_size, num_threads=threads, device_id=device_id)
+    options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
+    return _proxied(size, transform, prefetch_queue_depth=prefetch, **options)
 
 
 class _Pipeline:

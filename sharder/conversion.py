@@ -19,18 +19,22 @@ from framedex.indexer.planes import plane_rows
 UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4
 # Chroma between its samples, and rounding: what libswscale does unasked is up to 3 levels off, and 25 dB on test patterns.
 CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
+# libswscale writes packed RGB with these flags one sample after the other, planes with vectors. For pictures up to this many
+# pixels, planes that are packed afterwards take 0.38 instead of 0.60 ms (720p to 224 x 224), and at most 0.2 % of the samples
+# differ, by one level; greater ones lose to memory what they gain.
+PIXELS_BY_PLANES = 512 * 512
 
 
 class RgbConverter:
     """Converts the pictures of one stream, one after the other.
 
     matrix: the medium's matrix coefficients; color_range: as libav numbers it, 0 where not stated. What they state counts,
-    not what the decoder says of a picture: FFmpeg's HEVC decoder forgets what the container alone states.
+    not what the decoder says of a picture: FFmpeg's HEVC decoder forgets what the container alone states. threads: libswscale's.
     """
 
-    def __init__(self, matrix: int = UNSPECIFIED, color_range: int = 0) -> None:
-        self._matrix, self._range = matrix, color_range
-        self._reformatter = VideoReformatter()
+    def __init__(self, matrix: int = UNSPECIFIED, color_range: int = 0, *, threads: int = 1) -> None:
+        self._matrix, self._range, self._threads = matrix, color_range, threads
+        self._reformatter, self._packer = VideoReformatter(), VideoReformatter()
         self._centring: av.filter.Graph | None = None
         self._centred: tuple[int, int, str] | None = None  # the shape of pictures that the graph takes
 
@@ -41,7 +45,17 @@ class RgbConverter:
             picture.colorspace = self._matrix
         if self._range:
             picture.color_range = self._range
-        rgb = self._reformatter.reformat(picture, width, height, "rgb24", interpolation=CONVERSION)
+        by_planes = height * width <= PIXELS_BY_PLANES and not picture.format.is_rgb
+        rgb = self._reformatter.reformat(
+            picture,
+            width,
+            height,
+            "gbrp" if by_planes else "rgb24",
+            interpolation=CONVERSION,
+            threads=self._threads,
+        )
+        if by_planes:
+            rgb = self._packer.reformat(rgb, format="rgb24", threads=1)
         return plane_rows(rgb.planes[0], height)[:, : 3 * width]
 
     def picture(self, picture: av.VideoFrame) -> NDArray[np.uint8]:

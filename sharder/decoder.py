@@ -138,7 +138,7 @@ def _pictures_in(
         for rank, rgb in decode_images(clip, encoded):
             yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
         return
-    converter = RgbConverter(clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0))
+    converter = RgbConverter(clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0), threads=threads)
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
         try:
             yield rank, converter.rows(picture, height, width)

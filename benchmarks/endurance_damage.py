@@ -1,0 +1,85 @@
+"""Clips that come damaged out of a worker. A module of its own, because every worker imports it, and torch with it is slow."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.loader.dataset import ClipDataset
+from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
+from framedex.sharder.recipe import Recipe
+from framedex.sharder.sources import ByteSource, EncodedClip, SourceFiles
+
+EVERY = 7  # of the clips, which one is damaged
+DAMAGES = ("scattered", "zeros", "cut", "header", "nothing left")
+SAMPLES_AT = 1500  # behind the boxes of a tiny movie's header
+
+
+def is_damaged(number: int) -> bool:
+    """Return whether a clip is one that gets damaged."""
+    return number % EVERY == EVERY - 1
+
+
+def damaged(content: NDArray[np.uint8], damage: str, seed: int) -> NDArray[np.uint8]:
+    """Return a damaged copy of a tiny movie or of packets."""
+    copy, rng = content.copy(), np.random.default_rng(seed)
+    behind = min(SAMPLES_AT, len(copy) // 2)
+    if damage == "scattered":
+        places = rng.integers(behind, len(copy), max(8, len(copy) // 200))
+        copy[places] = rng.integers(0, 256, len(places))
+    elif damage == "zeros":
+        copy[behind:] = 0
+    elif damage == "cut":
+        copy = copy[: len(copy) // 2].copy()
+    elif damage == "header":
+        copy[: behind // 2] = rng.integers(0, 256, behind // 2)
+    else:
+        copy = np.zeros(16, np.uint8)
+    return copy
+
+
+class DamagedSources(SourceFiles):
+    """Reads packets; while `damage` is set, they come damaged, as many as there should be."""
+
+    damage: str | None = None
+
+    def __reduce__(self) -> tuple[type[DamagedSources], tuple[()]]:
+        return DamagedSources, ()
+
+    def read(self, source: ByteSource, recipe: Recipe, states: Any) -> EncodedClip:
+        encoded = super().read(source, recipe, states)
+        if self.damage is None:
+            return encoded
+        payload = damaged(encoded.payload, self.damage, seed=len(encoded.payload))
+        whole = np.zeros_like(encoded.payload)
+        whole[: len(payload)] = payload[: len(whole)]
+        return replace(encoded, payload=whole)
+
+
+class DamagingFetcher(Fetcher):
+    """Fetches clips, some of them damaged as `FRAMEDEX_DAMAGE` says: `movie` or `source`, a colon, and the damage."""
+
+    def __init__(self, dataset: ClipDataset, options: FetchOptions) -> None:
+        super().__init__(dataset, options)
+        self._where, _, self._damage = os.environ["FRAMEDEX_DAMAGE"].partition(":")
+        self._sources = DamagedSources()
+        dataset.sources = self._sources
+
+    def __call__(self, wanted: Wanted) -> Any:
+        hit = is_damaged(wanted.number)
+        self._dataset.sources = self._sources
+        self._sources.damage = self._damage if hit and self._where == "source" else None
+        fetched = super().__call__(wanted)
+        if hit and self._where == "movie" and isinstance(fetched, Fetched):
+            if fetched.movie is not None:
+                content = damaged(fetched.movie.content, self._damage, seed=wanted.number)
+                fetched.movie = replace(fetched.movie, content=content)
+            if fetched.images is not None:
+                first, *rest = fetched.images.content
+                content = damaged(first, self._damage, seed=wanted.number)
+                fetched.images = replace(fetched.images, content=[content, *rest])
+        return fetched

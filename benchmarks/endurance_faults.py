@@ -1,0 +1,166 @@
+"""Faults while batches go on: damaged movies among good ones, killed workers, a file that vanishes.
+
+A clip is damaged in what a worker made of it, so that the index, which would know, does not: `movie`, what NVDEC is given,
+after it was read; or `source`, the packets that were read, whoever decodes them. Every other clip of each batch must
+come, with the right frames by their barcodes, and no batch may be missing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.endurance_damage import DamagingFetcher, is_damaged
+from benchmarks.endurance_media import make_dataset, shows
+from framedex import ClipDataset, ClipLoader, ClipSampler
+from framedex.loader import clip_loader
+
+BATCH = 8
+
+
+class Tally:
+    """Which clips of which batches were right. harmed: whether a clip is one that may be missing or wrong."""
+
+    def __init__(self, dataset: ClipDataset) -> None:
+        self._dataset = dataset
+        self.batches = self.right = self.wrong = self.harmed_right = self.harmed_wrong = 0
+        self.wrong_clips: list[str] = []
+        self.short_batches = 0
+
+    def see(self, batch: dict[str, Any], harmed: set[int]) -> None:
+        """Look at every clip of a batch."""
+        self.batches += 1
+        self.short_batches += len(batch["number"]) < BATCH
+        for number, frames, wanted, clip in zip(
+            batch["number"], batch["frames"], batch["frame_index"], batch["clip_id"], strict=True
+        ):
+            pixels = np.asarray(frames.cpu() if hasattr(frames, "cpu") else frames)
+            right = shows(pixels, np.asarray(wanted).tolist())
+            if int(number) in harmed:
+                self.harmed_right += right
+                self.harmed_wrong += not right
+            else:
+                self.right += right
+                self.wrong += not right
+                if not right and len(self.wrong_clips) < 20:
+                    self.wrong_clips.append(str(clip))
+
+    def facts(self, loader: ClipLoader, expected: int, seconds: float) -> dict[str, Any]:
+        """Return the counts, what the loader reports, and whether all is as promised."""
+        report = loader.report
+        return {
+            "batches": self.batches,
+            "expected_batches": expected,
+            "short_batches": self.short_batches,
+            "right": self.right,
+            "wrong": self.wrong,
+            "wrong_clips": self.wrong_clips,
+            "harmed_clips_right": self.harmed_right,
+            "harmed_clips_wrong": self.harmed_wrong,
+            "clips_by_decoder": dict(report.decoded),
+            "failures": dict(report.failures),
+            "retried": dict(report.retried),
+            "skipped": report.skipped,
+            "replaced": report.replaced,
+            "seconds": round(seconds, 2),
+            "messages": sorted({fault.message[:160] for fault in report.faults})[:6],
+            "as_promised": self.wrong == 0 and self.batches == expected,
+        }
+
+
+def run_damaged(
+    home: Path, *, where: str, damage: str, on_error: str, gpu: bool, workers: int, clips: int, epochs: int = 1
+) -> dict[str, Any]:
+    """Deliver whole epochs in which every EVERY-th clip is damaged."""
+    dataset = ClipDataset(make_dataset(home, clips=clips))
+    os.environ["FRAMEDEX_DAMAGE"] = f"{where}:{damage}"
+    plain, clip_loader.Fetcher = clip_loader.Fetcher, DamagingFetcher  # type: ignore[misc]
+    try:
+        sampler = ClipSampler(dataset, shuffle=True, seed=2)
+        loader = ClipLoader(
+            dataset,
+            batch_size=BATCH,
+            sampler=sampler,
+            device="gpu" if gpu else "cpu",
+            num_workers=workers,
+            on_error=on_error,  # type: ignore[arg-type]
+            collate="list",
+        )
+    finally:
+        clip_loader.Fetcher = plain  # type: ignore[misc]
+    harmed = {number for number in range(clips) if is_damaged(number)}
+    tally, began = Tally(dataset), time.perf_counter()
+    for _ in range(epochs):
+        for batch in loader:
+            tally.see(batch, harmed)
+    facts = tally.facts(loader, epochs * len(loader), time.perf_counter() - began)
+    loader.close()
+    return facts
+
+
+def run_killed(
+    home: Path, *, on_error: str, gpu: bool, workers: int, clips: int, batches: int, every: int
+) -> dict[str, Any]:
+    """Kill a worker every few batches; nothing may be missing or wrong."""
+    dataset = ClipDataset(make_dataset(home, clips=clips))
+    loader = ClipLoader(
+        dataset,
+        batch_size=BATCH,
+        sampler=ClipSampler(dataset, shuffle=True, seed=3),
+        device="gpu" if gpu else "cpu",
+        num_workers=workers,
+        on_error=on_error,  # type: ignore[arg-type]
+        collate="list",
+    )
+    tally, began, killed = Tally(dataset), time.perf_counter(), 0
+    while tally.batches < batches:
+        for batch in loader:
+            tally.see(batch, set())
+            running = loader._pool.process_ids
+            if tally.batches % every == 0 and running:
+                os.kill(running[killed % len(running)], signal.SIGKILL)
+                killed += 1
+            if tally.batches == batches:
+                break
+    facts = {"killed": killed} | tally.facts(loader, batches, time.perf_counter() - began)
+    loader.close()
+    return facts
+
+
+def run_vanished(home: Path, *, on_error: str, gpu: bool, workers: int, clips: int) -> dict[str, Any]:
+    """Empty and remove a movie after a third of an epoch, go on for another one, and put it back for a third."""
+    dataset = ClipDataset(make_dataset(home, clips=clips))
+    victim = dataset.clip(0).source.path
+    facts_of, content = os.stat(victim), Path(victim).read_bytes()
+    harmed = {number for number in range(clips) if dataset.clip(number).source.path == victim}
+    loader = ClipLoader(
+        dataset,
+        batch_size=BATCH,
+        sampler=ClipSampler(dataset, shuffle=True, seed=4),
+        device="gpu" if gpu else "cpu",
+        num_workers=workers,
+        on_error=on_error,  # type: ignore[arg-type]
+        collate="list",
+    )
+    tally, began = Tally(dataset), time.perf_counter()
+    try:
+        for epoch in range(2):
+            for number, batch in enumerate(loader):
+                tally.see(batch, harmed)
+                if epoch == 0 and number == len(loader) // 3:
+                    os.truncate(victim, 0)  # a file that a worker has open is still readable when it is removed
+                    os.unlink(victim)
+    finally:
+        Path(victim).write_bytes(content)
+        os.utime(victim, ns=(facts_of.st_atime_ns, facts_of.st_mtime_ns))
+    for batch in loader:
+        tally.see(batch, harmed)
+    facts = tally.facts(loader, 3 * len(loader), time.perf_counter() - began)
+    loader.close()
+    # Of the harmed, those that were delivered must be right as well: a source that is gone is not shown as something else.
+    return facts | {"harmed": len(harmed), "as_promised": facts["as_promised"] and facts["harmed_clips_wrong"] == 0}

@@ -1,0 +1,173 @@
+"""What a long run holds: memory, open files and threads of this process, of workers, and of the GPU, and whether they grow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.endurance_media import make_dataset, wrong_clips
+from framedex import ClipDataset, ClipLoader, ClipSampler
+
+MIB = 1 << 20
+BATCH = 8
+# What may be added between the first and the last quarter, of what was there and at least: allocators keep pieces.
+ALLOWED = {
+    "host_mib": (0.03, 24.0),
+    "workers_mib": (0.03, 24.0),
+    "gpu_used_mib": (0.02, 64.0),
+    "torch_allocated_mib": (0.05, 16.0),
+    "open_files": (0.0, 2.0),
+    "workers_open_files": (0.0, 2.0),
+    "threads": (0.0, 2.0),
+    "workers_threads": (0.0, 2.0),
+    "processes": (0.0, 0.0),
+}
+WARM_UP = 0.2  # of the samples, at the beginning, are not counted
+
+
+def process_facts(process: int) -> dict[str, float]:
+    """Return resident memory in MiB (shared pages counted), open files and threads of a process; zeros where it ended."""
+    home = Path(f"/proc/{process}")
+    try:
+        status = dict(line.split(":", 1) for line in (home / "status").read_text().splitlines())
+        files = len(os.listdir(home / "fd"))
+    except (OSError, ValueError):
+        return {"mib": 0.0, "open_files": 0, "threads": 0}
+    resident = float(status.get("VmRSS", "0 kB").split()[0]) / 1024
+    return {"mib": resident, "open_files": files, "threads": int(status.get("Threads", "0"))}
+
+
+def gpu_facts() -> dict[str, float]:
+    """Return the GPU's memory in use, in MiB, as CUDA and as nvidia-smi say it, and torch's own."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    facts = {
+        "gpu_used_mib": (total - free) / MIB,
+        "torch_allocated_mib": torch.cuda.memory_allocated() / MIB,
+        "torch_reserved_mib": torch.cuda.memory_reserved() / MIB,
+    }
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        facts["nvidia_smi_mib"] = float(said[0])
+    except (OSError, ValueError, IndexError, subprocess.SubprocessError):
+        pass
+    return facts
+
+
+def sample(loader: ClipLoader, *, gpu: bool) -> dict[str, float]:
+    """Return what this process, its workers and the GPU hold now."""
+    own = process_facts(os.getpid())
+    workers = [process_facts(process) for process in loader._pool.process_ids]
+    facts = {"host_mib": own["mib"], "open_files": own["open_files"], "threads": own["threads"]}
+    facts |= {f"workers_{name}": sum(worker[name] for worker in workers) for name in ("mib", "open_files", "threads")}
+    return facts | {"processes": len(workers)} | (gpu_facts() if gpu else {})
+
+
+def endless(loader: ClipLoader) -> Iterator[dict[str, Any]]:
+    """Yield the batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def verdict(samples: list[dict[str, float]]) -> dict[str, Any]:
+    """Compare the medians of the first and the last quarter after warm-up, of all that is measured."""
+    counted = samples[int(len(samples) * WARM_UP) :]
+    quarter = max(1, len(counted) // 4)
+    found: dict[str, Any] = {}
+    for name, (share, least) in ALLOWED.items():
+        if name not in samples[0]:
+            continue
+        values = np.array([row[name] for row in counted])
+        batches = np.array([row["batch"] for row in counted])
+        first, last = float(np.median(values[:quarter])), float(np.median(values[-quarter:]))
+        slope = float(np.polyfit(batches, values, 1)[0]) if len(values) > 2 else 0.0
+        found[name] = {
+            "first_quarter": round(first, 1),
+            "last_quarter": round(last, 1),
+            "a_thousand_batches": round(1000 * slope, 2),
+            "flat": bool(last - first <= max(least, share * first)),
+        }
+    return {"flat": all(entry["flat"] for entry in found.values()), "by": found}
+
+
+def run_flat(
+    home: Path,
+    *,
+    batches: int,
+    gpu: bool,
+    workers: int,
+    clips: int,
+    every: int,
+    scaled: bool = False,
+    break_off: int | None = None,
+) -> dict[str, Any]:
+    """Deliver so many batches; return the samples, the verdict, and how many checked clips were wrong.
+
+    scaled: with size, transform, normalisation and sound, as a training has it; without, clips of all sizes as decoded.
+    break_off: begin another iteration after so many batches of one.
+    """
+    dataset = ClipDataset(make_dataset(home, clips=clips, audio=True))
+    device = "gpu" if gpu else "cpu"
+    options: dict[str, Any] = {"collate": "list"}
+    if scaled:
+        from nvidia.dali import fn
+
+        options = {"size": (96, 128), "transform": lambda frames: fn.flip(frames), "collate": "pad"}
+        options |= {"normalize": ((0.5,) * 3, (0.25,) * 3), "layout": "FCHW"}
+        options |= {"audio_transform": lambda sound: sound * 0.5}
+    sampler = ClipSampler(dataset, shuffle=True, seed=1)
+    loader = ClipLoader(
+        dataset, batch_size=BATCH, sampler=sampler, device=device, num_workers=workers, output="torch", **options
+    )
+    samples: list[dict[str, float]] = []
+    wrong = checked = delivered = 0
+    began = time.perf_counter()
+    for batch in broken_off(loader, break_off):
+        delivered += 1
+        if delivered % every == 0:
+            samples.append({"batch": delivered} | sample(loader, gpu=gpu))
+            if not scaled:
+                wrong += len(wrong_clips(batch))
+                checked += len(batch["number"])
+        del batch
+        if delivered == batches:
+            break
+    seconds = time.perf_counter() - began
+    report = loader.report
+    facts: dict[str, Any] = {
+        "batches": delivered,
+        "seconds": round(seconds, 2),
+        "clips_by_decoder": dict(report.decoded),
+        "failures": dict(report.failures),
+        "retried": dict(report.retried),
+        "checked_clips": checked,
+        "wrong_clips": wrong,
+        "faults_kept": len(report.faults),
+    }
+    loader.close()
+    return facts | {"verdict": verdict(samples), "samples": rounded(samples)}
+
+
+def broken_off(loader: ClipLoader, after: int | None) -> Iterator[dict[str, Any]]:
+    """Yield batches without end, beginning another iteration after so many of one."""
+    if after is None:
+        yield from endless(loader)
+        return
+    while True:
+        for number, batch in enumerate(loader):
+            yield batch
+            if number + 1 == after:
+                break
+
+
+def rounded(samples: Iterable[dict[str, float]]) -> list[dict[str, float]]:
+    """Return samples with a digit behind the point."""
+    return [{name: round(value, 1) for name, value in row.items()} for row in samples]
