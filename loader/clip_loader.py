@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import logging
 import os
+import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ from framedex.loader.dataset import ClipDataset
 from framedex.loader.driver import driver_support
 from framedex.loader.faults import ON_ERROR, Fault, LoaderReport, OnError, fault_of
 from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
-from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Normalize
+from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Made, Normalize
 from framedex.loader.pool import WorkerDiedError, WorkerPool
 from framedex.loader.rotation import Rotation
 from framedex.loader.sampler import ClipSampler
@@ -33,6 +34,7 @@ Last = Literal["partial", "drop", "pad"]
 Output = Literal["torch", "numpy"]
 
 TASK_SECONDS = 600.0  # a clip may take in a worker
+MAKERS = 2
 TRIES = 8  # other clips that are tried in place of a bad one
 LOG = logging.getLogger("framedex.loader")
 
@@ -45,7 +47,7 @@ class _Batch:
     on_gpu: list[bool]
     padding: int
     fetched: list[Future[Fetched | Fault]]
-    made: Future[dict[str, Any]] | None = None
+    made: Future[Made] | None = None
 
 
 class ClipLoader:
@@ -135,17 +137,19 @@ class ClipLoader:
             transform=transform, audio_transform=audio_transform, normalize=normalize, layout=layout, collate=collate
         )
         dali_threads = max(1, min(8, os.cpu_count() or 1))
-        self._frames: Frames
-        self._maker: ThreadPoolExecutor | None = None  # makes batches on a GPU while the trainer trains
+        # What makes batches. On a GPU in threads beside the trainer's, two at a time: while one waits for NVDEC's last pictures
+        # or finishes, the other keeps NVDEC busy.
+        self._stages: queue.SimpleQueue[Frames] = queue.SimpleQueue()
+        self._makers: ThreadPoolExecutor | None = None
         if device == "gpu":
             from framedex.loader.gpu import GpuFrames
 
-            self._frames = GpuFrames(
-                finish, device_id=device_id, batch_size=batch_size, threads=dali_threads, scaled=size is not None
-            )
-            self._maker = ThreadPoolExecutor(1, thread_name_prefix="framedex-gpu")
+            how = {"device_id": device_id, "batch_size": batch_size, "threads": dali_threads}
+            for _ in range(MAKERS):
+                self._stages.put(GpuFrames(finish, scaled=size is not None, **how))
+            self._makers = ThreadPoolExecutor(MAKERS, thread_name_prefix="framedex-gpu")
         else:
-            self._frames = CpuFrames(finish, batch_size=batch_size, threads=dali_threads)
+            self._stages.put(CpuFrames(finish, batch_size=batch_size, threads=dali_threads))
 
     def __len__(self) -> int:
         """Return how many batches a whole epoch has."""
@@ -179,8 +183,8 @@ class ClipLoader:
 
     def close(self) -> None:
         """End the worker processes."""
-        if self._maker is not None:
-            self._maker.shutdown(cancel_futures=True)
+        if self._makers is not None:
+            self._makers.shutdown(cancel_futures=True)
         self._pool.close()
 
     def state_dict(self) -> dict[str, Any]:
@@ -221,38 +225,45 @@ class ClipLoader:
             futures[place] = self._pool.submit(Wanted(number=numbers[place], on_gpu=on_gpu[place]))
         fetched = [futures[place] for place in range(len(numbers))]
         batch = _Batch(numbers=numbers, on_gpu=on_gpu, padding=padding, fetched=fetched)
-        if self._maker is not None:
-            batch.made = self._maker.submit(self._make, batch)
+        if self._makers is not None:
+            batch.made = self._makers.submit(self._make, batch)
         return batch
 
     def _deliver(self, batch: _Batch) -> dict[str, Any]:
         begun = time.perf_counter()
         made = self._make(batch) if batch.made is None else batch.made.result()
-        self.report.seconds["waiting"] += time.perf_counter() - begun
+        self.report.add_seconds(waiting=time.perf_counter() - begun)
         self._count_delivered(len(batch.numbers) - batch.padding)
-        return self._frames.hand_over(made)
+        return made.hand_over()
 
-    def _make(self, batch: _Batch) -> dict[str, Any]:
+    def _make(self, batch: _Batch) -> Made:
         """Return a batch as delivered."""
-        with self._frames.working():
-            clips, frames = self._decoded(batch)
-            begun = time.perf_counter()
-            items = [clip.item for clip in clips]
-            if self._last == "pad":
-                real = len(batch.numbers) - batch.padding
-                items = [item | {"is_padding": place >= real} for place, item in enumerate(items)]
-            try:
-                finished, sound = self._frames.finish(frames), self._frames.sound(items)
-            except RuntimeError as error:
-                names = ", ".join(clip.item["clip_id"] for clip in clips)
-                raise DecodeError(
-                    f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
-                ) from error
-            made = {"frames": finished} | sound | collate_clips(items, self._collate)
-            self.report.seconds["finishing"] += time.perf_counter() - begun
-        return made if self._as_torch is None else {name: self._as_torch(value) for name, value in made.items()}
+        stage = self._stages.get()
+        try:
+            with stage.working():
+                return stage.made(self._content(batch, stage))
+        finally:
+            self._stages.put(stage)
 
-    def _decoded(self, batch: _Batch) -> tuple[list[Fetched], list[Any]]:
+    def _content(self, batch: _Batch, stage: Frames) -> dict[str, Any]:
+        clips, frames = self._decoded(batch, stage)
+        begun = time.perf_counter()
+        items = [clip.item for clip in clips]
+        if self._last == "pad":
+            real = len(batch.numbers) - batch.padding
+            items = [item | {"is_padding": place >= real} for place, item in enumerate(items)]
+        try:
+            finished, sound = stage.finish(frames), stage.sound(items)
+        except RuntimeError as error:
+            names = ", ".join(clip.item["clip_id"] for clip in clips)
+            raise DecodeError(
+                f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
+            ) from error
+        content = {"frames": finished} | sound | collate_clips(items, self._collate)
+        self.report.add_seconds(finishing=time.perf_counter() - begun)
+        return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
+
+    def _decoded(self, batch: _Batch, stage: Frames) -> tuple[list[Fetched], list[Any]]:
         """Return the clips of a batch that can be had, or were taken instead, and their frames.
 
         What a GPU decodes comes first: workers decode the rest meanwhile.
@@ -264,10 +275,10 @@ class ClipLoader:
             begun = time.perf_counter()
             fetched = [self._or_another(self._result(batch.numbers[place], batch.fetched[place])) for place in places]
             waited = time.perf_counter() - begun
-            self.report.seconds["fetching"] += waited
+            self.report.add_seconds(fetching=waited)
             clips = {place: clip for place, clip in zip(places, fetched, strict=True) if clip is not None}
             begun = time.perf_counter()
-            had |= dict(zip(clips, self._frames_of(list(clips.values())), strict=True))
+            had |= dict(zip(clips, self._frames_of(list(clips.values()), stage), strict=True))
             if on_gpu:
                 decoding = time.perf_counter() - begun
             elif self._adaptive and self._share is not None:
@@ -275,32 +286,32 @@ class ClipLoader:
         pairs = [pair for _, pair in sorted(had.items()) if pair is not None]
         if not pairs:
             other = self._another(batch.numbers[0])
-            pairs = [(other, self._frames.decode([other], self.report)[0])]
+            pairs = [(other, stage.decode([other], self.report)[0])]
         for clip, _ in pairs:
-            self._count(clip)
+            self.report.count(clip)
         return [clip for clip, _ in pairs], [frames for _, frames in pairs]
 
-    def _frames_of(self, clips: list[Fetched]) -> list[tuple[Fetched, Any] | None]:
+    def _frames_of(self, clips: list[Fetched], stage: Frames) -> list[tuple[Fetched, Any] | None]:
         """Return each clip, or what stands for it, and its frames; None where nothing does."""
         if not clips:
             return []
         try:
-            return list(zip(clips, self._frames.decode(clips, self.report), strict=True))
+            return list(zip(clips, stage.decode(clips, self.report), strict=True))
         except RuntimeError as error:
             LOG.warning("a decoder on the GPU failed on a batch, which is decoded clip by clip: %s", error)
             self.report.retried["batch"] += 1
-            return [self._alone(clip) for clip in clips]
+            return [self._alone(clip, stage) for clip in clips]
 
-    def _alone(self, clip: Fetched) -> tuple[Fetched, Any] | None:
+    def _alone(self, clip: Fetched, stage: Frames) -> tuple[Fetched, Any] | None:
         """Decode a clip by itself; where the GPU fails on it, a worker does."""
         try:
-            return clip, self._frames.decode([clip], self.report)[0]
+            return clip, stage.decode([clip], self.report)[0]
         except RuntimeError as error:
             LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error)
             self.report.retried["clip"] += 1
         again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
         other = self._or_another(self._result(clip.number, again))
-        return None if other is None else (other, self._frames.decode([other], self.report)[0])
+        return None if other is None else (other, stage.decode([other], self.report)[0])
 
     def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:
         """Return what a worker gave; a clip whose worker died gets a second one."""
@@ -343,15 +354,6 @@ class ClipLoader:
             f"neither clip {number} nor any of {TRIES} drawn in its place can be had",
             remedy="look at framedex verify, and at report.faults",
         )
-
-    def _count(self, clip: Fetched) -> None:
-        report = self.report
-        report.decoded["nvdec" if clip.movie else "nvjpeg" if clip.images else "cpu"] += 1
-        report.seconds["workers reading"] += clip.read_seconds
-        report.seconds["workers decoding"] += clip.decode_seconds
-        report.bytes_read += clip.bytes_read
-        report.packets += clip.packets
-        report.frames += int(np.count_nonzero(clip.item["frame_index"] >= 0))
 
 
 def _cancel(batch: _Batch) -> None:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from framedex.errors import DamageError, DecodeError, FramedexError, StaleError
+
+if TYPE_CHECKING:
+    from framedex.loader.fetch import Fetched
 
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
 KINDS: dict[type[Exception], str] = {StaleError: "stale", DecodeError: "undecodable", DamageError: "damaged"}
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError}
 
+_COUNTING = threading.Lock()  # held for moments, by the threads of all loaders
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -55,6 +60,21 @@ class LoaderReport:
     packets: int = 0
     frames: int = 0
     faults: list[Fault] = field(default_factory=list)
+
+    def add_seconds(self, **stages: float) -> None:
+        """Add to where time went; for threads."""
+        with _COUNTING:
+            for name, seconds in stages.items():
+                self.seconds[name] += seconds
+
+    def count(self, clip: Fetched) -> None:
+        """Count a clip of a batch; for threads."""
+        self.add_seconds(**{"workers reading": clip.read_seconds, "workers decoding": clip.decode_seconds})
+        with _COUNTING:
+            self.decoded["nvdec" if clip.movie else "nvjpeg" if clip.images else "cpu"] += 1
+            self.bytes_read += clip.bytes_read
+            self.packets += clip.packets
+            self.frames += int((clip.item["frame_index"] >= 0).sum())
 
     def note(self, fault: Fault) -> None:
         """Count a clip that cannot be had, and log it."""

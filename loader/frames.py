@@ -38,6 +38,17 @@ class Finish:
         return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A batch that is made, perhaps with work on its way."""
+
+    content: dict[str, Any]
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return the batch, usable where the caller's thread is."""
+        return self.content
+
+
 class Frames(Protocol):
     """Makes batches of fetched clips on some device."""
 
@@ -57,8 +68,8 @@ class Frames(Protocol):
         """Return the context in which the two are called, by one thread."""
         ...
 
-    def hand_over(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Make a batch usable where the caller's thread is."""
+    def made(self, content: dict[str, Any]) -> Made:
+        """Return a batch that is made, to be handed over."""
         ...
 
 
@@ -110,6 +121,6 @@ class CpuFrames:
         """Return a context that does nothing."""
         return contextlib.nullcontext()
 
-    def hand_over(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Return the batch."""
-        return batch
+    def made(self, content: dict[str, Any]) -> Made:
+        """Return a batch that is there already."""
+        return Made(content=content)

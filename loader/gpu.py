@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,32 @@ from framedex.loader.collate import Collate, greatest_shape, have_one_shape
 from framedex.loader.dali import ImageDecoder, MovieDecoder, transformers
 from framedex.loader.faults import LoaderReport
 from framedex.loader.fetch import Fetched
-from framedex.loader.frames import Finish
+from framedex.loader.frames import Finish, Made
 from framedex.sharder.schema import PAD
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnStream(Made):
+    """A batch that a stream of the loader's works on. event: it is done with it."""
+
+    event: torch.cuda.Event
+    device: torch.device
+
+    def hand_over(self) -> dict[str, Any]:
+        """Let the caller's stream wait until the batch is there, and own it from then on."""
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(self.event)
+        for value in self.content.values():
+            for tensor in value if isinstance(value, list) else [value]:
+                if isinstance(tensor, Tensor) and tensor.is_cuda:
+                    tensor.record_stream(current)
+        return self.content
 
 
 class GpuFrames:
     """Makes batches of fetched clips on one GPU. scaled: clips say to which size.
 
-    Work goes on a stream of its own, so that it runs beside the trainer's; `hand_over` lets the trainer's stream wait.
+    Work goes on a stream of its own, so that it runs beside the trainer's.
     """
 
     def __init__(self, finish: Finish, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
@@ -42,15 +61,9 @@ class GpuFrames:
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             yield
 
-    def hand_over(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Let the caller's stream wait until the batch is there."""
-        current = torch.cuda.current_stream(self._device)
-        current.wait_stream(self._stream)
-        for value in batch.values():
-            for tensor in value if isinstance(value, list) else [value]:
-                if isinstance(tensor, Tensor) and tensor.is_cuda:
-                    tensor.record_stream(current)
-        return batch
+    def made(self, content: dict[str, Any]) -> Made:
+        """Return a batch that is there once the loader's stream is done with what was asked of it so far."""
+        return OnStream(content=content, event=self._stream.record_event(), device=self._device)
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
         """Return uint8 [F, H, W, 3] a clip, zeros where padded. Raises RuntimeError where DALI does."""
@@ -60,16 +73,16 @@ class GpuFrames:
         begun = time.perf_counter()
         for place, decoded in zip(movies, self._decode_movies([clips[place] for place in movies]), strict=True):
             frames[place] = arranged(decoded, clips[place])
-        report.seconds["nvdec"] += time.perf_counter() - begun
+        report.add_seconds(nvdec=time.perf_counter() - begun)
         begun = time.perf_counter()
         for place, decoded in zip(images, self._decode_images([clips[place] for place in images]), strict=True):
             frames[place] = arranged(decoded, clips[place])
-        report.seconds["nvjpeg"] += time.perf_counter() - begun
+        report.add_seconds(nvjpeg=time.perf_counter() - begun)
         begun = time.perf_counter()
         for place, clip in enumerate(clips):
             if clip.frames is not None:
                 frames[place] = torch.from_numpy(clip.frames).to(self._device)
-        report.seconds["upload"] += time.perf_counter() - begun
+        report.add_seconds(upload=time.perf_counter() - begun)
         return [tensor for tensor in frames if tensor is not None]
 
     def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
