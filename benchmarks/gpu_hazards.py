@@ -243,7 +243,7 @@ def fill(media: MediaSet, lines: list[Row], column: str) -> Row:
         row[column] = tally(mine)
         seen = {line["number"] for line in mine}
         row[column]["clips_not_seen"] = row["clips"] - len(seen)
-        if column == "loader":
+        if column == "loader" or "gate" not in row:
             row["gate"] = dict(collections.Counter({line["number"]: line["gate"] for line in mine}.values()))
     ends = [line for line in lines if "number" not in line]
     return {name: value for line in ends for name, value in line.items()}
