@@ -143,7 +143,7 @@ HAZARDS = (
     _hevc("BT.709", {"keyint": 20, "open_gop": 0} | _BT709, bt709=True),
     _vp9("no hidden frames", auto_alt_ref=0, lag_in_frames=0),
     _vp9("no hidden frames, MP4", ending=".mp4", auto_alt_ref=0, lag_in_frames=0),
-    _vp9("hidden alt-ref frames", deadline="good", cpu_used=4, auto_alt_ref=1, lag_in_frames=25, g=60),
+    replace(_vp9("hidden alt-ref frames", deadline="good", cpu_used=4, auto_alt_ref=1, lag_in_frames=25, g=60), by_command=True),
     replace(_vp9("10 bit", pix_fmt="yuv420p10le", profile=2, auto_alt_ref=0, lag_in_frames=0), by_command=True),
     _vp9("error resilient", auto_alt_ref=0, lag_in_frames=0, error_resilient="default"),
     _vp9("size change", 1, 2, auto_alt_ref=0, lag_in_frames=0),
