@@ -6,6 +6,7 @@ import io
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -43,7 +44,7 @@ class Part:
 class Hazard:
     """One medium. name: what is special. ending: of the file, which makes the container. parts: put one behind the other.
     size: (width, height), of a scale of 1. in_band: parameter sets lie in packets, too. full_range, bt709: of the colours.
-    by_command: PyAV's wheels have no such encoder; the ffmpeg command makes it, where there is one.
+    by_command: PyAV cannot make it; the ffmpeg command does, where there is one, in so many passes.
     """
 
     codec: str
@@ -57,6 +58,7 @@ class Hazard:
     full_range: bool = False
     bt709: bool = False
     by_command: bool = False
+    passes: int = 1
 
     @property
     def file_name(self) -> str:
@@ -143,7 +145,7 @@ HAZARDS = (
     _hevc("BT.709", {"keyint": 20, "open_gop": 0} | _BT709, bt709=True),
     _vp9("no hidden frames", auto_alt_ref=0, lag_in_frames=0),
     _vp9("no hidden frames, MP4", ending=".mp4", auto_alt_ref=0, lag_in_frames=0),
-    replace(_vp9("hidden alt-ref frames", deadline="good", cpu_used=4, auto_alt_ref=1, lag_in_frames=25, g=60), by_command=True),
+    replace(_vp9("hidden alt-ref frames", deadline="good", cpu_used=4, auto_alt_ref=1, lag_in_frames=25, g=60), by_command=True, passes=2),
     replace(_vp9("10 bit", pix_fmt="yuv420p10le", profile=2, auto_alt_ref=0, lag_in_frames=0), by_command=True),
     _vp9("error resilient", auto_alt_ref=0, lag_in_frames=0, error_resilient="default"),
     _vp9("size change", 1, 2, auto_alt_ref=0, lag_in_frames=0),
@@ -230,8 +232,13 @@ def _encode_by_command(hazard: Hazard, path: Path) -> None:
     width, height = hazard.size
     options = [word for name, value in part.options.items() for word in (f"-{name}", value)]
     command = ["ffmpeg", "-v", "error", "-y", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
-    command += ["-r", str(RATE), "-i", "-", "-c:v", hazard.encoder, "-pix_fmt", hazard.pix_fmt, *options, str(path)]
-    subprocess.run(command, input=b"".join(rgb.tobytes() for rgb in _pictures(hazard)), check=True)
+    command += ["-r", str(RATE), "-i", "-", "-c:v", hazard.encoder, "-pix_fmt", hazard.pix_fmt, *options]
+    pictures = b"".join(rgb.tobytes() for rgb in _pictures(hazard))
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(1, hazard.passes + 1):
+            if hazard.passes > 1:
+                command = [*command, "-pass", str(number), "-passlogfile", f"{scratch}/log"]
+            subprocess.run([*command, str(path)], input=pictures, check=True)
 
 
 def _configured(context: Any, hazard: Hazard, part: Part) -> VideoCodecContext:
