@@ -9,11 +9,12 @@ SECONDS ?= 120
 # Where there is an NVIDIA GPU, the demo decodes on it too.
 DALI := $(if $(shell command -v nvidia-smi 2>/dev/null),'.[dali]')
 
-.PHONY: help demo test check types lint wheel docs fuzz clean
+.PHONY: help demo test test-gpu check types lint wheel docs fuzz clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
 	@echo "make test                   the whole suite, after the checks"
+	@echo "make test-gpu               the contract on a GPU, where nothing may be skipped; writes docs/gpu-report.md"
 	@echo "make check                  ruff, mypy --strict, layering"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
@@ -52,6 +53,11 @@ check: lint types
 
 test: check
 	$(BIN)/python -m pytest -n auto
+
+# GPU_PYTHON=python3: with what is installed, not in the virtual environment.
+GPU_PYTHON ?= $(BIN)/python
+test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
+	FRAMEDEX_REQUIRE_GPU=1 FRAMEDEX_GPU_REPORT=docs/gpu-report.md $(GPU_PYTHON) -m pytest tests/contract
 
 # The wheel alone, with the core dependencies alone, does everything but torch's and DALI's part.
 wheel: $(VENV)/.dev

@@ -215,3 +215,62 @@ def a_packed_clip(row: dict[str, Any]) -> dict[str, float]:
     """Return megabytes and milliseconds of one clip that benchmarks/pack.py packed and flushed."""
     megabytes = row["bytes"] / row["clips"] / 1e6
     return {"megabytes": megabytes, "milliseconds": 1000 * megabytes / row["megabytes_a_second"]["pack"]}
+
+
+def hazards_table(result: dict[str, Any]) -> str:
+    """Return the tables of benchmarks/gpu_hazards.py: codec and hazard, who gets it, and what comes out."""
+    made = [row for row in result["rows"] if row["set"] == "made"]
+    others = [row for row in result["rows"] if row["set"] != "made"]
+    shown = {rule for row in made for rule in _rules(row)}
+    new = [row for row in others if _rules(row) - shown or any(row[way]["wrong"] for way in ("loader", "cpu"))]
+    lines = _hazard_lines(made)
+    if others:
+        frames = sum(row["loader"]["right"] for row in others)
+        wrong = sum(row["loader"]["wrong"] for row in others)
+        lines += [
+            "",
+            f"The corpus itself, {len(others)} media at their own size: {frames:,} frames right, {wrong} wrong.",
+        ]
+    if new:
+        lines += ["What it has beyond the hazards above:", "", *_hazard_lines(new)]
+    return "\n".join(lines)
+
+
+def _rules(row: dict[str, Any]) -> set[str]:
+    return {why.split(":")[0] for why in row["gate"]} - {"nvdec", "nvjpeg"}
+
+
+def _hazard_lines(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "| codec | hazard | clips go to | frames through the loader | kept from the GPU, forced there | CPU alone |"
+    ]
+    lines += ["| --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        gate = "<br>".join(f"{GPU_DECODERS.get(why, f'CPU: {why}')} ({count})" for why, count in row["gate"].items())
+        cells = [
+            row["codec"],
+            row["hazard"],
+            gate,
+            _outcome(row["loader"]),
+            _forced(row.get("forced")),
+            _outcome(row["cpu"]),
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return lines
+
+
+GPU_DECODERS = {"nvdec": "NVDEC", "nvjpeg": "nvJPEG"}
+
+
+def _outcome(found: dict[str, Any]) -> str:
+    parts = [f"{found[name]} {name}" for name in ("right", "wrong", "refused") if found[name]]
+    parts += [f"{found['clips_not_seen']} clips missing"] if found["clips_not_seen"] else []
+    return ", ".join(parts)
+
+
+def _forced(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return "–"
+    counts = ", ".join(f"{found[name]} {name}" for name in ("right", "wrong", "refused") if found[name])
+    outcome = "" if found["outcome"] in ("right", "wrong", "refused") else found["outcome"]
+    return "**" * bool(found["wrong"]) + "; ".join(filter(None, [outcome, counts])) + "**" * bool(found["wrong"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import math
 import os
 import sys
 from dataclasses import asdict
@@ -12,12 +13,15 @@ from pathlib import Path
 import click
 
 from framedex.loader.verify import verify as verify_dataset
+from framedex.loader.verify_gpu import CheckedOnGpu, verify_on_gpu
 from framedex.progress import progress
 
+RIGHT = ("exact", "nearest")
 EXAMPLE = """\b
 Example:
   framedex verify DATASET
   framedex verify DATASET --sample 100 --json > verdicts.jsonl
+  framedex verify DATASET --decode gpu
 """
 
 
@@ -48,6 +52,13 @@ Example:
     show_default=True,
     help="How many inexact clips still count as success.",
 )
+@click.option(
+    "--decode",
+    type=click.Choice(["cpu", "gpu"]),
+    default="cpu",
+    show_default=True,
+    help="gpu: as a loader with a GPU does; what it sends to NVDEC and nvJPEG is compared with the CPU's pictures.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line a clip.")
 def verify(
     dataset: Path,
@@ -57,19 +68,26 @@ def verify(
     workers: int,
     timeout: float,
     max_failures: int,
+    decode: str,
     as_json: bool,
 ) -> None:
     """Decode clips from their byte ranges and compare every frame, bit for bit, with a full decode of its source.
 
     With --json, a line a clip: clip_id, uri, frames, pts, md5 (over native planes; null for padding), verdict
-    (exact, differs, undecodable, stale) and reason.
+    (exact, nearest, differs, undecodable, stale) and reason.
 
-    Exit codes: 0 all exact, 1 failed, 2 usage, 3 done but more clips were not exact than --max-failures.
+    With --decode gpu, every frame that a GPU decodes must be nearer to the CPU's picture of it than to those of the
+    frames before and after; its clip is then "nearest". Neighbours that are the same picture decide nothing and are
+    counted. Clips that a GPU must not get are compared bit for bit. JSON lines have decoder, worst_psnr and
+    undecided, too.
+
+    Exit codes: 0 all exact or nearest, 1 failed, 2 usage, 3 done but more clips were not exact than --max-failures.
     """
     verdicts: collections.Counter[str] = collections.Counter()
-    frames = 0
+    decoders: collections.Counter[str] = collections.Counter()
+    frames, undecided, worst = 0, 0, math.inf
     with progress("clip") as show:
-        for checked in verify_dataset(
+        for checked in (verify_dataset if decode == "cpu" else verify_on_gpu)(
             dataset,
             root=root,
             sample=sample,
@@ -80,12 +98,22 @@ def verify(
         ):
             verdicts[checked.verdict] += 1
             frames += len(checked.frames)
+            if isinstance(checked, CheckedOnGpu):
+                decoders[checked.decoder] += 1
+                undecided += checked.undecided
+                worst = min(worst, checked.worst_psnr or math.inf)
             if as_json:
                 click.echo(json.dumps(asdict(checked), ensure_ascii=False))
-            elif checked.verdict != "exact":
+            elif checked.verdict not in RIGHT:
                 click.echo(f"{checked.verdict}: {checked.uri}: clip {checked.clip_id}: {checked.reason}")
     if not as_json:
         counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())) or "no clips"
         click.echo(f"{counts} ({frames} frames)")
-    if verdicts.total() - verdicts["exact"] > max_failures:
+        if decoders:
+            click.echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(decoders.items()))}")
+        if worst < math.inf:
+            click.echo(
+                f"worst frame on a GPU: {worst:.1f} dB PSNR; {undecided} frames with no other picture beside them"
+            )
+    if verdicts.total() - sum(verdicts[verdict] for verdict in RIGHT) > max_failures:
         sys.exit(3)

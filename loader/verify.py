@@ -8,12 +8,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import av
 import av.error
 import numpy as np
 from av.video.codeccontext import VideoCodecContext
+from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError
 from framedex.indexer.engines import run_local
@@ -31,7 +32,8 @@ from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import SourceFiles, open_recorded
 
-Verdict = Literal["exact", "differs", "undecodable", "stale"]
+Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale"]  # nearest: see `verify_gpu`
+Marked = TypeVar("Marked")
 Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, mark; several where frames share a pts)
 Mark = Callable[[av.VideoFrame], str]
 
@@ -64,17 +66,19 @@ def verify(
     root: str | None = None,
     sample: int | None = None,
     seed: int = 0,
+    chosen: NDArray[np.int64] | None = None,
     workers: int = os.cpu_count() or 1,
     timeout_seconds: float | None = 3600.0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Checked]:
-    """Yield the verdict on every clip, or on `sample` clips chosen by `seed`, medium by medium.
+    """Yield the verdict on every clip, on `sample` clips chosen by `seed`, or on the `chosen` numbers, medium by medium.
 
     A source is decoded once from its beginning, up to the last frame that its clips want. timeout_seconds: for each
     source; the clips of one that takes longer are undecodable.
     """
     manifest = Manifest(dataset, root=root)
-    chosen = sample_of(len(manifest), size=sample, seed=seed)
+    if chosen is None:
+        chosen = sample_of(len(manifest), size=sample, seed=seed)
     media = manifest.media_rows()[chosen]
     order = np.argsort(media, kind="stable")
     groups = np.split(chosen[order], np.flatnonzero(np.diff(media[order])) + 1) if len(chosen) else []
@@ -152,12 +156,12 @@ def _recorded(clip: Clip) -> Truth:
 
 
 def decode_in_order(
-    medium: Medium, wanted: set[int], *, by_pts: bool, mark: Mark = picture_md5
-) -> Iterator[tuple[int, int | None, str]]:
+    medium: Medium, wanted: set[int], *, by_pts: bool, mark: Callable[[av.VideoFrame], Marked]
+) -> Iterator[tuple[int, int | None, Marked]]:
     """Yield (number, pts, mark) of the wanted frames by decoding the source from its beginning, as a player would.
 
     Frames are counted as the decoder gives them; nothing of the index is used. by_pts: all frames, to be told apart by
-    their timestamps. mark: of a picture, its md5 unless said otherwise.
+    their timestamps. mark: what is wanted of a picture.
     """
     last = max(wanted, default=-1)
     number = -1

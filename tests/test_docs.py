@@ -30,7 +30,7 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["format.md", "commands.md", "performance.md", "policies.md"])
+@pytest.mark.parametrize("page", ["format.md", "commands.md", "performance.md", "policies.md", "exactness.md"])
 def test_generated_pages_are_up_to_date(generate: ModuleType, page: str) -> None:
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
 
@@ -125,6 +125,24 @@ def test_a_loader_result_becomes_a_table_that_hides_no_failure(generate: ModuleT
     assert "| PyNvVideoCodec `SimpleDecoder`, 16 threads | not installed | – |" in section
     assert "| framedex, by reference, NVDEC alone | 91 % | 3.2 | nvdec 384 |" in section
     assert "29.4 clips a second, 1.96 × the 15.0 of one" in section
+
+
+def test_a_hazards_result_becomes_a_table_that_hides_no_wrong_frame(generate: ModuleType) -> None:
+    fine = {"right": 88, "wrong": 0, "refused": 0, "clips_not_seen": 0}
+    environment = a_loader_result()["environment"]
+    rows = [
+        {"set": "made", "codec": "h264", "hazard": "default", "gate": {"nvdec": 11}, "loader": fine, "cpu": fine},
+        {"set": "made", "codec": "h264", "hazard": "open GOP", "gate": {"an open start point": 10, "nvdec": 1}}
+        | {"loader": fine, "cpu": fine, "forced": fine | {"right": 8, "wrong": 72, "outcome": "wrong"}},
+        {"set": "corpus", "codec": "h264", "hazard": "paff.mp4", "gate": {"field-coded pictures": 11}}
+        | {"loader": fine, "cpu": fine, "forced": fine | {"right": 0, "refused": 8, "outcome": "hangs"}},
+    ]
+    section = generate.hazards_section({"environment": environment, "rows": rows})
+    assert "| h264 | default | NVDEC (11) | 88 right | – | 88 right |" in section
+    gate = "CPU: an open start point (10)<br>NVDEC (1)"
+    assert f"| h264 | open GOP | {gate} | 88 right | **8 right, 72 wrong** | 88 right |" in section
+    assert "The corpus itself, 1 media at their own size: 88 frames right, 0 wrong." in section
+    assert "| h264 | paff.mp4 | CPU: field-coded pictures (11) | 88 right | hangs; 8 refused | 88 right |" in section
 
 
 def test_the_audio_pages_measurements_are_the_committed_ones(generate: ModuleType) -> None:

@@ -59,6 +59,7 @@ HOMES = {
         "sharder/audio_decoder.py",
         "sharder/audio_files.py",
         "loader/verify.py",
+        "loader/verify_gpu.py",
         "loader/full_range.py",
     },
     "nvidia": {"loader/dali.py", "loader/bench_peers.py"},
