@@ -28,9 +28,9 @@ LUMA_WEIGHTS = {
 DALI_MATRIX = 6  # what DALI 2.4's NVDEC path uses for every stream
 FULL_RANGE_FORMATS = ("yuvj420p",)
 DEEP_FORMATS = ("yuv420p10le",)
-# What DALI makes 8 bits of 10 loses this much on average: it gives about 0.4 more than a quarter of the sample, as if
-# rounded up (measured on an H200 with DALI 2.4, tests/contract/test_gpu_colour.py).
-LOST_OF_DEEP = -0.375
+# DALI asks NVDEC for 8 bits. Of 10, they are rounded, halves up: this much is lost of 0, 1/4, 1/2 and 3/4 on average. (From
+# means measured on an H200 with DALI 2.4; tests/contract/test_gpu_colour.py measures them again.)
+LOST_OF_DEEP = -0.125
 BLACK = 16  # of limited range, 8 bits, ITU-T H.273 8.3
 EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # of limited range to full range
 NO_CORRECTION = np.eye(3, 4, dtype=np.float32)
