@@ -148,11 +148,11 @@ def main() -> None:
     options.home.mkdir(parents=True, exist_ok=True)
     if options.part:
         serve(options)
-    names = [
-        name
-        for name in parts_of(options)
-        if options.only is None or any(name.startswith(kind) for kind in options.only)
-    ]
+    names = list(parts_of(options))
+    if options.exactly:
+        names = [name for name in names if name in options.exactly]
+    if options.only:
+        names = [name for name in names if any(name.startswith(kind) for kind in options.only)]
     if options.list:
         print("\n".join(names))
         return

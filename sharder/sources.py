@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,7 +61,7 @@ class SourceFiles:
 
     def read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
         """Return the packets of a clip. states: of its medium. Raises StaleError for a file that is gone or changed."""
-        with self._lock:
+        with self._lock, self._forgetting(source):
             return self._read(source, recipe, states)
 
     def read_ranges(
@@ -69,11 +70,22 @@ class SourceFiles:
         """Return uint8 [bytes]: some ranges of a file, joined. Raises StaleError for a file that is gone or changed."""
         payload = np.empty(int(length.sum()), np.uint8)
         at = 0
-        with self._lock:
+        with self._lock, self._forgetting(source):
             for begin, size in zip(offset.tolist(), length.tolist(), strict=True):
                 _fill(source.path, self._opened(source), payload[at : at + size], begin)
                 at += size
         return payload
+
+    @contextlib.contextmanager
+    def _forgetting(self, source: ByteSource) -> Iterator[None]:
+        """Close a file that proves stale, so that the next read finds it when it has been put back."""
+        try:
+            yield
+        except StaleError:
+            descriptor = self._open.pop(source.path, None)
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
 
     def _read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
         given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]

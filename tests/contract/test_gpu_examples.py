@@ -1,0 +1,56 @@
+"""The examples on a GPU, run as a user runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from framedex.indexer.index import Index
+from tests.contract.test_decoders import DEVICES
+from tests.datasets import shard_clips
+from tests.test_loader_examples import lines_of
+
+GPU = [device for device in DEVICES if device != "cpu"]
+
+
+@pytest.fixture(scope="module")
+def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen clips of a stream for NVDEC and of one for the CPU, of one size."""
+    clips = [
+        {"uri": name, "clip_id": f"{name}-{number}", "frames": [number, 3 * number, 2]}
+        for number in range(8)
+        for name in ("h264_default.mp4", "h264_high10.mkv")
+    ]
+    return shard_clips(index.path, tmp_path_factory.mktemp("examples") / "D", clips)
+
+
+@pytest.mark.parametrize("device", GPU)
+@pytest.mark.parametrize("arguments", [(), ("--numpy",)])
+def test_frames_go_to_the_cpu_and_back(stored: Path, device: str, arguments: tuple[str, ...]) -> None:
+    command = ("examples/gpu_cpu_gpu.py", stored, "--device", device, "--batches", "2", "--size", "64", "80")
+    lines = lines_of(*command, *arguments)
+    assert len(lines) == 2
+    for line in lines:
+        assert "(4, 3, 64, 80, 3) on cuda:0" in line
+        assert 3 <= int(line.split("%")[0].split()[-1]) <= 27
+
+
+@pytest.mark.parametrize("device", GPU)
+def test_a_data_loader_s_workers_share_one_pipeline(stored: Path, device: str) -> None:
+    command = (
+        "examples/dali_proxy.py",
+        stored,
+        "--size",
+        "64",
+        "80",
+        "--workers",
+        "2",
+        "--batch-size",
+        "4",
+        "--epochs",
+        "2",
+    )
+    lines = lines_of(*command)
+    assert [line.split(" in ")[0] for line in lines] == ["epoch 0: 16 clips", "epoch 1: 16 clips"]
+    assert all(line.endswith("(4, 3, 64, 80, 3) on cuda:0") for line in lines), device
