@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +33,7 @@ DECODERS = {"av1": "libdav1d"}
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
+MOST_CONVERTERS = 16  # of all threads
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
@@ -130,6 +133,12 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     return frames
 
 
+@functools.lru_cache(MOST_CONVERTERS)
+def _converter(thread: int, matrix: int, color_range: int, threads: int) -> RgbConverter:
+    """Return a thread's converter, kept between clips: to set one up takes as long as a few pictures."""
+    return RgbConverter(matrix, color_range, threads=threads)
+
+
 def _pictures_in(
     clip: Clip, encoded: EncodedClip, height: int, width: int, threads: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -138,7 +147,8 @@ def _pictures_in(
         for rank, rgb in decode_images(clip, encoded):
             yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
         return
-    converter = RgbConverter(clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0), threads=threads)
+    color_range = RANGE_NUMBERS.get(clip.medium.color_range, 0)
+    converter = _converter(threading.get_ident(), clip.medium.color_matrix, color_range, threads)
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
         try:
             yield rank, converter.rows(picture, height, width)
