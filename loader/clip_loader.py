@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from framedex.errors import DecodeError, FramedexError, MissingExtraError
+from framedex.errors import DecodeError, FramedexError
+from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together
 from framedex.loader.collate import COLLATES, Collate, collate_clips
 from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset
@@ -25,16 +26,12 @@ from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Made, Norm
 from framedex.loader.pool import WorkerDiedError, WorkerPool
 from framedex.loader.rotation import Rotation
 from framedex.loader.sampler import ClipSampler
-from framedex.loader.share import adapted, default_share, is_on_cpu
+from framedex.loader.share import Share, adapted, first_share, is_on_cpu
+from framedex.loader.tensors import tensor_maker
 from framedex.sharder.decoder import Size
 
-Device = Literal["cpu", "gpu"]
-Decode = Literal["auto", "gpu", "cpu"]
-Last = Literal["partial", "drop", "pad"]
-Output = Literal["torch", "numpy"]
-
 TASK_SECONDS = 600.0  # a clip may take in a worker
-MAKERS = 2
+MAKERS, DALI_THREADS = 2, 8
 TRIES = 8  # other clips that are tried in place of a bad one
 LOG = logging.getLogger("framedex.loader")
 
@@ -80,7 +77,7 @@ class ClipLoader:
         device: Device = "cpu",
         device_id: int = 0,
         decode: Decode = "auto",
-        cpu_share: float | Literal["adaptive"] | None = None,
+        cpu_share: Share = None,
         colour: Colour = "close",
         rotation: Rotation = "report",
         size: Size | None = None,
@@ -96,7 +93,7 @@ class ClipLoader:
         prefetch: int = 2,
         output: Output = "torch",
     ) -> None:
-        _check_choices(
+        check_choices(
             device=(device, get_args(Device)),
             decode=(decode, get_args(Decode)),
             colour=(colour, get_args(Colour)),
@@ -107,21 +104,19 @@ class ClipLoader:
             on_error=(on_error, ON_ERROR),
             output=(output, get_args(Output)),
         )
-        _check_counts(
+        check_counts(
             batch_size=(batch_size, 1), num_workers=(num_workers, 0), threads=(threads, 1), prefetch=(prefetch, 0)
         )
-        if device == "cpu" and decode == "gpu":
-            raise FramedexError("decode='gpu' leaves frames on the GPU", remedy="device='gpu', or decode='cpu'")
-        if device == "gpu" and output == "numpy":
-            raise FramedexError("frames on a GPU are torch tensors", remedy="output='torch', or device='cpu'")
+        check_together(device, decode, output)
         self.dataset = dataset
         self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
         self.report = LoaderReport()
         size = size or dataset.size
+        self._asked = 0
         self._batch_size, self._last, self._on_error, self._collate = batch_size, last, on_error, collate
-        self._as_torch = _tensor_maker() if output == "torch" else None
+        self._as_torch = tensor_maker() if output == "torch" else None
         self._adaptive = cpu_share == "adaptive"
-        self._share = _first_share(device, decode, cpu_share, num_workers)
+        self._share = first_share(device, decode, cpu_share, num_workers)
         self._ahead = 0 if device == "cpu" and not num_workers else max(prefetch, -(-2 * num_workers // batch_size))
         options = FetchOptions(
             size=size,
@@ -136,20 +131,23 @@ class ClipLoader:
         finish = Finish(
             transform=transform, audio_transform=audio_transform, normalize=normalize, layout=layout, collate=collate
         )
-        dali_threads = max(1, min(8, os.cpu_count() or 1))
-        # What makes batches. On a GPU in threads beside the trainer's, two at a time: while one waits for NVDEC's last pictures
-        # or finishes, the other keeps NVDEC busy.
+        self._open_stages(finish, device, device_id, scaled=size is not None)
+
+    def _open_stages(self, finish: Finish, device: Device, device_id: int, *, scaled: bool) -> None:
+        """Prepare what makes batches. On a GPU in threads beside the trainer's, two at a time: while one waits for NVDEC's
+        last pictures or finishes, the other keeps NVDEC busy.
+        """
         self._stages: queue.SimpleQueue[Frames] = queue.SimpleQueue()
         self._makers: ThreadPoolExecutor | None = None
-        if device == "gpu":
-            from framedex.loader.gpu import GpuFrames
+        how = {"batch_size": self._batch_size, "threads": max(1, min(DALI_THREADS, os.cpu_count() or 1))}
+        if device == "cpu":
+            self._stages.put(CpuFrames(finish, **how))
+            return
+        from framedex.loader.gpu import GpuFrames  # which needs DALI and torch
 
-            how = {"device_id": device_id, "batch_size": batch_size, "threads": dali_threads}
-            for _ in range(MAKERS):
-                self._stages.put(GpuFrames(finish, scaled=size is not None, **how))
-            self._makers = ThreadPoolExecutor(MAKERS, thread_name_prefix="framedex-gpu")
-        else:
-            self._stages.put(CpuFrames(finish, batch_size=batch_size, threads=dali_threads))
+        for _ in range(MAKERS):
+            self._stages.put(GpuFrames(finish, device_id=device_id, scaled=scaled, **how))
+        self._makers = ThreadPoolExecutor(MAKERS, thread_name_prefix="framedex-gpu")
 
     def __len__(self) -> int:
         """Return how many batches a whole epoch has."""
@@ -159,6 +157,7 @@ class ClipLoader:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of an epoch; after an iteration that was broken off, the rest of that epoch."""
         numbers_of_epoch = iter(self.sampler)
+        self._asked = 0  # clips of this iteration that were asked for
         self._count_delivered(0)
         if isinstance(self.sampler, ClipSampler):
             self.dataset.set_epoch(self.sampler.epoch)  # of a dataset on disk, nothing changes
@@ -219,7 +218,8 @@ class ClipLoader:
     def _begin(self, numbers: list[int], padding: int) -> _Batch:
         """Have a batch fetched: first what a GPU decodes, which can then begin."""
         share = self._share
-        on_gpu = [share is not None and not is_on_cpu(place, share) for place in range(len(numbers))]
+        on_gpu = [share is not None and not is_on_cpu(self._asked + place, share) for place in range(len(numbers))]
+        self._asked += len(numbers)
         futures: dict[int, Future[Fetched | Fault]] = {}
         for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):
             futures[place] = self._pool.submit(Wanted(number=numbers[place], on_gpu=on_gpu[place]))
@@ -246,12 +246,13 @@ class ClipLoader:
             self._stages.put(stage)
 
     def _content(self, batch: _Batch, stage: Frames) -> dict[str, Any]:
-        clips, frames = self._decoded(batch, stage)
+        had = self._decoded(batch, stage)
         begun = time.perf_counter()
+        clips, frames = [clip for clip, _ in had.values()], [frames for _, frames in had.values()]
         items = [clip.item for clip in clips]
         if self._last == "pad":
             real = len(batch.numbers) - batch.padding
-            items = [item | {"is_padding": place >= real} for place, item in enumerate(items)]
+            items = [item | {"is_padding": place >= real} for place, item in zip(had, items, strict=True)]
         try:
             finished, sound = stage.finish(frames), stage.sound(items)
         except RuntimeError as error:
@@ -263,8 +264,8 @@ class ClipLoader:
         self.report.add_seconds(finishing=time.perf_counter() - begun)
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
-    def _decoded(self, batch: _Batch, stage: Frames) -> tuple[list[Fetched], list[Any]]:
-        """Return the clips of a batch that can be had, or were taken instead, and their frames.
+    def _decoded(self, batch: _Batch, stage: Frames) -> dict[int, tuple[Fetched, Any]]:
+        """Return the clips of a batch that can be had, or were taken instead, and their frames, by their places in order.
 
         What a GPU decodes comes first: workers decode the rest meanwhile.
         """
@@ -283,13 +284,13 @@ class ClipLoader:
                 decoding = time.perf_counter() - begun
             elif self._adaptive and self._share is not None:
                 self._share = adapted(self._share, waited=waited, decoding=decoding)
-        pairs = [pair for _, pair in sorted(had.items()) if pair is not None]
-        if not pairs:
+        clips_had = {place: pair for place, pair in sorted(had.items()) if pair is not None}
+        if not clips_had:
             other = self._another(batch.numbers[0])
-            pairs = [(other, stage.decode([other], self.report)[0])]
-        for clip, _ in pairs:
+            clips_had = {0: (other, stage.decode([other], self.report)[0])}
+        for clip, _ in clips_had.values():
             self.report.count(clip)
-        return [clip for clip, _ in pairs], [frames for _, frames in pairs]
+        return clips_had
 
     def _frames_of(self, clips: list[Fetched], stage: Frames) -> list[tuple[Fetched, Any] | None]:
         """Return each clip, or what stands for it, and its frames; None where nothing does."""
@@ -360,47 +361,3 @@ def _cancel(batch: _Batch) -> None:
     for future in (*batch.fetched, batch.made):
         if future is not None:
             future.cancel()
-
-
-def _first_share(
-    device: Device, decode: Decode, cpu_share: float | Literal["adaptive"] | None, workers: int
-) -> float | None:
-    """Return the share of clips that workers decode beside a GPU; None where no GPU decodes."""
-    if cpu_share not in (None, "adaptive") and not (isinstance(cpu_share, int | float) and 0 <= cpu_share <= 1):
-        raise FramedexError("cpu_share is out of range", found=repr(cpu_share), allowed="0 to 1, 'adaptive', or None")
-    if device == "cpu" or decode == "cpu":
-        return None
-    if decode == "gpu":
-        return 0.0
-    if cpu_share is None or cpu_share == "adaptive":
-        return default_share(workers)
-    return cpu_share
-
-
-def _check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
-    for name, (value, allowed) in choices.items():
-        if value not in allowed:
-            raise FramedexError(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
-
-
-def _check_counts(**counts: tuple[int, int]) -> None:
-    for name, (value, least) in counts.items():
-        if type(value) is not int or value < least:
-            raise FramedexError(f"{name} is out of range", found=repr(value), allowed=f"{least} or more")
-
-
-def _tensor_maker() -> Callable[[Any], Any]:
-    """Return what makes torch tensors of arrays, and of lists of them, without a copy."""
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("torch", "torch", "ClipLoader with output='torch'") from error
-
-    def as_torch(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return torch.from_numpy(value)
-        if isinstance(value, list) and value and isinstance(value[0], np.ndarray):
-            return [torch.from_numpy(entry) for entry in value]
-        return value
-
-    return as_torch

@@ -1,6 +1,13 @@
-"""How much of a batch the CPU decodes beside a GPU: pure functions of a clip's place and a share."""
+"""How many clips the CPU decodes beside a GPU: pure functions of a clip's place and a share."""
 
 from __future__ import annotations
+
+from typing import Literal
+
+from framedex.errors import FramedexError
+from framedex.loader.arguments import Decode, Device
+
+Share = float | Literal["adaptive"] | None
 
 # What one core decodes of 720p H.264 in terms of one H200's NVDEC (docs/performance.md).
 CORE_IN_NVDECS = 0.12
@@ -24,3 +31,16 @@ def adapted(share: float, *, waited: float, decoding: float) -> float:
     if waited > WAITING * (waited + decoding):
         return max(0.0, share - STEP)
     return min(MOST_SHARE, share + STEP)
+
+
+def first_share(device: Device, decode: Decode, cpu_share: Share, workers: int) -> float | None:
+    """Return the share of clips that workers decode beside a GPU; None where no GPU decodes. Raises FramedexError."""
+    if cpu_share not in (None, "adaptive") and not (isinstance(cpu_share, int | float) and 0 <= cpu_share <= 1):
+        raise FramedexError("cpu_share is out of range", found=repr(cpu_share), allowed="0 to 1, 'adaptive', or None")
+    if device == "cpu" or decode == "cpu":
+        return None
+    if decode == "gpu":
+        return 0.0
+    if cpu_share is None or cpu_share == "adaptive":
+        return default_share(workers)
+    return cpu_share

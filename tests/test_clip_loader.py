@@ -119,6 +119,15 @@ if __name__ == "__main__":
     subprocess.run([sys.executable, path], check=True)
 
 
+def test_padding_is_marked_where_a_clip_before_it_was_skipped(movable: Path) -> None:
+    dataset = ClipDataset(movable, size=(16, 16))
+    (movable.parent / "media" / MEDIA[1]).unlink()
+    loader = ClipLoader(dataset, batch_size=4, sampler=[0, 2, 3, 5, 6, 1], last="pad", on_error="skip")
+    full, padded = list(loader)
+    assert full["is_padding"].tolist() == [False] * 4
+    assert (labels(padded), padded["is_padding"].tolist()) == ([6, 6], [False, True])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_vanished_file_is_raised_skipped_or_replaced(movable: Path, workers: int) -> None:
     (movable.parent / "media" / MEDIA[1]).unlink()

@@ -65,7 +65,7 @@ HOMES = {
     "nvidia": {"loader/dali.py", "loader/bench_peers.py"},
     "torch": {
         "loader/sampler.py",
-        "loader/clip_loader.py",
+        "loader/tensors.py",
         "loader/gpu.py",
         "loader/bench.py",
         "loader/bench_compare.py",
