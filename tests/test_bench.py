@@ -185,15 +185,14 @@ def test_the_seed_benchmark_adds_rows_and_records_what_fails(tmp_path: Path, mon
     encode(source, width=256, height=192, fps=60, count=3600)
     out = tmp_path / "loader.json"
     command = ["loader", str(source), "--folder", str(tmp_path / "work"), "--out", str(out), "--device", "cpu"]
-    command += ["--seconds", "60,120", "--only", "images_256px,pynvvideocodec", "--clips", "3", "--check", "2"]
-    monkeypatch.setattr("sys.argv", [*command, "--epochs", "2"])
+    command += ["--seconds", "60", "--only", "images_256px,pynvvideocodec", "--clips", "3", "--check", "2"]
+    monkeypatch.setattr("sys.argv", [*command, "--epochs", "1"])
     seed_benchmark.main()
     rows = {(row["way"], row["video_seconds"]): row for row in json.loads(out.read_text())["results"]}
-    for seconds in (60, 120):
-        ours, other = rows["images_256px", seconds], rows["pynvvideocodec", seconds]
-        assert (len(ours["seconds"]), ours["compared"], ours["different"]) == (2, 32, 0)
-        assert other["median_seconds"] is None
-        assert other["reason"]
+    ours, other = rows["images_256px", 60], rows["pynvvideocodec", 60]
+    assert (len(ours["seconds"]), ours["compared"], ours["different"]) == (1, 32, 0)
+    assert other["median_seconds"] is None
+    assert other["reason"]
     written = out.read_bytes()
     seed_benchmark.main()
     assert out.read_bytes() == written
