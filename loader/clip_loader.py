@@ -300,7 +300,7 @@ class ClipLoader:
             return list(zip(clips, stage.decode(clips, self.report), strict=True))
         except RuntimeError as error:
             LOG.warning("a decoder on the GPU failed on a batch, which is decoded clip by clip: %s", error)
-            self.report.retried["batch"] += 1
+            self.report.add(retried="batch")
             return [self._alone(clip, stage) for clip in clips]
 
     def _alone(self, clip: Fetched, stage: Frames) -> tuple[Fetched, Any] | None:
@@ -309,7 +309,7 @@ class ClipLoader:
             return clip, stage.decode([clip], self.report)[0]
         except RuntimeError as error:
             LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error)
-            self.report.retried["clip"] += 1
+            self.report.add(retried="clip")
         again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
         other = self._or_another(self._result(clip.number, again))
         return None if other is None else (other, stage.decode([other], self.report)[0])
@@ -320,7 +320,7 @@ class ClipLoader:
             return future.result()
         except WorkerDiedError as error:
             LOG.warning("%s while it was at clip %d, which is fetched again", error, number)
-            self.report.retried["crash"] += 1
+            self.report.add(retried="crash")
         except RuntimeError as error:
             return fault_of(number, error)
         try:
@@ -338,7 +338,7 @@ class ClipLoader:
         if self._on_error == "raise":
             raise fetched.error()
         if self._on_error == "skip":
-            self.report.skipped += 1
+            self.report.add(skipped=1)
             return None
         return self._another(fetched.number)
 
@@ -348,7 +348,7 @@ class ClipLoader:
         for draw in draws:
             result = self._result(draw, self._pool.submit(Wanted(number=draw, on_gpu=False)))
             if isinstance(result, Fetched):
-                self.report.replaced += 1
+                self.report.add(replaced=1)
                 return result
             self.report.note(result)
         raise DecodeError(

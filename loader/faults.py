@@ -18,6 +18,7 @@ ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
 KINDS: dict[type[Exception], str] = {StaleError: "stale", DecodeError: "undecodable", DamageError: "damaged"}
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError}
 
+MOST_FAULTS = 1000  # that a report keeps
 _COUNTING = threading.Lock()  # held for moments, by the threads of all loaders
 LOG = logging.getLogger("framedex.loader")
 
@@ -76,12 +77,18 @@ class LoaderReport:
             self.packets += clip.packets
             self.frames += int((clip.item["frame_index"] >= 0).sum())
 
+    def add(self, *, skipped: int = 0, replaced: int = 0, retried: str | None = None) -> None:
+        """Add to what became of clips that could not be had at once; for threads."""
+        with _COUNTING:
+            self.skipped += skipped
+            self.replaced += replaced
+            if retried is not None:
+                self.retried[retried] += 1
+
     def note(self, fault: Fault) -> None:
-        """Count a clip that cannot be had, and log it."""
-        self.failures[fault.kind] += 1
-        if len(self.faults) < MOST_FAULTS:
-            self.faults.append(fault)
+        """Count a clip that cannot be had, and log it; for threads."""
+        with _COUNTING:
+            self.failures[fault.kind] += 1
+            if len(self.faults) < MOST_FAULTS:
+                self.faults.append(fault)
         LOG.warning("clip %d cannot be had (%s): %s", fault.number, fault.kind, fault.message)
-
-
-MOST_FAULTS = 1000  # that are kept

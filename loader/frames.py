@@ -21,9 +21,9 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """What decoded frames are made into. transform, audio_transform: functions of DALI
-    operations on each clip's frames and sound. normalize: (mean, std) for
-    RGB in 0…1, which makes float32. layout: of frames as delivered. collate: where clips differ in shape.
+    """What decoded frames are made into. transform, audio_transform: functions of DALI operations on each clip's
+    frames and sound. normalize: (mean, std) for RGB in 0…1, which makes float32. layout: of frames as delivered. collate:
+    where clips differ in shape.
     """
 
     transform: Callable[[Any], Any] | None
@@ -97,10 +97,7 @@ class CpuFrames:
         if self._transformer is not None:
             output = self._transformer.run(frames)
             frames = [np.array(output[number]) for number in range(len(frames))]
-        if self._finish.normalize is None and self._finish.layout == "FHWC":
-            return collate_clips([{"frames": clip} for clip in frames], self._finish.collate)["frames"]
-        finished = [self._one(clip) for clip in frames]
-        return collate_clips([{"frames": clip} for clip in finished], self._finish.collate)["frames"]
+        return collate_clips([{"frames": self._one(clip)} for clip in frames], self._finish.collate)["frames"]
 
     def _one(self, frames: NDArray[Any]) -> NDArray[Any]:
         if self._finish.normalize is not None:
