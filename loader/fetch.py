@@ -78,7 +78,7 @@ class Fetched:
 class FetchOptions:
     """How clips are fetched. size: (height, width) that frames are scaled to. threads: decoder threads a clip. upright: turn
     frames as their medium says; size is that of what comes out. colour: how close a GPU's must come. caps: what the GPU's driver
-    supports.
+    supports. nvjpeg: the GPU takes JPEGs too.
     """
 
     size: Size | None = None
@@ -86,6 +86,7 @@ class FetchOptions:
     upright: bool = False
     colour: Colour = "close"
     caps: DriverSupport | None = None
+    nvjpeg: bool = True
 
 
 class Fetcher:
@@ -127,7 +128,7 @@ class Fetcher:
         position = clip.recipe.position.astype(np.int64)
         unique = np.unique(position[position != PAD])
         if clip.medium.kind == IMAGES:
-            if nvjpeg_obstacle(clip) is not None:
+            if not self._options.nvjpeg or nvjpeg_obstacle(clip) is not None:
                 return False
             fetched.images = Images(content=_images(clip, encoded, unique))
         else:

@@ -29,7 +29,10 @@ class ProxiedDataset:
 
     def __init__(self, dataset: ClipDataset, proxy: Callable[..., Any], *, device_id: int = 0) -> None:
         self._dataset, self._proxy = dataset, proxy
-        options = FetchOptions(size=dataset.size, threads=dataset.threads, caps=driver_support(device_id))
+        caps = driver_support(device_id)
+        options = FetchOptions(
+            size=dataset.size, threads=dataset.threads, caps=caps, nvjpeg=False
+        )  # one pipeline, of movies
         self._fetch = Fetcher(dataset, options)
 
     def __len__(self) -> int:
@@ -43,11 +46,6 @@ class ProxiedDataset:
         fetched = self._fetch(Wanted(number=number, on_gpu=True))
         if isinstance(fetched, Fault):
             raise fetched.error()
-        if fetched.images is not None:  # one pipeline decodes movies; images are decoded here
-            again = self._fetch(Wanted(number=number, on_gpu=False))
-            if isinstance(again, Fault):
-                raise again.error()
-            fetched = again
         return {"frames": self._proxy(**proxy_inputs(fetched))} | fetched.item
 
 

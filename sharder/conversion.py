@@ -6,6 +6,10 @@ in the middle of the pixels that share it: DALI knows no other place (MPEG's own
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
+from collections.abc import Callable
 from fractions import Fraction
 
 import av
@@ -23,6 +27,7 @@ CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolati
 # pixels, planes that are packed afterwards take 0.38 instead of 0.60 ms (720p to 224 x 224), and at most 0.2 % of the samples
 # differ, by one level; greater ones lose to memory what they gain.
 PIXELS_BY_PLANES = 512 * 512
+MOST_KEPT = 16  # converters of all threads
 
 
 class RgbConverter:
@@ -78,6 +83,7 @@ class RgbConverter:
 
 def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:
     graph = av.filter.Graph()
+    graph.threads = 1  # threads of its own would be gone in a forked process, which then waits for them for ever
     nodes = (
         graph.add_buffer(
             width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
@@ -87,3 +93,28 @@ def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:
     )
     graph.link_nodes(*nodes).configure()
     return graph
+
+
+def kept_converter(matrix: int, color_range: int, threads: int) -> RgbConverter:
+    """Return the calling thread's converter, kept between clips: to set one up takes as long as a few pictures."""
+    return _kept(threading.get_ident(), matrix, color_range, threads)
+
+
+def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
+    @functools.lru_cache(MOST_KEPT)
+    def kept(thread: int, matrix: int, color_range: int, threads: int) -> RgbConverter:
+        return RgbConverter(matrix, color_range, threads=threads)
+
+    return kept
+
+
+def _leave_to_parent() -> None:
+    """Begin a forked process with no converter: libswscale's threads are not there, and to free it would wait for them."""
+    global _kept
+    _parents.append(_kept)
+    _kept = _new_cache()
+
+
+_kept = _new_cache()
+_parents: list[Callable[[int, int, int, int], RgbConverter]] = []
+os.register_at_fork(after_in_child=_leave_to_parent)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +19,7 @@ from framedex.indexer.planes import picture_md5
 from framedex.indexer.rgb import resize_rgb, rgb_md5, rgb_of
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
 from framedex.sharder.clip import Clip
-from framedex.sharder.conversion import RgbConverter
+from framedex.sharder.conversion import kept_converter
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import EncodedClip
@@ -33,7 +31,6 @@ DECODERS = {"av1": "libdav1d"}
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
-MOST_CONVERTERS = 16  # of all threads
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
@@ -133,12 +130,6 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     return frames
 
 
-@functools.lru_cache(MOST_CONVERTERS)
-def _converter(thread: int, matrix: int, color_range: int, threads: int) -> RgbConverter:
-    """Return a thread's converter, kept between clips: to set one up takes as long as a few pictures."""
-    return RgbConverter(matrix, color_range, threads=threads)
-
-
 def _pictures_in(
     clip: Clip, encoded: EncodedClip, height: int, width: int, threads: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -148,7 +139,7 @@ def _pictures_in(
             yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
         return
     color_range = RANGE_NUMBERS.get(clip.medium.color_range, 0)
-    converter = _converter(threading.get_ident(), clip.medium.color_matrix, color_range, threads)
+    converter = kept_converter(clip.medium.color_matrix, color_range, threads)
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
         try:
             yield rank, converter.rows(picture, height, width)

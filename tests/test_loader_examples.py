@@ -73,7 +73,7 @@ if __name__ == "__main__":
     dataset[0]  # Arrow and libav have run here before workers are forked
     dataset.clip(5)
     proxied = dataset.with_proxy(Proxy())
-    proxied._fetch = Fetcher(dataset, FetchOptions(size=dataset.size))  # as with a driver that supports all
+    proxied._fetch = Fetcher(dataset, FetchOptions(size=dataset.size, nvjpeg=False))  # as with a driver that supports all
     loader = torch.utils.data.DataLoader(
         proxied, batch_size=4, num_workers=2, sampler=ClipSampler(dataset),
         multiprocessing_context="fork", collate_fn=list,
@@ -96,3 +96,21 @@ def test_forked_workers_read_check_and_decode(stored: Path, tmp_path: Path) -> N
     assert len(lines) == 2 * 16
     for line in lines:
         assert line.split() == [line.split()[0], str(line.startswith("h264_default"))]
+
+
+FORKED_THREADS = """
+import sys
+import torch
+from framedex import ClipDataset
+
+dataset = ClipDataset(sys.argv[1], size=(64, 80), threads=2)
+here = [dataset[number]["frames"].sum() for number in range(len(dataset))]  # with threads, which a fork does not take along
+loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
+print(here == [item["frames"].sum() for item in loader])
+"""
+
+
+def test_a_forked_worker_decodes_what_its_parent_has_decoded(stored: Path, tmp_path: Path) -> None:
+    script = tmp_path / "forked_threads.py"
+    script.write_text(FORKED_THREADS)
+    assert lines_of(script, stored) == ["True"]
