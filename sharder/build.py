@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.errors import PolicyError, StaleError
+from framedex.errors import PolicyError
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
 from framedex.sharder.audio import AudioOptions
@@ -21,7 +21,7 @@ from framedex.sharder.cutting import Bench, Making, cut_in_workers
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.mentions import usable_media, user_columns
-from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack, Step, failure_of
+from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack, Step
 from framedex.sharder.pack_audio import AudioFormat, with_audio
 from framedex.sharder.parameters import located
 from framedex.sharder.planning import Batch, Round, behind, missed_clip, plan, wanted_clip
@@ -170,7 +170,10 @@ def _build(
     with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
         with Spools(writer.folder, needed=options.pack == "needed") as spools:
             for step in _steps(index, behind(rounds, writer.done), spools, options):
-                _take(writer, step)
+                if isinstance(step.outcome, Failure):
+                    writer.fail(step.outcome)
+                else:
+                    writer.add(step.outcome, step.members)
                 options.on_progress(step.done, total)
         return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))
 
@@ -205,14 +208,3 @@ def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
             found=", ".join(sorted(clash)),
             remedy="rename the column",
         )
-
-
-def _take(writer: DatasetWriter, step: Step) -> None:
-    """Give a clip to the writer, or say why it cannot be had."""
-    if isinstance(step.outcome, Failure):
-        writer.fail(step.outcome)
-        return
-    try:
-        writer.add(step.outcome, step.members)
-    except StaleError as error:  # met while its bytes were copied
-        writer.fail(failure_of(step.outcome, error))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import StaleError, UncuttableError
 from framedex.sharder.audio import ClipAudioPlan
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
@@ -61,3 +62,9 @@ class Failure:
     kind: str
     message: str
     counts: bool = True
+
+
+def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
+    """Return the row that says why a planned clip is not there."""
+    kind = "stale" if isinstance(error, StaleError) else "uncuttable"
+    return Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ CLIPS_A_TASK = 64
 TASKS_IN_FLIGHT = 4  # a worker
 TASKS_AT_FIRST = 4  # made here, while workers start
 OPEN_MEDIA = 16  # a process
+BEHIND_COPYING = 10  # a worker's niceness: what it makes waits to be copied, and copying takes longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,4 +185,5 @@ def cut(task: Task) -> list[Step]:
 
 @functools.lru_cache(1)
 def _bench(index: Path, making: Making) -> Bench:
+    os.nice(BEHIND_COPYING)
     return Bench(Index(index), making, None)

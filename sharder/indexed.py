@@ -118,9 +118,13 @@ class IndexedMedium:
         """
         if self._packets.read.all():
             return
+        targets = self.planner.packet_of(frames[frames != PAD])
+        if self._packets.read[
+            : targets.max(initial=0) + 2
+        ].all():  # and the second field of the last one, if it has one
+            return
         if self._headers is None:
             self._headers = Headers(self.medium, self._packets)
-        targets = self.planner.packet_of(frames[frames != PAD])
         try:
             self._headers.read(targets)
             self._renew(self._headers.packets)

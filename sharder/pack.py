@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import math
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.schema import IMAGES
-from framedex.sharder.clip import Clip, Failure
+from framedex.sharder.clip import Clip, Failure, failure_of
 from framedex.sharder.clip_files import ClipFile, ClipFiles
 from framedex.sharder.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
 from framedex.sharder.media import Medium
@@ -141,7 +140,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
     position = np.array([place.get(rank, PAD) for rank in clip.recipe.position.tolist()], np.int32)
     packed = replace(clip, medium=medium, md5=clip.md5 if copied else None, recipe=_image_recipe(clip, files, position))
     shown = [None if rank == PAD else suffixes[rank] for rank in position.tolist()]
-    content = as_json(describe(packed) | {"images": shown} | plain(clip.columns))
+    content = as_json(describe(packed) | {"images": shown} | clip.columns)
     members = [Member(suffix=name, pieces=[file]) for name, file in zip(suffixes, files, strict=True)]
     return Step(outcome=packed, done=done, members=(*members, Member(suffix="json", pieces=[content])))
 
@@ -195,12 +194,6 @@ def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
     )
 
 
-def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
-    """Return the row that says why a planned clip is not there."""
-    kind = "stale" if isinstance(error, StaleError) else "uncuttable"
-    return Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
-
-
 JSON_KEYS = frozenset(
     [
         "clip_id", "uri", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames", "mask",
@@ -214,12 +207,12 @@ def clip_json(file: ClipFile) -> bytes:
     return as_json(
         describe(file.clip)
         | {
-            "frames_in_file": file.frames.tolist(),
-            "seconds_in_file": numbers(file.seconds),
+            "frames_in_file": file.frames,
+            "seconds_in_file": file.seconds,
             "unshown_in_file": file.unshown,
             "timestamps": "source" if file.real_times else "ranks",
         }
-        | plain(file.clip.columns)
+        | file.clip.columns
     )
 
 
@@ -236,10 +229,10 @@ def describe(clip: Clip) -> Row:
         "rotation_degrees": medium.rotation_degrees,
         "time_base": [medium.time_base_num, medium.time_base_den],
         "frame_rate": rate,
-        "frames": clip.frame_index.tolist(),
-        "mask": clip.mask.tolist(),
-        "pts": [None if hole else pts for hole, pts in zip(padded.tolist(), clip.pts.tolist(), strict=True)],
-        "seconds": numbers(clip.seconds),
+        "frames": clip.frame_index,
+        "mask": clip.mask,
+        "pts": np.ma.masked_array(clip.pts, padded).tolist() if padded.any() else clip.pts,
+        "seconds": clip.seconds,
     } | _describe_audio(clip)
 
 
@@ -251,22 +244,13 @@ def _describe_audio(clip: Clip) -> Row:
     return {"audio": facts | {"begin_seconds": audio.first / audio.rate}}
 
 
-def numbers(values: NDArray[np.float64]) -> list[float | None]:
-    """Return floats for JSON, None in place of NaN."""
-    return [None if math.isnan(value) else value for value in values.tolist()]
-
-
 def as_json(content: Row) -> bytes:
-    """Return one line of JSON. Raises ValueError for a NaN, which JSON has no word for."""
-    return json.dumps(content, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=str).encode()
+    """Return one line of JSON, null for NaN and infinity, which JSON has no word for; numpy columns may be among the values."""
+    return orjson.dumps(content, default=_told, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def plain(value: Any) -> Any:
-    """Return a value of the user's as JSON can say it: None for NaN and infinity, text for bytes."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(entry) for entry in value]
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+def _told(value: Any) -> Any:
+    """Return a value that JSON has no word for in one that it has: text for bytes and for whatever else a user's column holds."""
+    if isinstance(value, np.ndarray):  # one that does not lie in order
+        return value.tolist()
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

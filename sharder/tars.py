@@ -21,7 +21,7 @@ BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)
 INDEX_VERSION = "v1.2"  # of DALI's index: a line a sample, of (extension, offset, size, name) of each of its files
 BUFFER_BYTES = 256 << 10  # larger ones fall out of the processor's cache
-LARGE_BYTES = 256 << 10  # ranges that the kernel copies by itself, this much or more
+LARGE_BYTES = 32 << 10  # ranges that the kernel copies by itself, this much or more
 KERNEL_BYTES = 8 << 20  # a call
 SYNC_BYTES = 64 << 20  # written between two flushes to disk, which go on beside the writing
 MODE = 0o644
@@ -66,56 +66,76 @@ def index_path(tar: Path) -> Path:
 
 
 class Tar:
-    """A tar on its way to `path`. Raises OSError."""
+    """A tar on its way to `path`. Samples are copied beside the thread that adds them, one at a time. Raises OSError."""
 
     def __init__(self, path: Path, sources: SourceFiles) -> None:
         self.path, self._sources = path, sources
+        self.size = 0  # bytes of what was added, without the end of the tar
         self._aside = path.with_name(ASIDE + path.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._filled = self._written = 0  # bytes in the buffer, and bytes in the file before them
         self._lines: list[str] = []
-        self._thread = ThreadPoolExecutor(1)
+        self._copier, self._flusher = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._copying: Future[None] | None = None
         self._syncing: Future[None] | None = None
         self._synced = 0
 
     @property
-    def size(self) -> int:
-        """Bytes so far, without the end of the tar."""
-        return self._written + self._filled
-
-    @property
     def samples(self) -> int:
-        """How many samples it holds."""
+        """How many samples were added."""
         return len(self._lines)
 
     def add(self, key: str, members: Sequence[Member]) -> list[int]:
-        """Append a sample, and return where each member's content begins.
+        """Append a sample, and return where each member's content will begin. Whether it could be taken, `settle` says.
 
-        Raises StaleError for a file that is gone or changed; then nothing of the sample was taken.
+        What was added before is settled.
         """
-        begin, written, filled = self.size, self._written, self._filled
-        offsets, line = [], []
+        assert self._copying is None
+        offsets, line, at = [], [], self.size
+        for member in members:
+            length, at = len(member), at + BLOCK
+            offsets.append(at)
+            line.append(f"{member.suffix} {at} {length} {key}.{member.suffix}")
+            at += _padded(length)
+        self.size = at
+        self._lines.append(" ".join(line))
+        self._copying = self._copier.submit(self._write, key, members)
+        return offsets
+
+    def settle(self) -> None:
+        """Wait until what was added is written. Raises StaleError for a file that is gone or changed; then nothing of
+        the sample was taken.
+        """
+        if self._copying is None:
+            return
+        try:
+            self._copying.result()
+        except BaseException:
+            self._lines.pop()
+            self.size = self._written + self._filled
+            raise
+        finally:
+            self._copying = None
+
+    def _write(self, key: str, members: Sequence[Member]) -> None:
+        """Write a sample, or nothing of it."""
+        written, filled = self._written, self._filled
         try:
             for member in members:
-                name = f"{key}.{member.suffix}"
-                self._put(_header(name, len(member)))
-                offsets.append(self.size)
+                self._put(_header(f"{key}.{member.suffix}", len(member)))
                 for piece in member.pieces:
                     self._put(piece) if isinstance(piece, bytes) else self._copy(piece)
                 self._put(bytes(-len(member) % BLOCK))
-                line.append(f"{member.suffix} {offsets[-1]} {len(member)} {name}")
         except BaseException:
             if self._written == written:
                 self._filled = filled
             else:
-                os.ftruncate(self._descriptor, begin)
-                os.lseek(self._descriptor, begin, os.SEEK_SET)
-                self._written, self._filled = begin, 0
+                self._written, self._filled = written + filled, 0
+                os.ftruncate(self._descriptor, self._written)
+                os.lseek(self._descriptor, self._written, os.SEEK_SET)
             raise
-        self._lines.append(" ".join(line))
-        return offsets
 
     def _put(self, content: bytes) -> None:
         view = memoryview(content)
@@ -164,20 +184,21 @@ class Tar:
         """Begin to flush what was written, where that is much, and no flush goes on."""
         if self._written - self._synced >= SYNC_BYTES and (self._syncing is None or self._syncing.done()):
             self._synced = self._written
-            self._syncing = self._thread.submit(os.fdatasync, self._descriptor)
+            self._syncing = self._flusher.submit(os.fdatasync, self._descriptor)
 
     def _flush(self) -> None:
         view = self._buffer[: self._filled]
         while view:
             count = os.write(self._descriptor, view)
             view = view[count:]
-        self._written, self._filled = self.size, 0
+        self._written, self._filled = self._written + self._filled, 0
         self._sync_some()
 
     def close(self) -> str:
-        """Finish the tar and its index, give them their names, and return the tar's fingerprint."""
+        """Finish the tar and its index, give them their names, and return the tar's fingerprint. All was settled."""
         self._put(TAR_END)
         self._flush()
+        self.size = self._written
         if self._syncing is not None:
             self._syncing.result()
         os.fsync(self._descriptor)
@@ -193,7 +214,8 @@ class Tar:
         self._aside.unlink(missing_ok=True)
 
     def _close(self) -> None:
-        self._thread.shutdown()
+        self._copier.shutdown()
+        self._flusher.shutdown()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,9 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
-from framedex.errors import OutputError
+from framedex.errors import OutputError, StaleError
 from framedex.indexer.parts import (
     LOCK_NAME,
-    PartWriter,
     exclusive,
     library_versions,
     part_path,
@@ -39,32 +39,27 @@ from framedex.indexer.parts import (
 )
 from framedex.sharder.audio import AudioFile
 from framedex.sharder.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint, note, take_up
-from framedex.sharder.clip import Clip, Failure
+from framedex.sharder.clip import Clip, Failure, failure_of
 from framedex.sharder.media import Medium
 from framedex.sharder.output import check_output, publish
 from framedex.sharder.rows import clip_row, recipe_row
 from framedex.sharder.schema import (
     CLIPS,
-    CLIPS_FOLDER,
     CLIPS_PER_PART,
-    CLIPS_PER_ROW_GROUP,
-    DELTA_COLUMNS,
     FAILURES,
     FAILURES_NAME,
     FORMAT,
     HEADER,
     MEDIA,
     MEDIA_FOLDER,
-    MEDIA_PER_ROW_GROUP,
     POLICY_NAME,
-    RECIPES,
-    RECIPES_FOLDER,
     SCHEMA_VERSION,
     SHARDS,
     SHARDS_FOLDER,
     SHARDS_NAME,
 )
 from framedex.sharder.sources import SourceFiles
+from framedex.sharder.tables import Tables, write_empty
 from framedex.sharder.tars import TAR_END, Member, Tar, sample_bytes
 
 Row = dict[str, Any]
@@ -125,14 +120,14 @@ class DatasetWriter:
         self._checkpoints: list[Checkpoint] = []
         self._media_rows: dict[str, int] = {}
         self._layout, self._sources = tars, SourceFiles()
+        self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips go on
+        self._completing: Future[None] | None = None
         self._begin_checkpoint()
 
     def _begin_checkpoint(self) -> None:
-        self._current = Checkpoint()
-        self._media: list[Row] = []
-        self._clips: list[Row] = []
-        self._recipes: list[Row] = []
+        self._current, self._tables = Checkpoint(), Tables()
         self._tar: Tar | None = None
+        self._copying: tuple[Clip, int] | None = None  # the clip that is on its way into the tar, and the tar's number
 
     @property
     def folder(self) -> Path:
@@ -155,6 +150,9 @@ class DatasetWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._beside.shutdown()
+        with contextlib.suppress(Exception):  # of which a line less of progress remains
+            self._completed()
         if self._tar is not None:
             self._tar.abandon()
         self._held.close()
@@ -164,12 +162,11 @@ class DatasetWriter:
             raise self._full(error) from error
 
     def _full(self, error: OSError) -> OutputError:
-        kept = sum(sum(checkpoint.parts) for checkpoint in self._checkpoints)
         return OutputError(
             "the dataset cannot be written to the end",
             where=str(self._folder),
             found=error.strerror,
-            remedy=f"make room and run the same command again: {kept} clips are kept",
+            remedy=f"make room and run the same command again: {self._clips_done} clips are kept",
         )
 
     def _resume(self) -> None:
@@ -178,41 +175,60 @@ class DatasetWriter:
         for number in range(sum(checkpoint.media > 0 for checkpoint in self._checkpoints)):
             names = pq.read_table(part_path(self._folder / MEDIA_FOLDER, number), columns=["media_id"])["media_id"]
             self._media_rows |= {name: len(self._media_rows) + row for row, name in enumerate(names.to_pylist())}
+        self._tars = sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
 
     @property
     def key(self) -> str:
         """The name of the next clip's sample: the clip's number in the dataset."""
-        return f"{sum(self._clips_done) + len(self._clips):0{KEY_DIGITS}d}"
+        return f"{self._clips_done + len(self._tables.clips):0{KEY_DIGITS}d}"
 
     @property
-    def _clips_done(self) -> list[int]:
-        return [count for checkpoint in self._checkpoints for count in checkpoint.parts]
-
-    @property
-    def _shards_done(self) -> int:
-        return sum(len(checkpoint.shards) for checkpoint in self._checkpoints)
+    def _clips_done(self) -> int:
+        return sum(sum(checkpoint.parts) for checkpoint in self._checkpoints)
 
     def add(self, clip: Clip, members: Sequence[Member] = ()) -> None:
         """Write a clip, and where it has members, them into a tar; then its ranges count in their joined content.
 
-        Raises OSError, and StaleError for members' files that are gone or changed; then nothing of the clip was taken.
+        Members are copied while the caller goes on. Where a file of theirs is gone or changed, the clip becomes a failure.
+        Raises OSError, also for what was added before.
         """
-        shard = None
-        if members:
-            tar = self._tar_for(members)
-            clip = _shifted(clip, _shift_into(members, tar.add(self.key, members)))
-            shard = self._shards_done
-        self._current.items += 1
-        self._clips.append(clip_row(clip, media_row=self._media_row(clip.medium), shard=shard))
-        self._recipes.append(recipe_row(clip))
-        self._current.frames += len(clip.frame_index)
-        self._checkpoint_if_due()
+        self._settle()
+        if not members:
+            self._take(clip, None)
+            return
+        tar = self._tar_for(members)
+        clip = _shifted(clip, _shift_into(members, tar.add(self.key, members)))
+        self._copying = clip, self._tars
 
     def fail(self, failure: Failure) -> None:
         """Note a clip that cannot be had."""
-        self._current.items += 1
+        self._settle()
         self._current.failures.append(asdict(failure))
-        self._checkpoint_if_due()
+        self._item_done()
+
+    def _settle(self) -> None:
+        """Take the clip whose members are being copied, once they are."""
+        if self._copying is None or self._tar is None:
+            return
+        (clip, shard), self._copying = self._copying, None
+        try:
+            self._tar.settle()
+        except StaleError as error:
+            self.fail(failure_of(clip, error))
+        else:
+            self._take(clip, shard)
+
+    def _take(self, clip: Clip, shard: int | None) -> None:
+        self._tables.clips.append(clip_row(clip, media_row=self._media_row(clip.medium), shard=shard))
+        self._tables.recipes.append(recipe_row(clip))
+        self._current.frames += len(clip.frame_index)
+        self._item_done()
+
+    def _media_row(self, medium: Medium) -> int:
+        if medium.media_id not in self._media_rows:
+            self._media_rows[medium.media_id] = len(self._media_rows)
+            self._tables.media.append({name: getattr(medium, name) for name in MEDIA.names})
+        return self._media_rows[medium.media_id]
 
     def _tar_for(self, members: Sequence[Member]) -> Tar:
         """Return the tar that a sample goes into: the one begun, while it has room."""
@@ -221,73 +237,66 @@ class DatasetWriter:
         if self._tar is not None and self._tar.samples and self._tar.size + size > self._layout.size_bytes:
             self._checkpoint()
         if self._tar is None:
-            path = self._folder / SHARDS_FOLDER / f"{self._layout.prefix}-{self._shards_done:06d}.tar"
+            path = self._folder / SHARDS_FOLDER / f"{self._layout.prefix}-{self._tars:06d}.tar"
             self._tar = Tar(path, self._sources)
         return self._tar
 
-    def _checkpoint_if_due(self) -> None:
+    def _item_done(self) -> None:
+        self._current.items += 1
         if self._tar is not None:
             due = self._current.items >= MOST_ITEMS_A_TAR
         else:
-            due = len(self._clips) >= CLIPS_PER_PART or len(self._current.failures) >= FAILURES_PER_CHECKPOINT
+            many = len(self._current.failures) >= FAILURES_PER_CHECKPOINT
+            due = len(self._tables.clips) >= CLIPS_PER_PART or many
         if due:
             self._checkpoint()
 
-    def _close_tar(self) -> None:
-        if self._tar is None:
-            return
-        tar = self._tar
-        if not tar.samples:
-            tar.abandon()
-            return
-        mark = tar.close()
-        self._current.shards.append(
-            {
-                "name": str(tar.path.relative_to(self._folder)),
-                "size_bytes": tar.size,
-                "fingerprint": mark,
-                "clips": tar.samples,
-            }
-        )
-
-    def _media_row(self, medium: Medium) -> int:
-        if medium.media_id not in self._media_rows:
-            self._media_rows[medium.media_id] = len(self._media_rows)
-            self._media.append({name: getattr(medium, name) for name in MEDIA.names})
-        return self._media_rows[medium.media_id]
-
     def _checkpoint(self) -> None:
-        """Write what has gathered, and then the line that says so."""
-        current, folder = self._current, self._folder
+        """Begin to write what has gathered, and then the line that says so."""
+        current, tables, tar = self._current, self._tables, self._tar
         if not current.items:
             return
-        self._close_tar()
-        written = []
-        part = sum(len(checkpoint.parts) for checkpoint in self._checkpoints)
-        if self._media:
-            number = sum(checkpoint.media > 0 for checkpoint in self._checkpoints)
-            written.append(part_path(folder / MEDIA_FOLDER, number))
-            _write_groups(written[-1], MEDIA, self._media, MEDIA_PER_ROW_GROUP, ())
-        for first in range(0, len(self._clips), CLIPS_PER_PART):
-            rows = slice(first, first + CLIPS_PER_PART)
-            number = part + len(current.parts)
-            for name, schema, table, delta in (
-                (RECIPES_FOLDER, _without_empty(RECIPES, self._recipes[rows]), self._recipes, DELTA_COLUMNS),
-                (CLIPS_FOLDER, self._clips_schema, self._clips, ()),
-            ):
-                written.append(part_path(folder / name, number))
-                _write_groups(written[-1], schema, table[rows], CLIPS_PER_ROW_GROUP, delta)
-            current.parts.append(len(self._clips[rows]))
-        current.media = len(self._media)
-        digests = [*map(_content_digest, written), json.dumps(current.shards).encode()]
-        current.digest = hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
-        note(folder, current)
+        self._completed()
+        if tar is not None and tar.samples:
+            self._tars += 1
+        elif tar is not None:
+            tar.abandon()
+            tar = None
+        current.parts, current.media = tables.parts, len(tables.media)
+        media_part = sum(checkpoint.media > 0 for checkpoint in self._checkpoints)
+        clips_part = sum(len(checkpoint.parts) for checkpoint in self._checkpoints)
+        self._completing = self._beside.submit(self._complete, current, tables, tar, media_part, clips_part)
         self._checkpoints.append(current)
         self._begin_checkpoint()
 
+    def _complete(
+        self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None, media_part: int, clips_part: int
+    ) -> None:
+        """Write a checkpoint; runs beside."""
+        if tar is not None:
+            mark, name = tar.close(), str(tar.path.relative_to(self._folder))
+            facts = {"name": name, "size_bytes": tar.size, "fingerprint": mark, "clips": tar.samples}
+            checkpoint.shards.append(facts)
+        digests = tables.write(self._folder, self._clips_schema, media_part=media_part, clips_part=clips_part)
+        content = b"".join([*digests, json.dumps(checkpoint.shards).encode()])
+        checkpoint.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
+        note(self._folder, checkpoint)
+
+    def _completed(self) -> None:
+        """Wait for the checkpoint that is being written, and raise what went wrong with it."""
+        completing, self._completing = self._completing, None
+        if completing is not None:
+            try:
+                completing.result()
+            except BaseException:
+                self._checkpoints.pop()
+                raise
+
     def commit(self, *, root: str, resolved: Row, pack: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds. pack: what tars hold."""
+        self._settle()
         self._checkpoint()
+        self._completed()
         done, folder = self._checkpoints, self._folder
         failures = [row for checkpoint in done for row in checkpoint.failures]
         shards = [row for checkpoint in done for row in checkpoint.shards]
@@ -297,9 +306,8 @@ class DatasetWriter:
         write_aside(folder / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
         clips = [count for checkpoint in done for count in checkpoint.parts]
         media = [checkpoint.media for checkpoint in done if checkpoint.media]
-        if not clips:  # the tables are there all the same, with their columns
-            for name, schema in ((CLIPS_FOLDER, self._clips_schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
-                _write_groups(part_path(folder / name, 0), schema, [], 1, ())
+        if not clips:
+            write_empty(folder, self._clips_schema)
             clips, media = [0], [0]
         header = {
             "format": FORMAT,
@@ -326,26 +334,6 @@ class DatasetWriter:
             resumed=self.done,
             failures=failures,
         )
-
-
-def _content_digest(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "blake2b").digest()
-
-
-def _without_empty(schema: pa.Schema, rows: list[Row]) -> pa.Schema:
-    """Return a schema without the columns of which no row has a value: every column costs each read of a clip."""
-    return pa.schema(
-        [field for field in schema if not field.nullable or any(row.get(field.name) is not None for row in rows)]
-    )
-
-
-def _write_groups(path: Path, schema: pa.Schema, rows: list[Row], group: int, delta: tuple[str, ...]) -> None:
-    delta = tuple(name for name in delta if name in schema.names)
-    writer = PartWriter(path, schema, version=SCHEMA_VERSION, delta=delta)
-    for at in range(0, len(rows), group):
-        writer.write(table_of(rows[at : at + group], schema))
-    writer.commit()
 
 
 def _shift_into(members: Sequence[Member], offsets: Sequence[int]) -> Callable[[NDArray[np.int64]], NDArray[np.int64]]:

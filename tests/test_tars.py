@@ -30,6 +30,7 @@ def write(path: Path, samples: list[list[Member]]) -> Path:
     tar = Tar(path, SourceFiles())
     for number, members in enumerate(samples):
         tar.add(f"{number:09d}", members)
+        tar.settle()
     tar.close()
     return path
 
@@ -92,6 +93,8 @@ def test_offsets_point_at_contents_and_sizes_are_foretold(
             places += list(zip(tar.add(f"{number}", members), members, strict=True))
             total += sample_bytes(members)
             assert tar.size == total
+            tar.settle()
+            assert tar.size == total
         tar.close()
     content = path.read_bytes()
     assert len(content) == total + len(TAR_END)
@@ -108,16 +111,15 @@ def test_a_sample_whose_source_ends_early_leaves_no_trace(tmp_path: Path, buffer
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tars, "BUFFER_BYTES", buffer)
         tar = Tar(tmp_path / "a.tar", SourceFiles())
-        tar.add("0", good)
+        tar.add(f"{0:09d}", good)
+        tar.settle()
+        tar.add(f"{1:09d}", gone)
         with pytest.raises(StaleError, match="no bytes at 5000"):
-            tar.add("1", gone)
-        tar.add("1", good)
+            tar.settle()
+        tar.add(f"{1:09d}", good)
+        tar.settle()
         tar.close()
-        again = Tar(tmp_path / "b.tar", SourceFiles())
-        again.add("0", good)
-        again.add("1", good)
-        again.close()
-    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+    assert write(tmp_path / "b.tar", [good, good]).read_bytes() == (tmp_path / "a.tar").read_bytes()
 
 
 def test_a_tar_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
