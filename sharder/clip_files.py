@@ -22,7 +22,7 @@ from framedex.sharder.mux import Template, configuration_record, mux
 from framedex.sharder.recipe import Recipe
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import SourceFiles
-from framedex.sharder.tars import FileRange, Member, Piece
+from framedex.sharder.tars import FileRanges, Member, Piece
 
 # Codecs whose headers are written here; others get theirs from libavformat.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
@@ -190,17 +190,21 @@ def _copied(clip: Clip) -> Iterator[Piece]:
     if recipe.run_state.any():
         begins = np.append(0, np.cumsum(recipe.packet_size))[recipe.run_first].tolist()
         given = dict(zip(begins, recipe.run_state.tolist(), strict=True))
-    at, first, end = 0, -1, -1  # in the payload; the range on its way
+    at = 0  # in the payload
+    ranges: list[tuple[int, int]] = []
     for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
         state = states[given.get(at, 0)]
-        if first >= 0 and (state or offset != end):
-            yield FileRange(source=clip.source, offset=first, length=end - first)
-            first = -1
         if state:
+            if ranges:
+                yield FileRanges(source=clip.source, ranges=ranges)
             yield state
-        first, end = offset if first < 0 else first, offset + length
+            ranges = []
+        if ranges and sum(ranges[-1]) == offset:
+            ranges[-1] = ranges[-1][0], ranges[-1][1] + length
+        else:
+            ranges.append((offset, length))
         at += length
-    yield FileRange(source=clip.source, offset=first, length=end - first)
+    yield FileRanges(source=clip.source, ranges=ranges)
 
 
 def _check_cuttable(clip: Clip) -> None:

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
@@ -83,8 +82,10 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
 
     Raises PolicyError for a column that the table does not have, and for types that do not go together.
     """
+    import pyarrow.dataset  # here: it imports pandas, where that is installed
+
     try:
-        found = ds.dataset(table).to_table(columns={"matches": expression})["matches"]
+        found = pyarrow.dataset.dataset(table).to_table(columns={"matches": expression})["matches"]
     except (pa.ArrowException, TypeError) as error:
         if match := NO_MATCH.search(str(error)):
             raise PolicyError(

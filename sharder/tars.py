@@ -5,6 +5,7 @@ A tar is written aside, and has its name once it is complete and on disk.
 
 from __future__ import annotations
 
+import collections
 import errno
 import os
 import tarfile
@@ -30,18 +31,17 @@ NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileRange:
-    """Bytes of a file, copied when a member is written."""
+class FileRanges:
+    """Bytes of a file, copied when a member is written. ranges: (offset, length) of each stretch."""
 
     source: ByteSource
-    offset: int
-    length: int
+    ranges: Sequence[tuple[int, int]]
 
     def __len__(self) -> int:
-        return self.length
+        return sum(length for _, length in self.ranges)
 
 
-Piece = bytes | FileRange
+Piece = bytes | FileRanges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def index_path(tar: Path) -> Path:
 
 
 class Tar:
-    """A tar on its way to `path`. Samples are copied beside the thread that adds them, one at a time. Raises OSError."""
+    """A tar on its way to `path`. Samples are copied beside the thread that adds them, in order. Raises OSError."""
 
     def __init__(self, path: Path, sources: SourceFiles) -> None:
         self.path, self._sources = path, sources
@@ -78,7 +78,8 @@ class Tar:
         self._filled = self._written = 0  # bytes in the buffer, and bytes in the file before them
         self._lines: list[str] = []
         self._copier, self._flusher = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self._copying: Future[None] | None = None
+        self._copying: collections.deque[Future[None]] = collections.deque()
+        self._stopped = False  # by a sample that could not be taken
         self._syncing: Future[None] | None = None
         self._synced = 0
 
@@ -88,11 +89,7 @@ class Tar:
         return len(self._lines)
 
     def add(self, key: str, members: Sequence[Member]) -> list[int]:
-        """Append a sample, and return where each member's content will begin. Whether it could be taken, `settle` says.
-
-        What was added before is settled.
-        """
-        assert self._copying is None
+        """Append a sample, and return where each member's content will begin. Whether it was taken, `settle` says."""
         offsets, line, at = [], [], self.size
         for member in members:
             length, at = len(member), at + BLOCK
@@ -101,26 +98,29 @@ class Tar:
             at += _padded(length)
         self.size = at
         self._lines.append(" ".join(line))
-        self._copying = self._copier.submit(self._write, key, members)
+        self._copying.append(self._copier.submit(self._write, key, members))
         return offsets
 
     def settle(self) -> None:
-        """Wait until what was added is written. Raises StaleError for a file that is gone or changed; then nothing of
-        the sample was taken.
+        """Wait until the first sample that is being copied is written.
+
+        Raises StaleError where a file of its is gone or changed; then neither it nor any that was added after it was taken.
         """
-        if self._copying is None:
-            return
         try:
-            self._copying.result()
+            self._copying.popleft().result()
         except BaseException:
-            self._lines.pop()
+            del self._lines[-1 - len(self._copying) :]
+            for others in self._copying:
+                others.result()
+            self._copying.clear()
+            self._stopped = False
             self.size = self._written + self._filled
             raise
-        finally:
-            self._copying = None
 
     def _write(self, key: str, members: Sequence[Member]) -> None:
-        """Write a sample, or nothing of it."""
+        """Write a sample, or nothing of it; nothing either after one that could not be written."""
+        if self._stopped:
+            return
         written, filled = self._written, self._filled
         try:
             for member in members:
@@ -129,6 +129,7 @@ class Tar:
                     self._put(piece) if isinstance(piece, bytes) else self._copy(piece)
                 self._put(bytes(-len(member) % BLOCK))
         except BaseException:
+            self._stopped = True
             if self._written == written:
                 self._filled = filled
             else:
@@ -147,21 +148,21 @@ class Tar:
             if self._filled == BUFFER_BYTES:
                 self._flush()
 
-    def _copy(self, piece: FileRange) -> None:
+    def _copy(self, piece: FileRanges) -> None:
         """Read a file's bytes to where they are written from."""
         descriptor = self._sources.descriptor(piece.source)
-        at, left = piece.offset, piece.length
-        if left >= LARGE_BYTES:
-            copied = self._copy_in_kernel(descriptor, at, left)
-            at, left = at + copied, left - copied
-        while left:
-            room = self._buffer[self._filled : self._filled + left]
-            got = os.preadv(descriptor, [room], at)
-            if not got:
-                raise stale(piece.source.path, f"no bytes at {at}")
-            at, left, self._filled = at + got, left - got, self._filled + got
-            if self._filled == BUFFER_BYTES:
-                self._flush()
+        for at, left in piece.ranges:
+            if left >= LARGE_BYTES:
+                copied = self._copy_in_kernel(descriptor, at, left)
+                at, left = at + copied, left - copied
+            while left:
+                room = self._buffer[self._filled : self._filled + left]
+                got = os.preadv(descriptor, [room], at)
+                if not got:
+                    raise stale(piece.source.path, f"no bytes at {at}")
+                at, left, self._filled = at + got, left - got, self._filled + got
+                if self._filled == BUFFER_BYTES:
+                    self._flush()
 
     def _copy_in_kernel(self, descriptor: int, offset: int, length: int) -> int:
         """Copy a range of a file past this process, and return how much was copied; 0 where the kernel cannot."""

@@ -8,6 +8,7 @@ and the same tars, however often it was interrupted.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import hashlib
@@ -67,6 +68,7 @@ Row = dict[str, Any]
 FAILURES_PER_CHECKPOINT = 65_536
 MOST_ITEMS_A_TAR = 65_536  # clips and failures; bounds what a run holds in memory and what it does again
 KEY_DIGITS = 9
+COPIES_IN_FLIGHT = 4  # clips whose members are being copied or wait for it
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -102,6 +104,15 @@ class TarLayout:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Copying:
+    """A clip whose members are being copied. packed: with its place in the tar."""
+
+    wanted: Clip
+    members: Sequence[Member]
+    packed: Clip
+
+
 class DatasetWriter:
     """Takes the clips and failures of a plan in order. A context manager: it holds `OUT.unfinished` for itself alone.
 
@@ -122,12 +133,12 @@ class DatasetWriter:
         self._layout, self._sources = tars, SourceFiles()
         self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips go on
         self._completing: Future[None] | None = None
+        self._copying: collections.deque[_Copying] = collections.deque()
         self._begin_checkpoint()
 
     def _begin_checkpoint(self) -> None:
         self._current, self._tables = Checkpoint(), Tables()
         self._tar: Tar | None = None
-        self._copying: tuple[Clip, int] | None = None  # the clip that is on its way into the tar, and the tar's number
 
     @property
     def folder(self) -> Path:
@@ -180,7 +191,7 @@ class DatasetWriter:
     @property
     def key(self) -> str:
         """The name of the next clip's sample: the clip's number in the dataset."""
-        return f"{self._clips_done + len(self._tables.clips):0{KEY_DIGITS}d}"
+        return f"{self._clips_done + len(self._tables.clips) + len(self._copying):0{KEY_DIGITS}d}"
 
     @property
     def _clips_done(self) -> int:
@@ -192,13 +203,16 @@ class DatasetWriter:
         Members are copied while the caller goes on. Where a file of theirs is gone or changed, the clip becomes a failure.
         Raises OSError, also for what was added before.
         """
-        self._settle()
         if not members:
+            self._settle()
             self._take(clip, None)
             return
+        self._settle(COPIES_IN_FLIGHT - 1)
+        if self._current.items + len(self._copying) >= MOST_ITEMS_A_TAR:
+            self._settle()
         tar = self._tar_for(members)
-        clip = _shifted(clip, _shift_into(members, tar.add(self.key, members)))
-        self._copying = clip, self._tars
+        packed = _shifted(clip, _shift_into(members, tar.add(self.key, members)))
+        self._copying.append(_Copying(wanted=clip, members=members, packed=packed))
 
     def fail(self, failure: Failure) -> None:
         """Note a clip that cannot be had."""
@@ -206,17 +220,19 @@ class DatasetWriter:
         self._current.failures.append(asdict(failure))
         self._item_done()
 
-    def _settle(self) -> None:
-        """Take the clip whose members are being copied, once they are."""
-        if self._copying is None or self._tar is None:
-            return
-        (clip, shard), self._copying = self._copying, None
-        try:
-            self._tar.settle()
-        except StaleError as error:
-            self.fail(failure_of(clip, error))
-        else:
-            self._take(clip, shard)
+    def _settle(self, most: int = 0) -> None:
+        """Take clips whose members are copied, until no more than some are left that are not."""
+        while len(self._copying) > most and self._tar is not None:
+            try:
+                self._tar.settle()
+            except StaleError as error:
+                first, *others = self._copying
+                self._copying.clear()
+                self.fail(failure_of(first.wanted, error))
+                for copying in others:  # which begin where the one that failed would have begun
+                    self.add(copying.wanted, copying.members)
+            else:
+                self._take(self._copying.popleft().packed, self._tars)
 
     def _take(self, clip: Clip, shard: int | None) -> None:
         self._tables.clips.append(clip_row(clip, media_row=self._media_row(clip.medium), shard=shard))
@@ -234,12 +250,18 @@ class DatasetWriter:
         """Return the tar that a sample goes into: the one begun, while it has room."""
         assert self._layout is not None  # members come with a layout
         size = sample_bytes(members) + len(TAR_END)
-        if self._tar is not None and self._tar.samples and self._tar.size + size > self._layout.size_bytes:
+        if self._is_full_for(size):
+            self._settle()
+        if self._is_full_for(size):
             self._checkpoint()
         if self._tar is None:
             path = self._folder / SHARDS_FOLDER / f"{self._layout.prefix}-{self._tars:06d}.tar"
             self._tar = Tar(path, self._sources)
         return self._tar
+
+    def _is_full_for(self, size: int) -> bool:
+        assert self._layout is not None
+        return self._tar is not None and self._tar.samples > 0 and self._tar.size + size > self._layout.size_bytes
 
     def _item_done(self) -> None:
         self._current.items += 1

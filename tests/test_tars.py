@@ -15,7 +15,7 @@ from framedex.errors import StaleError
 from framedex.indexer.fingerprint import fingerprint
 from framedex.sharder import tars
 from framedex.sharder.sources import ByteSource, SourceFiles
-from framedex.sharder.tars import TAR_END, FileRange, Member, Tar, index_path, sample_bytes
+from framedex.sharder.tars import TAR_END, FileRanges, Member, Tar, index_path, sample_bytes
 
 
 def source(path: Path) -> ByteSource:
@@ -43,7 +43,7 @@ def samples(tmp_path: Path) -> list[list[Member]]:
     here = source(file)
     return [
         [
-            Member(suffix="mp4", pieces=[b"head", FileRange(source=here, offset=number, length=1000 * number)]),
+            Member(suffix="mp4", pieces=[b"head", FileRanges(source=here, ranges=[(number, 1000 * number)])]),
             Member(suffix="json", pieces=[b"{}" * number]),
         ]
         for number in range(40)
@@ -107,7 +107,7 @@ def test_a_sample_whose_source_ends_early_leaves_no_trace(tmp_path: Path, buffer
     file = tmp_path / "source"
     file.write_bytes(b"x" * 5000)
     good = [Member(suffix="a", pieces=[b"good"])]
-    gone = [Member(suffix="a", pieces=[b"y" * 2000, FileRange(source=source(file), offset=4000, length=2000)])]
+    gone = [Member(suffix="a", pieces=[b"y" * 2000, FileRanges(source=source(file), ranges=[(4000, 2000)])])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tars, "BUFFER_BYTES", buffer)
         tar = Tar(tmp_path / "a.tar", SourceFiles())

@@ -116,7 +116,8 @@ def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
         found.append(words * 8 + begin)
     at = (np.concatenate(found)[:, None] + np.arange(8)).ravel()
     at = at[at < len(data) - 2]
-    return at[(data[at] == 0) & (data[at + 1] == 0) & ((data[at + 2] | 2) == 3)]
+    codes: NDArray[np.int64] = at[(data[at] == 0) & (data[at + 1] == 0) & ((data[at + 2] | 2) == 3)]
+    return codes
 
 
 def heads_of(
