@@ -24,7 +24,6 @@ INDEX_VERSION = "v1.2"  # of DALI's index: a line a sample, of (extension, offse
 BUFFER_BYTES = 256 << 10  # larger ones fall out of the processor's cache
 LARGE_BYTES = 32 << 10  # ranges that the kernel copies by itself, this much or more
 KERNEL_BYTES = 8 << 20  # a call
-SYNC_BYTES = 64 << 20  # written between two flushes to disk, which go on beside the writing
 MODE = 0o644
 # What copy_file_range(2) says where it cannot copy between two files: other file systems on old kernels, special files.
 NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY})
@@ -77,11 +76,9 @@ class Tar:
         self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._filled = self._written = 0  # bytes in the buffer, and bytes in the file before them
         self._lines: list[str] = []
-        self._copier, self._flusher = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._copier = ThreadPoolExecutor(1)
         self._copying: collections.deque[Future[None]] = collections.deque()
         self._stopped = False  # by a sample that could not be taken
-        self._syncing: Future[None] | None = None
-        self._synced = 0
 
     @property
     def samples(self) -> int:
@@ -178,14 +175,7 @@ class Tar:
             if not got:
                 break
             left, offset, self._written = left - got, offset + got, self._written + got
-            self._sync_some()
         return length - left
-
-    def _sync_some(self) -> None:
-        """Begin to flush what was written, where that is much, and no flush goes on."""
-        if self._written - self._synced >= SYNC_BYTES and (self._syncing is None or self._syncing.done()):
-            self._synced = self._written
-            self._syncing = self._flusher.submit(os.fdatasync, self._descriptor)
 
     def _flush(self) -> None:
         view = self._buffer[: self._filled]
@@ -193,15 +183,12 @@ class Tar:
             count = os.write(self._descriptor, view)
             view = view[count:]
         self._written, self._filled = self._written + self._filled, 0
-        self._sync_some()
 
     def close(self) -> str:
         """Finish the tar and its index, give them their names, and return the tar's fingerprint. All was settled."""
         self._put(TAR_END)
         self._flush()
         self.size = self._written
-        if self._syncing is not None:
-            self._syncing.result()
         os.fsync(self._descriptor)
         mark = fingerprint(self._descriptor, self.size)
         self._close()
@@ -216,7 +203,6 @@ class Tar:
 
     def _close(self) -> None:
         self._copier.shutdown()
-        self._flusher.shutdown()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -14,19 +14,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset
-from framedex.errors import UncuttableError
+from framedex.errors import StaleError, UncuttableError
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
 from framedex.loader.routes import gpu_obstacle
+from framedex.sharder import writer
 from framedex.sharder.clip import WantedClip
 from framedex.sharder.clip_files import ClipFiles
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.plan import Planner
+from framedex.sharder.tars import FileRanges, Tar
 from tests import planned
 from tests.conftest import Truth
 from tests.datasets import run, write_clips
 from tests.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.packed import described, file_of, one_go, samples, tars
+from tests.test_pack_killed import content
 from tests.test_plan import packets_of
 
 Medium = Callable[[str], Path]
@@ -217,6 +220,33 @@ def test_a_source_gone_or_changed_fails_its_clips_alone(tmp_path: Path) -> None:
         (name, "stale") for name in ("gone.mp4", "changed.ts", "gone.ts") for _ in range(2)
     ]
     assert "2 exact" in run("verify", dataset).output
+
+
+def test_sources_that_change_while_they_are_copied_fail_their_clips_alone(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Tar._copy
+
+    def some(tar: Tar, piece: FileRanges) -> None:
+        copy(tar, piece)
+        if sum(offset for offset, _ in piece.ranges) % 3 == 0:
+            raise StaleError("changed", where=piece.source.path)
+
+    monkeypatch.setattr(Tar, "_copy", some)
+    clips = [
+        {"uri": name, "frames": [n, n + 2]} for n in range(30) for name in ("h264_default.mp4", "h264_audio.mkv")
+    ]
+    written = []
+    for in_flight in (1, 2, 5):
+        monkeypatch.setattr(writer, "COPIES_IN_FLIGHT", in_flight)
+        dataset = pack(index.path, tmp_path / str(in_flight), clips, "--shard-size", "200kB", code=3)
+        written.append(content(dataset))
+    assert written[0] == written[1] == written[2]
+    kinds = pq.read_table(dataset / "failures.parquet")["kind"].to_pylist()
+    assert set(kinds) == {"stale"}
+    assert 5 <= len(kinds) <= 55
+    assert len(list(tars(dataset))) > 2
+    assert f"{len(clips) - len(kinds)} exact" in run("verify", dataset).output
 
 
 def test_a_codec_that_no_file_holds_is_a_row_with_advice(tmp_path: Path) -> None:
