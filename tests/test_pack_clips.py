@@ -233,9 +233,7 @@ def test_sources_that_change_while_they_are_copied_fail_their_clips_alone(
             raise StaleError("changed", where=piece.source.path)
 
     monkeypatch.setattr(Tar, "_copy", some)
-    clips = [
-        {"uri": name, "frames": [n, n + 2]} for n in range(30) for name in ("h264_default.mp4", "h264_audio.mkv")
-    ]
+    clips = [{"uri": name, "frames": [n, n + 2]} for n in range(30) for name in ("h264_default.mp4", "h264_audio.mkv")]
     written = []
     for in_flight in (1, 2, 5):
         monkeypatch.setattr(writer, "COPIES_IN_FLIGHT", in_flight)
