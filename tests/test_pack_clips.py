@@ -29,7 +29,7 @@ from tests.conftest import Truth
 from tests.datasets import run, write_clips
 from tests.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.packed import described, file_of, one_go, samples, tars
-from tests.test_pack_killed import content
+from tests.test_pack_killed import content as bytes_of
 from tests.test_plan import packets_of
 
 Medium = Callable[[str], Path]
@@ -238,7 +238,7 @@ def test_sources_that_change_while_they_are_copied_fail_their_clips_alone(
     for in_flight in (1, 2, 5):
         monkeypatch.setattr(writer, "COPIES_IN_FLIGHT", in_flight)
         dataset = pack(index.path, tmp_path / str(in_flight), clips, "--shard-size", "200kB", code=3)
-        written.append(content(dataset))
+        written.append(bytes_of(dataset))
     assert written[0] == written[1] == written[2]
     kinds = pq.read_table(dataset / "failures.parquet")["kind"].to_pylist()
     assert set(kinds) == {"stale"}
