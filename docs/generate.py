@@ -289,14 +289,16 @@ part of the manifest and of one video's packets, whatever the number of clips.
 
 ## Packing
 
-`high.mp4` is the second video of `benchmarks.index` (1 GB in 30 s), `street.mp4` a 720p60 x264 video of two minutes with default
-settings (1.8 Mbit/s), taken often enough to make 1 GB. Tiny files by copying packets, against `cp` of the same tars on the same disk:
+`street.mp4` is a 720p60 x264 video of two minutes with default settings (1.8 Mbit/s, 3.6 KB a frame), `mid.mp4` its first half minute as
+`ffmpeg -i street.mp4 -frames:v 1800 -c:v libx264 -preset ultrafast -crf 23 -g 120` makes it (5 Mbit/s), `high.mp4` the second video of
+`benchmarks.index` (1 GB in 30 s), each taken often enough to make 4 GB. Clips of 250 frames; tiny files by copying packets, against `cp`
+of the same tars on the same disk:
 
 {packing_tables(pack)}
 
-What was expected: 70 % of `cp` or more, both flushed. That is so where a clip has many megabytes. Where it has one, planning,
-headers, JSON and the manifest cost about as much as copying it, {small["milliseconds"]:.1f} ms a clip of {small["megabytes"]:.1f} MB
-in all, and packing stays below that share.
+What was expected: 70 % of `cp` or more, both flushed. What keeps packing from it are bytes that are spread over many frames: a
+clip of `street.mp4` has {small["megabytes"]:.1f} MB and takes {small["milliseconds"]:.1f} ms, of which planning, headers, JSON and the
+manifest take about as much of a processor as copying does ([decision 16](decisions/0016-packing-beside-planning.md)).
 
 The plain loop decodes each video from its beginning in one process with PyAV and writes the same JPEGs with Pillow.
 
