@@ -220,7 +220,8 @@ minute, `v3000.mp4` fifty. Every contender opens the file anew for each clip and
 
 What was expected: x264's defaults make about half the pictures non-reference, so leaving them out should bring nearly a
 factor of two wherever decoding dominates, and nothing else should matter on a short file. On a long file the others
-also pay for opening it: reading its index, or scanning it.
+also pay for opening it: reading its index, or scanning it. Converting to RGB takes more here than elsewhere: chroma is
+interpolated and sums are rounded, so that CPU and GPU agree.
 
 {whole_loader_section(access)}{made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and `--seconds 3000`.
 
