@@ -168,7 +168,7 @@ def _build(
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
     with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
-        with Spools(writer.folder, needed=options.pack == "needed") as spools:
+        with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
             for step in _steps(index, behind(rounds, writer.done), spools, options):
                 if isinstance(step.outcome, Failure):
                     writer.fail(step.outcome)

@@ -6,6 +6,7 @@ in the middle of the pixels that share it: DALI knows no other place (MPEG's own
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import threading
@@ -111,10 +112,9 @@ def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
 def _leave_to_parent() -> None:
     """Begin a forked process with no converter: libswscale's threads are not there, and to free it would wait for them."""
     global _kept
-    _parents.append(_kept)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that not even the end of the process frees it
     _kept = _new_cache()
 
 
 _kept = _new_cache()
-_parents: list[Callable[[int, int, int, int], RgbConverter]] = []
 os.register_at_fork(after_in_child=_leave_to_parent)

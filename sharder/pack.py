@@ -194,6 +194,8 @@ def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
     )
 
 
+# Dates and times come to `_told`, whoever makes them: pyarrow gives those of pandas where it is installed.
+JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
 JSON_KEYS = frozenset(
     [
         "clip_id", "uri", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames", "mask",
@@ -246,7 +248,7 @@ def _describe_audio(clip: Clip) -> Row:
 
 def as_json(content: Row) -> bytes:
     """Return one line of JSON, null for NaN and infinity, which JSON has no word for; numpy columns may be among the values."""
-    return orjson.dumps(content, default=_told, option=orjson.OPT_SERIALIZE_NUMPY)
+    return orjson.dumps(content, default=_told, option=JSON_OPTIONS)
 
 
 def _told(value: Any) -> Any:

@@ -114,10 +114,11 @@ class SourceFiles:
             at += length
         return EncodedClip(payload=payload, packet_first=packet_first)
 
-    def descriptor(self, source: ByteSource) -> int:
-        """Return the open file of a source, to be used before another one is asked for. Raises StaleError."""
-        with self._lock:
-            return self._opened(source)
+    @contextlib.contextmanager
+    def opened(self, source: ByteSource) -> Iterator[int]:
+        """Give the descriptor of a source's open file. Raises StaleError, and closes the file where its user raises one."""
+        with self._lock, self._forgetting(source):
+            yield self._opened(source)
 
     def _opened(self, source: ByteSource) -> int:
         if source.path in self._open:
@@ -148,13 +149,18 @@ def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> 
     """Read a range of a file to its end; one call reads 2 GiB at most."""
     at = 0
     while at < len(piece):
-        try:
-            got = os.preadv(descriptor, [piece.data[at:]], offset + at)
-        except OSError as error:
-            raise stale(path, error.strerror or str(error)) from error
-        if not got:
-            raise stale(path, f"no bytes at {offset + at}")
-        at += got
+        at += read_some(path, descriptor, piece.data[at:], offset + at)
+
+
+def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
+    """Read bytes of a file into some room, and return how many there were. Raises StaleError where there is none."""
+    try:
+        got = os.preadv(descriptor, [room], offset)
+    except OSError as error:
+        raise stale(path, error.strerror or str(error)) from error
+    if not got:
+        raise stale(path, f"no bytes at {offset}")
+    return got
 
 
 def _read_file(folder: str, name: str, piece: NDArray[np.uint8]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import av.error
@@ -28,22 +29,25 @@ MOST_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
 class Spools:
     """The spools of a run, in a folder. A context manager; spools are gone after it.
 
-    needed: media whose pictures are byte ranges of their file get none, since their clips stay by reference.
+    needed: media whose pictures are byte ranges of their file get none, since their clips stay by reference. settle: waits
+    until what was planned from spools is copied; called before one is removed.
     """
 
-    def __init__(self, folder: Path, *, needed: bool) -> None:
-        self._folder, self._needed = folder, needed
+    def __init__(self, folder: Path, *, needed: bool, settle: Callable[[], None]) -> None:
+        self._folder, self._needed, self._settle = folder, needed, settle
         self._made: collections.OrderedDict[str, ByteSource] = collections.OrderedDict()
         self._failed: dict[str, StaleError] = {}
 
     def __enter__(self) -> Spools:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._settle()
         while self._made:
-            self._drop()
+            self._remove_oldest()
 
-    def _drop(self) -> None:
+    def _remove_oldest(self) -> None:
         Path(self._made.popitem(last=False)[1].path).unlink(missing_ok=True)
 
     def make_addressable(self, medium: IndexedMedium) -> None:
@@ -63,7 +67,8 @@ class Spools:
             raise self._failed[identity]
         if identity not in self._made:
             while self._made and sum(spool.size_bytes for spool in self._made.values()) + size.sum() > MOST_BYTES:
-                self._drop()
+                self._settle()
+                self._remove_oldest()
             path = self._folder / f"{ASIDE}spool-{identity}"
             try:
                 self._made[identity] = spool(medium, stream, size, path)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.parts import ASIDE, write_aside
-from framedex.sharder.sources import ByteSource, SourceFiles, stale
+from framedex.sharder.sources import ByteSource, SourceFiles, read_some
 
 BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)
@@ -25,8 +25,13 @@ BUFFER_BYTES = 256 << 10  # larger ones fall out of the processor's cache
 LARGE_BYTES = 32 << 10  # ranges that the kernel copies by itself, this much or more
 KERNEL_BYTES = 8 << 20  # a call
 MODE = 0o644
-# What copy_file_range(2) says where it cannot copy between two files: other file systems on old kernels, special files.
-NOT_IN_KERNEL = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY})
+# What copy_file_range(2) says where it cannot copy between two files: other file systems on old kernels, special files; or
+# where one of them has a fault, which reading and writing tell apart.
+NOT_IN_KERNEL = frozenset(
+    [
+        errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY, errno.EIO, errno.ESTALE,
+    ]
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +108,17 @@ class Tar:
 
         Raises StaleError where a file of its is gone or changed; then neither it nor any that was added after it was taken.
         """
-        try:
-            self._copying.popleft().result()
-        except BaseException:
-            del self._lines[-1 - len(self._copying) :]
-            for others in self._copying:
-                others.result()
-            self._copying.clear()
-            self._stopped = False
-            self.size = self._written + self._filled
-            raise
+        error = self._copying[0].exception()  # an interrupt of the waiting leaves all as it is
+        if error is None:
+            self._copying.popleft()
+            return
+        for copying in self._copying:  # those behind it do nothing
+            copying.exception()
+        del self._lines[-len(self._copying) :]
+        self._copying.clear()
+        self._stopped = False
+        self.size = self._written + self._filled
+        raise error
 
     def _write(self, key: str, members: Sequence[Member]) -> None:
         """Write a sample, or nothing of it; nothing either after one that could not be written."""
@@ -147,19 +153,16 @@ class Tar:
 
     def _copy(self, piece: FileRanges) -> None:
         """Read a file's bytes to where they are written from."""
-        descriptor = self._sources.descriptor(piece.source)
-        for at, left in piece.ranges:
-            if left >= LARGE_BYTES:
-                copied = self._copy_in_kernel(descriptor, at, left)
-                at, left = at + copied, left - copied
-            while left:
-                room = self._buffer[self._filled : self._filled + left]
-                got = os.preadv(descriptor, [room], at)
-                if not got:
-                    raise stale(piece.source.path, f"no bytes at {at}")
-                at, left, self._filled = at + got, left - got, self._filled + got
-                if self._filled == BUFFER_BYTES:
-                    self._flush()
+        with self._sources.opened(piece.source) as descriptor:
+            for at, left in piece.ranges:
+                if left >= LARGE_BYTES:
+                    copied = self._copy_in_kernel(descriptor, at, left)
+                    at, left = at + copied, left - copied
+                while left:
+                    got = read_some(piece.source.path, descriptor, self._buffer[self._filled : self._filled + left], at)
+                    at, left, self._filled = at + got, left - got, self._filled + got
+                    if self._filled == BUFFER_BYTES:
+                        self._flush()
 
     def _copy_in_kernel(self, descriptor: int, offset: int, length: int) -> int:
         """Copy a range of a file past this process, and return how much was copied; 0 where the kernel cannot."""
@@ -197,7 +200,8 @@ class Tar:
         return mark
 
     def abandon(self) -> None:
-        """Remove what was written."""
+        """Remove what was written; what still waits to be written is not."""
+        self._stopped = True
         self._close()
         self._aside.unlink(missing_ok=True)
 

@@ -161,11 +161,11 @@ class DatasetWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._tar is not None:
+            self._tar.abandon()  # first, which makes room for what is being completed
         self._beside.shutdown()
         with contextlib.suppress(Exception):  # of which a line less of progress remains
             self._completed()
-        if self._tar is not None:
-            self._tar.abandon()
         self._held.close()
         if self._folder.exists() and not self._checkpoints:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -204,23 +204,27 @@ class DatasetWriter:
         Raises OSError, also for what was added before.
         """
         if not members:
-            self._settle()
+            self.settle()
             self._take(clip, None)
             return
-        self._settle(COPIES_IN_FLIGHT - 1)
+        self._settle_all_but(COPIES_IN_FLIGHT - 1)
         if self._current.items + len(self._copying) >= MOST_ITEMS_A_TAR:
-            self._settle()
+            self.settle()
         tar = self._tar_for(members)
         packed = _shifted(clip, _shift_into(members, tar.add(self.key, members)))
         self._copying.append(_Copying(wanted=clip, members=members, packed=packed))
 
     def fail(self, failure: Failure) -> None:
         """Note a clip that cannot be had."""
-        self._settle()
+        self.settle()
         self._current.failures.append(asdict(failure))
         self._item_done()
 
-    def _settle(self, most: int = 0) -> None:
+    def settle(self) -> None:
+        """Wait until the members of all clips are copied. Raises OSError."""
+        self._settle_all_but(0)
+
+    def _settle_all_but(self, most: int) -> None:
         """Take clips whose members are copied, until no more than some are left that are not."""
         while len(self._copying) > most and self._tar is not None:
             try:
@@ -251,7 +255,7 @@ class DatasetWriter:
         assert self._layout is not None  # members come with a layout
         size = sample_bytes(members) + len(TAR_END)
         if self._is_full_for(size):
-            self._settle()
+            self.settle()
         if self._is_full_for(size):
             self._checkpoint()
         if self._tar is None:
@@ -287,16 +291,21 @@ class DatasetWriter:
         current.parts, current.media = tables.parts, len(tables.media)
         media_part = sum(checkpoint.media > 0 for checkpoint in self._checkpoints)
         clips_part = sum(len(checkpoint.parts) for checkpoint in self._checkpoints)
-        self._completing = self._beside.submit(self._complete, current, tables, tar, media_part, clips_part)
-        self._checkpoints.append(current)
         self._begin_checkpoint()
+        self._checkpoints.append(current)
+        self._completing = self._beside.submit(self._complete, current, tables, tar, media_part, clips_part)
 
     def _complete(
         self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None, media_part: int, clips_part: int
     ) -> None:
         """Write a checkpoint; runs beside."""
         if tar is not None:
-            mark, name = tar.close(), str(tar.path.relative_to(self._folder))
+            try:
+                mark = tar.close()
+            except BaseException:
+                tar.abandon()
+                raise
+            name = str(tar.path.relative_to(self._folder))
             facts = {"name": name, "size_bytes": tar.size, "fingerprint": mark, "clips": tar.samples}
             checkpoint.shards.append(facts)
         digests = tables.write(self._folder, self._clips_schema, media_part=media_part, clips_part=clips_part)
@@ -306,17 +315,17 @@ class DatasetWriter:
 
     def _completed(self) -> None:
         """Wait for the checkpoint that is being written, and raise what went wrong with it."""
-        completing, self._completing = self._completing, None
-        if completing is not None:
-            try:
-                completing.result()
-            except BaseException:
-                self._checkpoints.pop()
-                raise
+        if self._completing is None:
+            return
+        error = self._completing.exception()  # an interrupt of the waiting leaves all as it is
+        self._completing = None
+        if error is not None:
+            self._checkpoints.pop()
+            raise error
 
     def commit(self, *, root: str, resolved: Row, pack: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds. pack: what tars hold."""
-        self._settle()
+        self.settle()
         self._checkpoint()
         self._completed()
         done, folder = self._checkpoints, self._folder

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from framedex.errors import StaleError, UncuttableError
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
 from framedex.loader.routes import gpu_obstacle
-from framedex.sharder import writer
+from framedex.sharder import spool, writer
 from framedex.sharder.clip import WantedClip
 from framedex.sharder.clip_files import ClipFiles
 from framedex.sharder.indexed import IndexedMedium
@@ -245,6 +247,27 @@ def test_sources_that_change_while_they_are_copied_fail_their_clips_alone(
     assert 5 <= len(kinds) <= 55
     assert len(list(tars(dataset))) > 2
     assert f"{len(clips) - len(kinds)} exact" in run("verify", dataset).output
+
+
+def test_what_was_demuxed_stays_until_it_is_copied(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Tar._copy
+
+    def slowly(tar: Tar, piece: FileRanges) -> None:
+        time.sleep(0.02)
+        copy(tar, piece)
+
+    monkeypatch.setattr(Tar, "_copy", slowly)
+    monkeypatch.setattr(spool, "MOST_BYTES", 1)
+    for number in range(5):
+        (tmp_path / "videos").mkdir(exist_ok=True)
+        shutil.copy(corpus / "mkv_headerstrip.mkv", tmp_path / "videos" / f"{number}.mkv")
+    run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
+    clips = [{"uri": f"{number}.mkv", "frames": [3, 9]} for number in range(5)]
+    dataset = pack(tmp_path / "INDEX", tmp_path / "D", clips, "--workers", 1)
+    assert "5 exact" in run("verify", dataset).output
+    assert not list(tmp_path.rglob(".writing-*"))
 
 
 def test_a_codec_that_no_file_holds_is_a_row_with_advice(tmp_path: Path) -> None:

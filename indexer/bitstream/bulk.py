@@ -12,7 +12,7 @@ from framedex.indexer.bitstream.nal import unescape
 
 MOST_ROUNDS = 64  # units of a packet that are taken in step; packets with more are left to be read one by one
 LEAST_IN_STEP = 8  # packets; for fewer, columns cost more than they save
-BLOCK_BYTES = 1 << 18  # searched at once, so that all passes over them stay in the processor's cache
+BLOCK_BYTES = 1 << 16  # searched at once, so that all passes over them stay in the processor's cache
 _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)  # row k keeps the first k bytes
 
 
@@ -103,21 +103,14 @@ def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.
 
 def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return int64 [found], ascending: where 00 00 01 and 00 00 03 stand in uint8 [bytes]."""
-    others = np.empty(BLOCK_BYTES, np.uint8)
-    found = [np.zeros(0, np.int64)]
+    found = []
     for begin in range(0, len(data) - 2, BLOCK_BYTES):
         part = data[begin : begin + BLOCK_BYTES + 2]
-        places = len(part) - 2
-        here, others[places:] = others[:places], 1
-        np.bitwise_and(part[2:], 0xFC, out=here)  # 0 for the bytes below 4
-        here |= part[:-2]
-        here |= part[1:-1]
-        (words,) = ((others == 0).view(np.uint64) != 0).nonzero()  # of eight places each, which are few
-        found.append(words * 8 + begin)
-    at = (np.concatenate(found)[:, None] + np.arange(8)).ravel()
-    at = at[at < len(data) - 2]
-    codes: NDArray[np.int64] = at[(data[at] == 0) & (data[at + 1] == 0) & ((data[at + 2] | 2) == 3)]
-    return codes
+        others = (part[2:] ^ 1) & 0xFD  # 0 for 1 and 3
+        others |= part[:-2]
+        others |= part[1:-1]
+        found.append(np.flatnonzero(others == 0) + begin)
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def heads_of(
