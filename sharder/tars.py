@@ -106,7 +106,7 @@ class Tar:
     def settle(self) -> None:
         """Wait until the first sample that is being copied is written.
 
-        Raises StaleError where a file of its is gone or changed; then neither it nor any that was added after it was taken.
+        Raises StaleError where one of its files is gone or changed; then neither it nor any that was added after it was taken.
         """
         error = self._copying[0].exception()  # an interrupt of the waiting leaves all as it is
         if error is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import tarfile
+from concurrent.futures import Future
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -120,6 +122,21 @@ def test_a_sample_whose_source_ends_early_leaves_no_trace(tmp_path: Path, buffer
         tar.settle()
         tar.close()
     assert write(tmp_path / "b.tar", [good, good]).read_bytes() == (tmp_path / "a.tar").read_bytes()
+
+
+def test_an_interrupt_of_the_waiting_leaves_a_tar_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = [Member(suffix="a", pieces=[b"x" * 1000])]
+    tar = Tar(tmp_path / "a.tar", SourceFiles())
+    tar.add(f"{0:09d}", member)
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "exception", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            tar.settle()
+    tar.add(f"{1:09d}", member)
+    tar.settle()
+    tar.settle()
+    tar.close()
+    assert write(tmp_path / "b.tar", [member, member]).read_bytes() == (tmp_path / "a.tar").read_bytes()
 
 
 def test_a_tar_has_its_name_only_when_it_is_complete(tmp_path: Path) -> None:

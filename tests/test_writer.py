@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from framedex import ClipDataset
+from framedex.cli import main
 from framedex.errors import OutputError
 from framedex.indexer.index import Index
 from framedex.sharder.clip import Failure
@@ -120,6 +123,27 @@ def test_a_run_that_ends_before_its_first_checkpoint_leaves_nothing(index: Index
     ):
         raise KilledError
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_a_checkpoint_is_written_keeps_it(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clips = write_clips(tmp_path / "clips.jsonl", CLIPS)
+    command = ("shard", index.path, "--clips", clips, "--out")
+    wait, interrupts = Future.exception, iter([KeyboardInterrupt])
+
+    def interrupted(self: Future[None], timeout: float | None = None) -> BaseException | None:
+        for interrupt in interrupts:
+            raise interrupt
+        return wait(self, timeout)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "exception", interrupted)
+        CliRunner().invoke(main, [str(word) for word in (*command, tmp_path / "D")])
+    assert (tmp_path / "D.unfinished/progress.jsonl").read_text().count("\n") == 1
+    assert f"{len(CLIPS)} clips taken up" in run(*command, tmp_path / "D").output
+    run(*command, tmp_path / "ONCE")
+    assert files(tmp_path / "D") == files(tmp_path / "ONCE")
 
 
 def test_what_appears_at_the_output_during_a_run_is_spared(index: Index, tmp_path: Path) -> None:
