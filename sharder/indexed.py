@@ -119,9 +119,8 @@ class IndexedMedium:
         if self._packets.read.all():
             return
         targets = self.planner.packet_of(frames[frames != PAD])
-        if self._packets.read[
-            : targets.max(initial=0) + 2
-        ].all():  # and the second field of the last one, if it has one
+        end = targets.max(initial=0) + 2  # behind the second field of the last one, if it has one
+        if self._packets.read[:end].all():
             return
         if self._headers is None:
             self._headers = Headers(self.medium, self._packets)
