@@ -30,13 +30,8 @@ FRAMES, AUDIO = "FHWC", "Ct"  # layouts of what is transformed
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
 def _movies(scaled: bool) -> DataNode:
-    movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
-    wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
-    matrix = fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2)
-    offset = fn.external_source(name="offset", dtype=types.FLOAT, ndim=1)
-    frames = fn.decoders.video(movie, device="mixed", frames=wanted)
-    frames = fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
-    return _resized(frames) if scaled else frames
+    frames = _decoded(*_movie_inputs())
+    return _scaled(frames, _size_input()) if scaled else frames
 
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
@@ -45,11 +40,29 @@ def _images(scaled: bool) -> DataNode:
     pictures = fn.decoders.image(
         images, device="mixed", output_type=types.RGB, adjust_orientation=False, jpeg_fancy_upsampling=True
     )
-    return _resized(pictures) if scaled else pictures
+    return _scaled(pictures, _size_input()) if scaled else pictures
 
 
-def _resized(frames: DataNode) -> DataNode:
-    size = fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
+def _movie_inputs() -> tuple[DataNode, DataNode, DataNode, DataNode]:
+    """Return what `Movie.inputs` names."""
+    return (
+        fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
+        fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
+        fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2),
+        fn.external_source(name="offset", dtype=types.FLOAT, ndim=1),
+    )
+
+
+def _decoded(movie: DataNode, wanted: DataNode, matrix: DataNode, offset: DataNode) -> DataNode:
+    frames = fn.decoders.video(movie, device="mixed", frames=wanted)
+    return fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
+
+
+def _size_input() -> DataNode:
+    return fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
+
+
+def _scaled(frames: DataNode, size: DataNode | list[int]) -> DataNode:
     return fn.resize(frames, size=size, interp_type=types.INTERP_LINEAR, antialias=True)
 
 
@@ -64,18 +77,14 @@ def _transformed(transform: Transform, device: str, layout: str) -> DataNode:
 @pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
 def _proxied(size: Size | None, transform: Transform | None) -> DataNode:
     on_gpu = fn.external_source(name="on_gpu", dtype=types.BOOL, ndim=0)
-    movie = fn.external_source(name="movie", dtype=types.UINT8, ndim=1)
-    wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
-    matrix = fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2)
-    offset = fn.external_source(name="offset", dtype=types.FLOAT, ndim=1)
+    movie = _movie_inputs()
     order = fn.external_source(name="order", dtype=types.INT32, ndim=1)
     mask = fn.external_source(name="mask", dtype=types.UINT8, ndim=4)
     decoded = fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout=FRAMES)
     if on_gpu:
-        frames = fn.decoders.video(movie, device="mixed", frames=wanted)
-        frames = fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
+        frames = _decoded(*movie)
         if size is not None:
-            frames = fn.resize(frames, size=list(size), interp_type=types.INTERP_LINEAR, antialias=True)
+            frames = _scaled(frames, list(size))
         frames = fn.sequence_rearrange(frames, new_order=order)
         frames = frames * mask.gpu()
     else:
@@ -138,15 +147,9 @@ class MovieDecoder:
 
     def run(self, movies: Sequence[Movie], sizes: Sequence[Size | None]) -> Any:
         """Return a tensor list on the GPU: uint8 [unique, H, W, 3] a movie. Raises RuntimeError."""
-        return self._pipeline.run(
-            {
-                "movie": [movie.content for movie in movies],
-                "wanted": [movie.wanted for movie in movies],
-                "matrix": [np.ascontiguousarray(movie.color[:, :3]) for movie in movies],
-                "offset": [np.ascontiguousarray(movie.color[:, 3]) for movie in movies],
-            }
-            | _sizes(sizes, self._scaled)
-        )
+        inputs = [movie.inputs() for movie in movies]
+        feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
+        return self._pipeline.run(feeds | _sizes(sizes, self._scaled))
 
 
 class ImageDecoder:

@@ -42,6 +42,15 @@ class Movie:
     wanted: NDArray[np.int32]
     color: NDArray[np.float32]
 
+    def inputs(self) -> dict[str, NDArray[Any]]:
+        """Return what a DALI pipeline is fed of it, by name."""
+        return {
+            "movie": self.content,
+            "wanted": self.wanted,
+            "matrix": np.ascontiguousarray(self.color[:, :3]),
+            "offset": np.ascontiguousarray(self.color[:, 3]),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from framedex.loader.dataset import ClipDataset
 from framedex.loader.driver import driver_support
 from framedex.loader.faults import Fault
-from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
+from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Movie, Wanted
 from framedex.sharder.schema import PAD
 
-NO_MOVIE = np.zeros(1, np.uint8)
 NO_ORDER = np.zeros(1, np.int32)
 NO_FRAMES = np.zeros((1, 1, 1, 3), np.uint8)
-NO_COLOR = np.eye(3, 4, dtype=np.float32)
+NO_MOVIE = Movie(content=np.zeros(1, np.uint8), wanted=NO_ORDER, color=np.eye(3, 4, dtype=np.float32))
 
 
 class ProxiedDataset:
@@ -51,28 +50,10 @@ class ProxiedDataset:
 
 def proxy_inputs(clip: Fetched) -> dict[str, NDArray[Any]]:
     """Return the inputs of `clip_pipeline` by name; those of the branch not taken hold a placeholder."""
-    movie, order = clip.movie, clip.order
-    if movie is None or order is None:
+    if clip.movie is None or clip.order is None:
         assert clip.frames is not None  # what is no movie was decoded
-        movie_inputs: dict[str, NDArray[Any]] = {
-            "movie": NO_MOVIE,
-            "wanted": NO_ORDER,
-            "order": NO_ORDER,
-            "mask": NO_FRAMES,
-        }
-        color, frames = NO_COLOR, clip.frames
+        movie, order, mask, frames = NO_MOVIE, NO_ORDER, NO_FRAMES, clip.frames
     else:
-        movie_inputs = {
-            "movie": movie.content,
-            "wanted": movie.wanted,
-            "order": np.maximum(order, 0).astype(np.int32),
-            "mask": (order != PAD).astype(np.uint8)[:, None, None, None],
-        }
-        color, frames = movie.color, NO_FRAMES
-    return {
-        "on_gpu": np.array(movie is not None),
-        **movie_inputs,
-        "matrix": np.ascontiguousarray(color[:, :3]),
-        "offset": np.ascontiguousarray(color[:, 3]),
-        "frames": frames,
-    }
+        movie, order = clip.movie, np.maximum(clip.order, 0).astype(np.int32)
+        mask, frames = (clip.order != PAD).astype(np.uint8)[:, None, None, None], NO_FRAMES
+    return {"on_gpu": np.array(clip.movie is not None), "order": order, "mask": mask, "frames": frames} | movie.inputs()
