@@ -9,7 +9,7 @@ they are; there, the nearest picture of a full decode says which frame it is.
 
 Writes JSON to --out after each medium. Exit code 1: a frame through the loader, or on the CPU, was another one.
 
-usage: python -m benchmarks.gpu_hazards [--corpus FOLDER] [--media FOLDER] [--out FILE] [--jobs 8] [--no-gpu]
+usage: python -m benchmarks.gpu_hazards [--corpus FOLDER [--only-corpus]] [--media FOLDER] [--out FILE] [--jobs 8] [--no-gpu]
 """
 
 from __future__ import annotations
@@ -336,6 +336,7 @@ def device() -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", type=Path, help="a folder of media to take as they are, besides")
+    parser.add_argument("--only-corpus", action="store_true", help="without what is made")
     parser.add_argument("--media", type=Path, help="where the hazards lie or are made; a temporary folder otherwise")
     parser.add_argument("--out", type=Path, default=RESULT)
     cores = os.cpu_count() or 1
@@ -347,15 +348,18 @@ def main() -> None:
     result = Result(options.out, facts | {"limit_levels": LIMIT})
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        media, missing = made_set(scratch / "made", options.media or scratch / "media", options.workers)
-        say(f"{len(media.rows)} media, {len(media.clips)} clips; missing: {missing}")
-        result.facts["missing"] = missing
         how = {"workers": min(8, options.workers), "jobs": options.jobs, "gpu": not options.no_gpu}
-        measure(media, result, **how)
+        missing: list[Row] = []
+        if not options.only_corpus:
+            media, missing = made_set(scratch / "made", options.media or scratch / "media", options.workers)
+            say(f"{len(media.rows)} media, {len(media.clips)} clips; missing: {missing}")
+            result.facts["missing"] = missing
+            measure(media, result, **how)
         if options.corpus:
             media, missing = planned(
                 "corpus", scratch / "corpus", options.corpus.resolve(), {}, options.workers, missing
             )  # fmt: skip
+            result.facts["missing"] = missing
             measure(media, result, **how)
     result.save()
     wrong = result.is_wrong()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import subprocess
@@ -27,6 +26,7 @@ from framedex.sharder.policies.draws import draws
 from framedex.sharder.recipe import Recipe
 from tests.datasets import run
 from tests.media import read_barcode
+from tests.running import ROOT, environment
 
 Policy = dict[str, Any]
 
@@ -268,8 +268,7 @@ def test_workers_that_live_on_see_the_next_epoch(index: Index, context: str, tmp
     script = tmp_path / "workers.py"
     script.write_text(WORKERS_LIVE_ON)
     run_script = [sys.executable, str(script), str(index.path), context]
-    root = str(Path(__file__).resolve().parents[1])
-    done = subprocess.run(run_script, cwd=root, env=os.environ | {"PYTHONPATH": root}, capture_output=True, text=True)
+    done = subprocess.run(run_script, cwd=ROOT, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("seen ")
 

@@ -25,6 +25,7 @@ from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
 from framedex.indexer.schema import FRAMES, VIDEOS
 from tests.datasets import run
+from tests.running import environment
 
 Medium = Callable[[str], Path]
 
@@ -252,8 +253,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
         "if __name__ == '__main__': list(run_local(_process_id_then_hang, "
         f"['{tmp_path}/0', '{tmp_path}/1'], workers=2, timeout_seconds=None))"
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
-    process = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment())
     names = [tmp_path / "0", tmp_path / "1"]
     _wait_until(lambda: all(name.exists() and name.read_text() for name in names))
     process.kill()

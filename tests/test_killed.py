@@ -19,6 +19,7 @@ import pytest
 
 from framedex.errors import FormatError
 from framedex.indexer.index import Index
+from tests.running import environment
 
 Medium = Callable[[str], Path]
 Row = dict[str, Any]
@@ -53,9 +54,8 @@ def start(videos: Path, out: Path) -> subprocess.Popen[bytes]:
     driver = out.parent / "driver.py"
     driver.write_text(DRIVER)
     command = [sys.executable, str(driver), "index", str(videos), "--out", str(out), "--workers", "2"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     command += ["--max-failures", str(MEDIA)]
-    return subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(command, env=environment(), start_new_session=True, stdout=subprocess.DEVNULL)
 
 
 def content(out: Path) -> dict[str, tuple[Row, list[list[int]]]]:

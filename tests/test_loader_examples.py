@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 
 from framedex.indexer.index import Index
 from tests.datasets import shard_clips
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.running import ROOT, environment
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +33,7 @@ def lines_of(*command: object) -> list[str]:
         check=False,
         timeout=280,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=environment(),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()

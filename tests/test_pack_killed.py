@@ -20,6 +20,7 @@ from framedex.indexer.index import Index
 from framedex.sharder.checkpoints import PROGRESS_NAME
 from tests.datasets import run
 from tests.media import Recipe, encode
+from tests.running import environment
 
 KILLS = 12
 DRIVER = """
@@ -51,9 +52,8 @@ def command(index: Path, out: Path, *arguments: object) -> list[str]:
 
 
 def start(words: list[str], **options: object) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])}
     return subprocess.Popen(
-        words, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        words, env=environment(), start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         **options,  # type: ignore[call-overload]
     )  # fmt: skip
 

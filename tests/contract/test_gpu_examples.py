@@ -10,6 +10,7 @@ from framedex.indexer.index import Index
 from tests.contract.test_decoders import DEVICES
 from tests.datasets import shard_clips
 from tests.test_loader_examples import lines_of
+from tests.test_train import check_killed_run
 
 GPU = [device for device in DEVICES if device != "cpu"]
 
@@ -54,3 +55,8 @@ def test_a_data_loader_s_workers_share_one_pipeline(stored: Path, device: str) -
     lines = lines_of(*command)
     assert [line.split(" in ")[0] for line in lines] == ["epoch 0: 16 clips", "epoch 1: 16 clips"]
     assert all(line.endswith("(4, 3, 64, 80, 3) on cuda:0") for line in lines), device
+
+
+@pytest.mark.parametrize("device", GPU)
+def test_a_killed_training_goes_on_with_the_very_next_clip(tmp_path: Path, device: str) -> None:
+    check_killed_run(tmp_path, device)
