@@ -124,7 +124,6 @@ class Results:
             "epochs_measured": options.epochs,
             "warm_up_epochs": 1,
             "warm_up_clips_of_others": CHECKED_CLIPS,
-            "limit_seconds": options.limit,
         }
         self.write()
 
@@ -348,7 +347,9 @@ def measure_devices(devices: Sequence[int], options: argparse.Namespace, results
             continue
         taken = max(a["ended"] for a in answers.values()) - min(a["started"] for a in answers.values())
         clips = sum(answer["clips"] for answer in answers.values())
-        results.add(row | {"clips": clips, "median_seconds": taken, "clips_a_second": clips / taken})
+        ranks = [answers[rank]["ended"] - answers[rank]["started"] for rank in range(count)]
+        row |= {"clips": clips, "median_seconds": taken, "seconds_of_ranks": ranks}
+        results.add(row | {"clips_a_second": clips / taken})
 
 
 def main() -> None:

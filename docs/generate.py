@@ -174,26 +174,29 @@ packets from memory into the same RGB, in equally many processes:
 """
 
 
-def loader_section(result: dict[str, Any]) -> str:
-    """Return the part of docs/performance.md on loading with a GPU."""
+def loader_section(result: dict[str, Any], several: dict[str, Any]) -> str:
+    """Return the part of docs/performance.md on loading with a GPU, and with several."""
     setup = result["setup"]
-    devices = loader_devices_sentence(result)
     return f"""
 ## Loading on a GPU
 
 {setup["clips"]} clips of {setup["frames_a_clip"]} frames at 1 fps from random places of 720p60 H.264 with x264's default settings, in
 batches of {setup["batch_size"]}, delivered at {setup["size"][0]}×{setup["size"][1]} as float FCHW on the GPU. framedex: the median of {setup["epochs_measured"]} epochs after one warm-up epoch,
-reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening the file for each clip, stopped after
-{setup["limit_seconds"]:g} s. Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so.
+reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening the file for each clip.
+Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so.
 
 {loader_table(result)}
 
 {loader_load_table(result)}
 
-{devices + chr(10) + chr(10) if devices else ""}What was expected: NVDEC is the bottleneck by reference, so the length of the video does not matter, and CPU cores add what they
+What was expected: NVDEC is the bottleneck by reference, so the length of the video does not matter, and CPU cores add what they
 decode; image shards cost JPEG decoding alone.
 
 {made_by(result)}
+
+{loader_devices_sentence(several)} What was expected: twice as many, since nothing is shared but the page cache.
+
+{made_by(several)}
 """
 
 
@@ -304,7 +307,7 @@ manifest take about as much of a processor as copying does ([decision 16](decisi
 The plain loop decodes each video from its beginning in one process with PyAV and writes the same JPEGs with Pillow.
 
 {made_by(pack)}
-{loader_section(load("loader.json")) if (RESULTS / "loader.json").exists() else ""}"""
+{loader_section(load("loader.json"), load("loader_two_gpus.json"))}"""
 
 
 POLICIES_BEGIN, POLICIES_END = (
