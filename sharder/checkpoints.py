@@ -56,10 +56,16 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
 
 def note(folder: Path, checkpoint: Checkpoint) -> None:
     """Write the line that says what a checkpoint added; after that it stays."""
-    with open(folder / PROGRESS_NAME, "a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(checkpoint)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    line = json.dumps(asdict(checkpoint)).encode() + b"\n"
+    with open(folder / PROGRESS_NAME, "ab", buffering=0) as file:
+        begin = file.tell()
+        try:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(begin)  # behind half a line, no other one would count
+            raise
 
 
 def _read(path: Path) -> Iterator[Checkpoint]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError, StaleError
 from framedex.indexer.index import AudioPackets, Index, Packets
-from framedex.indexer.timeline import NO_PTS
+from framedex.indexer.timeline import DAMAGED, NO_PTS
 from framedex.sharder.audio import AudioOptions, ClipAudioPlan
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.clip_audio import clip_interval, plan_clip_audio, plan_silence
@@ -51,7 +51,8 @@ class IndexedMedium:
             path=path or os.path.normpath(os.path.join(index.root, video["uri"])),
             **{name: video[name] for name in MEDIA.names},
         )
-        self._packets = index.packets(video["media_id"])
+        self._indexed = self._packets = index.packets(video["media_id"])
+        self._shows_damage = False  # among the headers read so far
         self._source = self.medium.source
         self._headers: Headers | None = None
         self.planner = Planner(self._packets, drop_leading=video["codec"] == "hevc", keep_damaged=keep_damaged)
@@ -114,10 +115,29 @@ class IndexedMedium:
     def read_headers(self, frames: NDArray[np.int64]) -> None:
         """Look into the packets between the starts and the last targets of some frames, where the index did not.
 
-        Raises PolicyError for frames that are not there, and where the pictures contradict the sample tables.
+        Damage counts for all of a GOP that is read. So once any is seen, a clip's headers are read as if it were the first
+        one: whether it is refused must depend on its own frames alone. Raises PolicyError for frames that are not there, and
+        where the pictures contradict the sample tables.
         """
-        if self._packets.read.all():
+        if self._indexed.read.all():
             return
+        if not self._shows_damage:
+            try:
+                self._read(frames)
+            except PolicyError:
+                if not self._shows_damage:
+                    raise
+            if not self._shows_damage:
+                return
+        self._forget()
+        self._read(frames)
+
+    def _forget(self) -> None:
+        """Know no more than the index does."""
+        self._headers = None
+        self._renew(self._indexed)
+
+    def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
         end = targets.max(initial=0) + 2  # behind the second field of the last one, if it has one
         if self._packets.read[:end].all():
@@ -165,6 +185,7 @@ class IndexedMedium:
     def _renew(self, packets: Packets) -> None:
         if packets is not self._packets:
             self._packets = packets
+            self._shows_damage |= bool((packets.flags & DAMAGED).any())
             self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:

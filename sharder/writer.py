@@ -12,7 +12,6 @@ import collections
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -39,8 +38,9 @@ from framedex.indexer.parts import (
     write_part,
 )
 from framedex.sharder.audio import AudioFile
-from framedex.sharder.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint, note, take_up
+from framedex.sharder.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint, take_up
 from framedex.sharder.clip import Clip, Failure, failure_of
+from framedex.sharder.completion import Completion
 from framedex.sharder.media import Medium
 from framedex.sharder.output import check_output, publish
 from framedex.sharder.rows import clip_row, recipe_row
@@ -133,6 +133,7 @@ class DatasetWriter:
         self._layout, self._sources = tars, SourceFiles()
         self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips go on
         self._completing: Future[None] | None = None
+        self._completion: Completion | None = None  # of it, or of one that went wrong
         self._copying: collections.deque[_Copying] = collections.deque()
         self._begin_checkpoint()
 
@@ -164,8 +165,10 @@ class DatasetWriter:
         if self._tar is not None:
             self._tar.abandon()  # first, which makes room for what is being completed
         self._beside.shutdown()
-        with contextlib.suppress(Exception):  # of which a line less of progress remains
+        with contextlib.suppress(Exception):
             self._completed()
+        with contextlib.suppress(Exception):  # of which a line less of progress remains
+            self._rescue()
         self._held.close()
         if self._folder.exists() and not self._checkpoints:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -293,25 +296,16 @@ class DatasetWriter:
         clips_part = sum(len(checkpoint.parts) for checkpoint in self._checkpoints)
         self._begin_checkpoint()
         self._checkpoints.append(current)
-        self._completing = self._beside.submit(self._complete, current, tables, tar, media_part, clips_part)
-
-    def _complete(
-        self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None, media_part: int, clips_part: int
-    ) -> None:
-        """Write a checkpoint; runs beside."""
-        if tar is not None:
-            try:
-                mark = tar.close()
-            except BaseException:
-                tar.abandon()
-                raise
-            name = str(tar.path.relative_to(self._folder))
-            facts = {"name": name, "size_bytes": tar.size, "fingerprint": mark, "clips": tar.samples}
-            checkpoint.shards.append(facts)
-        digests = tables.write(self._folder, self._clips_schema, media_part=media_part, clips_part=clips_part)
-        content = b"".join([*digests, json.dumps(checkpoint.shards).encode()])
-        checkpoint.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
-        note(self._folder, checkpoint)
+        self._completion = Completion(
+            folder=self._folder,
+            schema=self._clips_schema,
+            checkpoint=current,
+            tables=tables,
+            tar=tar,
+            media_part=media_part,
+            clips_part=clips_part,
+        )
+        self._completing = self._beside.submit(self._completion.run)
 
     def _completed(self) -> None:
         """Wait for the checkpoint that is being written, and raise what went wrong with it."""
@@ -322,6 +316,12 @@ class DatasetWriter:
         if error is not None:
             self._checkpoints.pop()
             raise error
+        self._completion = None
+
+    def _rescue(self) -> None:
+        """Complete, now that the open tar is gone, the checkpoint whose rows found no room beside it."""
+        if self._completion is not None and self._completion.rescue():
+            self._checkpoints.append(self._completion.checkpoint)
 
     def commit(self, *, root: str, resolved: Row, pack: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds. pack: what tars hold."""

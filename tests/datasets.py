@@ -27,8 +27,8 @@ def write_clips(path: Path, clips: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
-def shard_clips(index: Path, out: Path, clips: Iterable[dict[str, Any]], code: int = 0) -> Path:
-    """Shard explicit clips of an index into a dataset."""
+def shard_clips(index: Path, out: Path, clips: Iterable[dict[str, Any]], *options: str, code: int = 0) -> Path:
+    """Shard explicit clips of an index into a dataset. options: of the command."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    run("shard", index, "--clips", write_clips(out.with_suffix(".jsonl"), clips), "--out", out, code=code)
+    run("shard", index, "--clips", write_clips(out.with_suffix(".jsonl"), clips), "--out", out, *options, code=code)
     return out

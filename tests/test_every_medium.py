@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,12 @@ import pytest
 
 from benchmarks.exactness import try_folder
 from framedex import ClipDataset
+from framedex.errors import DamageError
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import DAMAGED, START
+from framedex.sharder.clip import WantedClip
 from framedex.sharder.conversion import RgbConverter
+from framedex.sharder.indexed import IndexedMedium
 from tests import planned
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, damage, encode, full_decode, picture, read_barcode
@@ -216,6 +220,42 @@ def test_damage_that_tables_do_not_show_is_seen_when_a_clip_is_planned(damaged: 
     clips = [{"uri": "a.mp4", "frames": [1]}, {"uri": "a.mp4", "frames": [35]}]
     dataset = shard_clips(tmp_path / "TABLES", tmp_path / "D", clips, code=3)
     assert pq.read_table(dataset / "failures.parquet")["kind"].to_pylist() == ["damaged"]
+
+
+def test_which_clips_of_a_damaged_gop_fail_depends_on_their_own_frames_alone(damaged: Path, tmp_path: Path) -> None:
+    run("index", tmp_path / "videos", "--out", tmp_path / "TABLES", "--depth", "tables")
+    count = rows(tmp_path / "TABLES")["a.mp4", 0]["frame_count"]
+    clips = [{"clip_id": f"{frame:03d}", "uri": "a.mp4", "frames": [frame]} for frame in range(count)]
+    clips += [
+        {"clip_id": f"pair-{frame:03d}", "uri": "a.mp4", "frames": [frame, frame + 9]} for frame in range(count - 9)
+    ]
+    orders = {"forwards": clips, "backwards": clips[::-1], "shuffled": random.Random(3).sample(clips, len(clips))}
+    failed = {}
+    for name, ordered in orders.items():
+        for pack in ("--pack needed", "--pack clips --workers 1", "--pack clips --workers 3"):
+            dataset = tmp_path / f"{name} {pack}"
+            shard_clips(tmp_path / "TABLES", dataset, ordered, *pack.split(), code=3)
+            failed[dataset.name] = sorted(pq.read_table(dataset / "failures.parquet")["clip_id"].to_pylist())
+    alone = sorted(str(clip["clip_id"]) for clip in clips if is_refused(tmp_path / "TABLES", clip))
+    assert all(clip_ids == alone for clip_ids in failed.values())
+    assert 5 < len(alone) < len(clips) // 2
+    whole = ClipDataset(tmp_path / "forwards --pack needed")
+    for number in range(len(whole)):
+        clip = whole[number]
+        assert [read_barcode(frame) for frame in clip["frames"]] == clip["frame_index"].tolist()
+
+
+def is_refused(index: Path, request: dict[str, object]) -> bool:
+    """Return whether a clip, the only one of its medium, is refused for damage."""
+    opened = Index(index)
+    (row,) = opened.videos.to_pylist()
+    frames = np.array(request["frames"])
+    wanted = WantedClip(clip_id="x", frames=frames, mask=np.ones(len(frames), np.bool_), columns={})
+    try:
+        IndexedMedium(opened, row, keep_damaged=False).clip(wanted)
+    except DamageError:
+        return True
+    return False
 
 
 def test_damage_inside_of_pictures_is_seen_by_decoding(medium: Medium, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import random
@@ -13,11 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from framedex.indexer.index import Index
+from framedex.indexer.parts import ASIDE
 from framedex.sharder.checkpoints import PROGRESS_NAME
+from framedex.sharder.schema import SHARDS_FOLDER
+from framedex.sharder.tables import Tables
 from tests.datasets import run
 from tests.media import Recipe, encode
 from tests.running import environment
@@ -173,3 +178,47 @@ def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
         subprocess.run(["mount", "-o", f"remount,size={10 * used}", disk], check=True)
     whole(words)
     assert content(out) == expected
+
+
+@pytest.mark.parametrize("place", ["tables", "line"])
+def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
+    mixed_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS["clips"]))
+    words = command(mixed_index, tmp_path / "D", *PACKS["clips"], "--workers", "1")[2:]
+    shards = tmp_path / "D.unfinished" / SHARDS_FOLDER
+    refused: list[bool] = []
+
+    def take_room() -> None:
+        """Find the disk full the first time, when the next tar is open."""
+        end = time.monotonic() + 5
+        while not refused and not any(shards.glob(f"{ASIDE}*.tar")) and time.monotonic() < end:
+            time.sleep(0.01)
+        refused.append(any(shards.glob(f"{ASIDE}*.tar")))
+        if refused[-1]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    write, flush = Tables.write, os.fsync
+
+    def write_tables(tables: Tables, *arguments: Any, **options: Any) -> list[bytes]:
+        take_room()
+        return write(tables, *arguments, **options)
+
+    def flush_line(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(PROGRESS_NAME):
+            take_room()
+        flush(descriptor)
+
+    if place == "tables":
+        monkeypatch.setattr(Tables, "write", write_tables)
+    else:
+        monkeypatch.setattr(os, "fsync", flush_line)
+    output = run(*words, code=1).output
+    assert refused == [True, False]
+    assert "cannot be written to the end" in output
+    assert "0 clips are kept" not in output
+    assert len((tmp_path / "D.unfinished" / PROGRESS_NAME).read_text().splitlines()) == 1
+    assert [path.name for path in sorted(shards.iterdir())] == ["clips-000000.idx", "clips-000000.tar"]
+    monkeypatch.undo()
+    assert "taken up from an unfinished run" in run(*words).output
+    assert content(tmp_path / "D") == content(tmp_path / "UNDISTURBED")
