@@ -19,11 +19,12 @@ import av
 import av.error
 import click
 
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.probe import Depth
 from framedex.indexer.timeline import DAMAGED, presentation_order
+from framedex.indexer.work import IndexOptions
 from framedex.loader.verify import verify
 from framedex.sharder.build import ShardOptions, build_from_requests
 from framedex.sharder.requests import Request, Requests

@@ -25,8 +25,8 @@ import numpy as np
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
 from framedex import ClipDataset
-from framedex.indexer.build import PartPairs
 from framedex.indexer.index import HEADER, Index
+from framedex.indexer.part_pairs import PartPairs
 from framedex.indexer.parts import write_json_aside
 from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
 from framedex.sharder.build import build_from_policy
@@ -51,7 +51,7 @@ def write_index(out: Path, media: int) -> None:
         video = synthetic_video(f"{number:016x}", packets) | {"damaged_gop_count": 0}
         video["duration_pts"] += number  # no two videos are equally long
         row = {"media_id": video["media_id"], "pts": packets.pts, "offset": packets.offset, "size": packets.size}
-        parts.add(video, row | {"flags": packets.flags})
+        parts.add([(video, row | {"flags": packets.flags})])
     parts.flush()
 
 

@@ -31,9 +31,10 @@ from benchmarks.environment import environment
 from benchmarks.exactness import written
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.probe import Depth
+from framedex.indexer.work import IndexOptions
 from framedex.loader import clip_loader
 from framedex.loader.routes import gpu_obstacle
 from framedex.sharder.build import build_from_requests

@@ -38,9 +38,10 @@ from benchmarks.exactness import written
 from benchmarks.hazard_media import HAZARDS, Hazard, make
 from benchmarks.hazard_passes import grey_of
 from framedex import ClipDataset
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.timeline import DAMAGED, presentation_order
+from framedex.indexer.work import IndexOptions
 from framedex.sharder.build import ShardOptions, build_from_requests
 from framedex.sharder.conversion import RgbConverter
 from framedex.sharder.requests import Request

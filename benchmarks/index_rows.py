@@ -21,10 +21,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
-from framedex.indexer.build import IndexOptions, PartPairs, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, Index
+from framedex.indexer.part_pairs import PartPairs
 from framedex.indexer.parts import write_json_aside
 from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
+from framedex.indexer.work import IndexOptions
 
 
 def write_index(out: Path, media: int, frames: int) -> None:
@@ -36,7 +38,7 @@ def write_index(out: Path, media: int, frames: int) -> None:
         packets = synthetic_packets(frames, seed=number)
         video = synthetic_video(f"{number:016x}", packets)
         row = {"media_id": video["media_id"], "pts": packets.pts, "offset": packets.offset, "size": packets.size}
-        parts.add(video, row | {"flags": packets.flags})
+        parts.add([(video, row | {"flags": packets.flags})])
     parts.flush()
 
 

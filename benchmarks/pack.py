@@ -27,8 +27,9 @@ from PIL import Image
 
 from benchmarks.environment import environment
 from framedex import ClipDataset
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
+from framedex.indexer.work import IndexOptions
 from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies import make_policy
 

@@ -24,9 +24,10 @@ from typing import Any
 from benchmarks.environment import environment
 from benchmarks.index import make_videos
 from benchmarks.manifest import SyntheticIndex
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.probe import Depth
+from framedex.indexer.work import IndexOptions
 from framedex.sharder.build import build_from_policy
 from framedex.sharder.policies import make_policy
 

@@ -64,7 +64,7 @@ readers accept every minor version of their own major one.
 ## The index
 
     INDEX/
-      index.json                 format, schema version, and the root that uris are relative to
+      index.json                 format, schema version, generation, and the root that uris are relative to
       listing.parquet            who was listed, with the user's own columns
       videos/part-000000.parquet a row a medium, failures included
       frames/part-000000.parquet a row a medium: its packets; row n belongs to row n of the videos part
@@ -93,7 +93,7 @@ Frames are numbered from 0 in presentation order: packets without the bits *hidd
 ## The dataset
 
     DATASET/
-      dataset.json                format, schema version, root, clips in each part; written last
+      dataset.json                format, schema version, root, generation of the index, clips in each part; written last
       policy.yaml                 the policy as resolved, defaults included
       clips/part-000000.parquet   what is wanted
       recipes/part-000000.parquet how to get it; row n belongs to row n of the clips part

@@ -84,6 +84,10 @@ class DecodeError(FramedexError):
     """A clip's byte ranges did not yield the frames that the manifest promises."""
 
 
+class EngineError(FramedexError):
+    """What is to run the work cannot be had."""
+
+
 class MissingExtraError(FramedexError):
     """An optional library is not installed; the remedy names the extra."""
 

@@ -12,13 +12,17 @@ from typing import Any
 
 import click
 
-from framedex.indexer.build import IndexOptions, IndexReport, Work, build_index, medium_name, plan_work
-from framedex.indexer.engines import GIBIBYTE
+from framedex.engine_options import engine_options
+from framedex.indexer.build import IndexReport, build_index
+from framedex.indexer.compact import compact_index
+from framedex.indexer.engines import GIBIBYTE, Engine
 from framedex.indexer.image_times import rate_of
 from framedex.indexer.index import Index
 from framedex.indexer.listed import Images
 from framedex.indexer.probe import Depth, Streams
 from framedex.indexer.schema import IMAGES
+from framedex.indexer.slices import Slice, build_slice, finish_index
+from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
 from framedex.progress import progress
 
 TABLE_ROWS = 20
@@ -27,11 +31,12 @@ EXAMPLE = """\b
 Example:
   framedex index videos/ more/*.mkv --out INDEX
   framedex index listing.csv --root /data --workers 16 --out INDEX
+  framedex index videos/ --out INDEX --task $SLURM_ARRAY_TASK_ID/100   then   framedex index videos/ --out INDEX --finish
 """
 
 
 @click.command("index", epilog=EXAMPLE)
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -113,6 +118,15 @@ Example:
     show_default=True,
     help="How many failed or refused media still count as success.",
 )
+@engine_options
+@click.option(
+    "--task",
+    callback=lambda context, parameter, value: _slice_option(value),
+    metavar="I/N",
+    help="Do one of N slices of the run, 0/N to N-1/N: the same command on every machine. --finish follows.",
+)
+@click.option("--finish", is_flag=True, help="Check that all slices are there, and complete the index.")
+@click.option("--compact", is_flag=True, help="Merge the parts of an index; no SOURCE.")
 @click.option("--dry-run", is_flag=True, help="Say what would be probed, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def index(
@@ -130,6 +144,10 @@ def index(
     timeout: float,
     memory: float,
     max_failures: int,
+    engine: Engine,
+    task: Slice | None,
+    finish: bool,
+    compact: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -141,6 +159,9 @@ def index(
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more media failed or were refused than --max-failures.
     """
+    if compact or not sources:
+        _compact(out, sources if compact else None, as_json)
+        return
     with progress("video") as show:
         options = IndexOptions(
             sources=sources,
@@ -154,6 +175,7 @@ def index(
             verify=verify,
             follow_symlinks=follow_symlinks,
             workers=workers,
+            engine=engine,
             timeout_seconds=timeout,
             memory_bytes=int(memory * GIBIBYTE),
             on_progress=show,
@@ -161,7 +183,7 @@ def index(
         if dry_run:
             _print_plan(_plan(plan_work(options)), as_json)
             return
-        report = build_index(options)
+        report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
     if as_json:
         click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
     else:
@@ -170,11 +192,35 @@ def index(
         sys.exit(3)
 
 
+def _compact(out: Path, sources: tuple[str, ...] | None, as_json: bool) -> None:
+    """Compact an index. sources: those given with --compact, which takes none; None: neither was given."""
+    if sources is None:
+        raise click.UsageError("name a SOURCE, or pass --compact")
+    if sources:
+        raise click.UsageError("--compact takes no SOURCE")
+    report = compact_index(out)
+    if as_json:
+        click.echo(json.dumps(asdict(report)))
+        return
+    click.echo(
+        f"{report.media} media: {report.parts_before} parts → {report.parts}, {report.dropped} rows that no longer counted dropped"
+    )
+
+
+def _slice_option(value: str | None) -> Slice | None:
+    try:
+        return None if value is None else Slice.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; say 0/8 for the first of eight") from error
+
+
 def _plan(work: Work) -> dict[str, object]:
     """Return what a run would do, as plain values."""
     return {
         "root": work.root,
         "unchanged": work.unchanged,
+        "changed": work.changed,
+        "gone": sorted(work.gone),
         "probe": sorted(medium_name(*identity) for identity in work.probe),
         "unopened": sorted(medium_name(*identity) for identity in work.unopened),
         "images": {
@@ -196,7 +242,13 @@ def _print_plan(plan: dict[str, object], as_json: bool) -> None:
     assert isinstance(images, dict)
     for name in probe:
         click.echo(f"{name} ({_images(images[name])})" if name in images else name)
-    click.echo(f"would probe {len(probe)} media under {plan['root']}; {plan['unchanged']} unchanged")
+    gone = plan["gone"]
+    assert isinstance(gone, list)
+    for name in gone:
+        click.echo(f"gone: {name}")
+    click.echo(
+        f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {len(gone)} gone, {plan['unchanged']} unchanged"
+    )
     _print_thumbnails(plan["thumbnails"])
 
 
@@ -237,7 +289,8 @@ def _print_table(report: IndexReport) -> None:
     for problem in report.problems:
         click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
     click.echo(
-        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed, {report.unchanged} unchanged → {report.out}"
+        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed; {report.new} files new, {report.changed} changed, "
+        f"{report.gone} gone, {report.unchanged} unchanged → {report.out}"
     )
     _print_thumbnails(report.thumbnails)
 

@@ -11,7 +11,7 @@ import resource
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -35,6 +35,26 @@ class Outcome(Generic[Item, Result]):
     message: str | None = None
 
 
+class Engine(Protocol):
+    """Runs a function over items elsewhere, and yields the outcomes in the order of items: `run_local`, or a cluster.
+
+    together: how many items one task of a cluster takes; the processes of one machine take one at a time.
+    """
+
+    def __call__(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        workers: int,
+        timeout_seconds: float | None,
+        memory_bytes: int | None = None,
+        in_flight: int = IN_FLIGHT_PER_WORKER,
+        passes: Callable[[Item], bool] = lambda item: False,
+        together: int = 1,
+    ) -> Iterator[Outcome[Item, Result]]: ...
+
+
 def run_local(
     function: Callable[[Item], Result],
     items: Iterable[Item],
@@ -44,6 +64,7 @@ def run_local(
     memory_bytes: int | None = None,
     in_flight: int = IN_FLIGHT_PER_WORKER,
     passes: Callable[[Item], bool] = lambda item: False,
+    together: int = 1,
 ) -> Iterator[Outcome[Item, Result]]:
     """Yield the outcome of function(item) for every item, in the order of items.
 
@@ -51,23 +72,66 @@ def run_local(
     libraries among them, which take about 0.5 GiB; an allocation past that fails in the call that asks for it. in_flight:
     items a worker that were begun or wait, which bounds memory where they are large. passes: whether an item has no part
     in this: it is yielded in its turn, without a result. No process is started before the first item that does not pass.
-    Processes are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They
-    end when this process does, however it ends.
     """
-    context = multiprocessing.get_context("spawn")
-    waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
-    with ProcessPool(max_workers=workers, context=context, initializer=_enter_worker, initargs=[memory_bytes]) as pool:
+    with LocalPool(workers=workers, memory_bytes=memory_bytes) as pool:
+        yield from pool.run(function, items, timeout_seconds=timeout_seconds, in_flight=in_flight, passes=passes)
+
+
+class LocalPool:
+    """Processes of this machine, for one run after the other. A context manager.
+
+    They are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They end when
+    this process does, however it ends. memory_bytes: as for `run_local`.
+    """
+
+    def __init__(self, *, workers: int, memory_bytes: int | None) -> None:
+        self._workers, self._memory_bytes = workers, memory_bytes
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPool(
+            max_workers=workers, context=context, initializer=_enter_worker, initargs=[memory_bytes]
+        )
+
+    def __enter__(self) -> LocalPool:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        timeout_seconds: float | None,
+        in_flight: int = IN_FLIGHT_PER_WORKER,
+        passes: Callable[[Item], bool] = lambda item: False,
+    ) -> Iterator[Outcome[Item, Result]]:
+        """Yield the outcome of function(item) for every item, in the order of items. As `run_local`; ends with it all."""
+        waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
         try:
             for item in items:
-                begun = None if passes(item) else pool.schedule(function, args=[item], timeout=timeout_seconds)
+                begun = None if passes(item) else self._pool.schedule(function, args=[item], timeout=timeout_seconds)
                 waiting.append((item, begun))
-                if len(waiting) >= workers * in_flight:
-                    yield _outcome(*waiting.popleft(), timeout_seconds, memory_bytes)
+                if len(waiting) >= self._workers * in_flight:
+                    yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
             while waiting:
-                yield _outcome(*waiting.popleft(), timeout_seconds, memory_bytes)
+                yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
         finally:
             if waiting:
-                pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.stop()  # type: ignore[no-untyped-call]
+
+
+EngineName = Literal["local", "ray"]
+
+
+def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:
+    """Return an engine by its name. Raises MissingExtraError where Ray is not installed."""
+    if name == "local":
+        return run_local
+    from framedex.indexer.ray_engine import RayEngine
+
+    return RayEngine(ray_address)
 
 
 def _enter_worker(memory_bytes: int | None) -> None:

@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from framedex.errors import FormatError
 from framedex.indexer.parts import check_format, part_numbers, part_path
-from framedex.indexer.schema import FORMAT, LISTING, OK, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.schema import FORMAT, GONE, LISTING, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import NO_PTS, START
 
 HEADER = "index.json"
@@ -76,27 +77,53 @@ class AudioPackets:
 class Index:
     """An index directory, opened for reading. Raises FormatError where it is not one.
 
-    A medium that was probed again appears in several parts; its row in the latest part counts.
+    A medium that was probed again appears in several parts; its row in the latest part counts, and none where that says that
+    it is gone. before: parts from this number on do not count. generation: how many runs have written it.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, before: int | None = None) -> None:
         self.path = Path(path)
-        header = check_format(
-            self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index"
-        )
+        header = read_header(self.path)
         self.root: str = header["root"]
-        self._parts = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
-        identities = [self._videos_part(number).read(["media_id"])["media_id"].to_pylist() for number in self._parts]
+        self.generation: int = header["generation"]
+        numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
+        self._parts = [number for number in numbers if before is None or number < before]
+        tables = [self._videos_part(number).read(["media_id", "status"]) for number in self._parts]
+        identities = [table["media_id"].to_pylist() for table in tables]
         self._part = np.repeat(self._parts, [len(part) for part in identities]).astype(np.int64)
         self._row = np.concatenate([np.arange(len(part)) for part in identities] or [np.zeros(0, np.int64)])
         last = {media_id: number for number, media_id in enumerate(itertools.chain(*identities))}
-        self._numbers = np.array(sorted(last.values()), np.int64)
-        self._row_of = {
-            media_id: row for row, (media_id, _) in enumerate(sorted(last.items(), key=lambda item: item[1]))
-        }
+        gone = np.concatenate(
+            [np.asarray(pc.equal(table["status"], GONE)) for table in tables] or [np.zeros(0, np.bool_)]
+        )
+        there = sorted((number, media_id) for media_id, number in last.items() if not gone[number])
+        self._numbers = np.array([number for number, _ in there], np.int64)
+        self._row_of = {media_id: row for row, (_, media_id) in enumerate(there)}
+
+    @property
+    def parts(self) -> list[int]:
+        """The numbers of the parts, ascending."""
+        return list(self._parts)
+
+    def rows_of_part(self, number: int) -> int:
+        """Return how many rows a part has, superseded ones among them."""
+        return int(np.count_nonzero(self._part == number))
+
+    def counting_rows(self, number: int) -> NDArray[np.int64]:
+        """Return int64, ascending: the rows of a part that count."""
+        rows: NDArray[np.int64] = self._row[self._numbers[self._part[self._numbers] == number]]
+        return rows
 
     def _videos_part(self, number: int) -> pq.ParquetFile:
-        return pq.ParquetFile(part_path(self.path / VIDEOS_FOLDER, number))
+        return self._opened(part_path(self.path / VIDEOS_FOLDER, number))
+
+    def _opened(self, part: Path) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(part)
+        except FileNotFoundError:
+            raise FormatError(
+                "the index was compacted since it was opened", where=str(self.path), remedy="open it again"
+            ) from None
 
     @functools.cached_property
     def videos(self) -> pa.Table:
@@ -174,9 +201,15 @@ class Index:
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _frames_part(self, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
         """Return a frames part and the first row of each of its row groups."""
-        file = pq.ParquetFile(part_path(self.path / FRAMES_FOLDER, part))
+        file = self._opened(part_path(self.path / FRAMES_FOLDER, part))
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return what index.json says. Raises FormatError."""
+    header = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index")
+    return {"generation": 0} | header
 
 
 def _packets(record: pa.Table) -> Packets:

@@ -168,11 +168,14 @@ def remove_unfinished(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(folder: Path) -> Iterator[None]:
-    """Hold a folder for this run alone. Raises OutputError where another run has it."""
-    with open(folder / LOCK_NAME, "w") as file:
+def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
+    """Hold a folder, or what a lock's name stands for in it, for this run alone, or for all that share it.
+
+    wait: until others let go of it. Raises OutputError where another run has it.
+    """
+    with open(folder / name, "w") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
         except OSError as error:
             raise OutputError(
                 "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"

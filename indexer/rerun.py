@@ -17,6 +17,9 @@ from framedex.indexer.schema import FAILED, OK, REFUSED
 Row = dict[str, Any]
 
 KNOWN_COLUMNS = (
+    "media_id",
+    "kind",
+    "stream_index",
     "uri",
     "member",
     "status",

@@ -10,7 +10,7 @@ SCHEMA_VERSION = "3.0"  # readers accept any minor version of their own major on
 # What some columns say, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
 FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}
-OK, REFUSED, FAILED = "ok", "refused", "failed"
+OK, REFUSED, FAILED, GONE = "ok", "refused", "failed", "gone"
 VIDEO, IMAGES = "video", "images"  # kinds of media
 
 
@@ -37,7 +37,7 @@ VIDEOS = pa.schema(
         column("member", pa.string(), "Which of several media in its file (a sequence of images in a tar); null: the only one."),
         required("stream_index", pa.int32(), "Number of the video stream in its container; -1 where none was found."),
         column("video_streams", pa.int32(), "Video streams in the file, cover art not counted."),
-        required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown; `failed`: not readable."),
+        required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown; `failed`: not readable; `gone`: its file is no longer there, so that earlier rows of it do not count."),
         column("error_kind", pa.string(), "Short stable word for why a medium is refused or failed, or for what is damaged in one that is ok."),
         column("error_message", pa.string(), "The reason in words."),
         required("probed_by", pa.string(), "framedex version that probed the medium; another version looks at refused media again."),

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import PolicyError
+from framedex.indexer.engines import Engine, run_local
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
 from framedex.sharder.audio import AudioOptions
@@ -44,7 +45,7 @@ IMAGE_DEFAULTS = ImageOptions()
 class ShardOptions:
     """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
     none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
-    plan, decode and encode them. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
+    plan, decode and encode them, of this machine unless engine is a cluster. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
     on_progress: called with (done, total).
     """
 
@@ -54,6 +55,7 @@ class ShardOptions:
     shard_bytes: int = SHARD_BYTES
     images: ImageOptions = IMAGE_DEFAULTS
     workers: int = os.cpu_count() or 1
+    engine: Engine = run_local
     audio: AudioOptions | None = None
     audio_format: AudioFormat = "flac"
     on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -175,7 +177,7 @@ def _build(
                 else:
                     writer.add(step.outcome, step.members)
                 options.on_progress(step.done, total)
-        return writer.commit(root=index.root, resolved=resolved, pack=_pack_facts(options))
+        return writer.commit(root=index.root, generation=index.generation, resolved=resolved, pack=_pack_facts(options))
 
 
 def _pack_facts(options: ShardOptions) -> Row:
@@ -192,11 +194,11 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
     if options.pack is None:
         return plan(rounds, None)
     if options.pack == "images":
-        packing = ImagePacking(options.images, workers=options.workers)
+        packing = ImagePacking(options.images, workers=options.workers, engine=options.engine)
         return with_audio(packing.pack(plan(rounds, spools)), options.audio_format)
-    if options.workers == 1:
+    if options.workers == 1 and options.engine is run_local:
         return Bench(index, options.making, spools).steps(rounds)
-    return cut_in_workers(index, options.making, spools, rounds, workers=options.workers)
+    return cut_in_workers(index, options.making, spools, rounds, workers=options.workers, engine=options.engine)
 
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import click
 
+from framedex.engine_options import engine_options
+from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
 from framedex.progress import progress
 from framedex.sharder.audio import AudioOptions
@@ -89,6 +91,7 @@ Example:
     show_default="all cores",
     help="With --pack: processes that plan, cut, decode and encode.",
 )
+@engine_options
 @audio_options
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -104,6 +107,7 @@ def shard(
     shard_size: int,
     images: ImageOptions,
     workers: int,
+    engine: Engine,
     audio: AudioOptions | None,
     audio_format: AudioFormat,
     overwrite: bool,
@@ -129,6 +133,7 @@ def shard(
             shard_bytes=shard_size,
             images=images,
             workers=workers,
+            engine=engine,
             audio=audio,
             audio_format=audio_format,
             on_progress=show,

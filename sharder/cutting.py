@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from framedex.indexer.engines import Outcome, run_local
+from framedex.indexer.engines import Engine, Outcome, run_local
 from framedex.indexer.index import Index
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Failure, WantedClip
@@ -99,11 +99,11 @@ class Task:
 
 
 def cut_in_workers(
-    index: Index, making: Making, spools: Spools, rounds: Iterable[Round], *, workers: int
+    index: Index, making: Making, spools: Spools, rounds: Iterable[Round], *, workers: int, engine: Engine
 ) -> Iterator[Step]:
     """Yield the same steps as `Bench`, in the same order, made in so many processes."""
     bench = Bench(index, making, spools)
-    outcomes = run_local(
+    outcomes = engine(
         cut,
         _tasks(index.path, making, rounds),
         workers=workers,

@@ -12,7 +12,7 @@ import orjson
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.indexer.engines import Outcome, run_local
+from framedex.indexer.engines import Engine, Outcome
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clip import Clip, Failure, failure_of
 from framedex.sharder.clip_files import ClipFile, ClipFiles
@@ -82,12 +82,12 @@ class _Task:
 class ImagePacking:
     """Decodes each clip once, in `workers` processes, and stores every frame that it wants as an image."""
 
-    def __init__(self, options: ImageOptions, *, workers: int) -> None:
-        self._options, self._workers, self._sources = options, workers, SourceFiles()
+    def __init__(self, options: ImageOptions, *, workers: int, engine: Engine) -> None:
+        self._options, self._workers, self._engine, self._sources = options, workers, engine, SourceFiles()
 
     def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Yield every step, clips as images, or failures where they do not decode."""
-        outcomes = run_local(
+        outcomes = self._engine(
             encode_frames,
             self._tasks(steps),
             workers=self._workers,

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from framedex.errors import OutputError, StaleError
 from framedex.indexer.parts import (
     LOCK_NAME,
-    exclusive,
+    held,
     library_versions,
     part_path,
     table_of,
@@ -148,16 +148,16 @@ class DatasetWriter:
 
     def __enter__(self) -> DatasetWriter:
         check_output(self._out, overwrite=self._overwrite)
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                held.enter_context(exclusive(self._folder))
+                stack.enter_context(held(self._folder))
                 self._resume()
             except OSError as error:
                 raise OutputError(
                     "the output folder cannot be written", where=str(self._folder), found=error
                 ) from error
-            self._held = held.pop_all()
+            self._held = stack.pop_all()
         self.done = sum(checkpoint.items for checkpoint in self._checkpoints)
         return self
 
@@ -323,8 +323,11 @@ class DatasetWriter:
         if self._completion is not None and self._completion.rescue():
             self._checkpoints.append(self._completion.checkpoint)
 
-    def commit(self, *, root: str, resolved: Row, pack: Row) -> ShardReport:
-        """Write what is left, give the dataset its name, and return what it holds. pack: what tars hold."""
+    def commit(self, *, root: str, generation: int, resolved: Row, pack: Row) -> ShardReport:
+        """Write what is left, give the dataset its name, and return what it holds.
+
+        root, generation: of the index. pack: what tars hold.
+        """
         self.settle()
         self._checkpoint()
         self._completed()
@@ -344,6 +347,7 @@ class DatasetWriter:
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
             "root": root,
+            "index_generation": generation,
             **pack,
             "clips_per_part": clips,
             "media_per_part": media,

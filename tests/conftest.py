@@ -14,9 +14,10 @@ import hypothesis
 import numpy as np
 import pytest
 
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
+from framedex.indexer.work import IndexOptions
 from tests import media
 
 # Machines differ, and tests run side by side: no test is about its own duration.

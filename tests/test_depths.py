@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from framedex.indexer.boxes import UntrustedTables
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.sampletables import read_layout
 from framedex.indexer.tabulate import tabulate
 from framedex.indexer.timeline import DAMAGED, START, presentation_order
+from framedex.indexer.work import IndexOptions
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.recipe import Recipe
 from tests.media import RECIPES

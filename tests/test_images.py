@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framedex.errors import MediaError, SourceError
-from framedex.indexer.build import IndexOptions, build_index, plan_work
+from framedex.indexer.build import build_index
 from framedex.indexer.discover import discover, media_id
 from framedex.indexer.image_endings import jpeg_problem, png_problem, webp_problem
 from framedex.indexer.image_facts import BrokenImageError, facts_of
@@ -30,6 +30,7 @@ from framedex.indexer.index import Index
 from framedex.indexer.natural import natural_key
 from framedex.indexer.sequences import group_names
 from framedex.indexer.timeline import CLOSED, DAMAGED
+from framedex.indexer.work import IndexOptions, plan_work
 from tests.datasets import run
 from tests.images import bomb, chunk, encoded, grey16, indexed, only, rows, sequence, tar_of, write
 

@@ -20,10 +20,11 @@ import pytest
 
 from framedex.errors import FormatError, OutputError
 from framedex.indexer import probe
-from framedex.indexer.build import IndexOptions, build_index
+from framedex.indexer.build import build_index
 from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
 from framedex.indexer.schema import FRAMES, VIDEOS
+from framedex.indexer.work import IndexOptions
 from tests.datasets import run
 from tests.running import environment
 
@@ -304,7 +305,7 @@ def test_a_run_killed_midway_leaves_an_index_that_a_rerun_completes(folder: Path
 def test_frames_of_one_medium_are_found_among_many_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.setattr("framedex.indexer.build.FRAMES_PER_ROW_GROUP", 60)
+    monkeypatch.setattr("framedex.indexer.part_pairs.FRAMES_PER_ROW_GROUP", 60)
     index, _ = build(folder)
     for row in index.videos.to_pylist():
         assert np.array_equal(np.sort(index.packets(row["media_id"]).pts)[0], row["start_pts"])

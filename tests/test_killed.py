@@ -29,8 +29,8 @@ MEDIA, KILLS = 120, 50
 DRIVER = """
 import sys
 from framedex.cli import main
-from framedex.indexer import build
-build.FLUSH_MEDIA = 6
+from framedex.indexer import part_pairs
+part_pairs.FILES_A_PART = 6
 if __name__ == "__main__":
     main(sys.argv[1:])
 """
@@ -64,7 +64,12 @@ def content(out: Path) -> dict[str, tuple[Row, list[list[int]]]]:
     found = {}
     for row in index.videos.to_pylist():
         packets = index.packets(row["media_id"])
-        columns = [packets.pts.tolist(), packets.offset.tolist(), packets.size.tolist(), packets.flags.tolist()]
+        columns = [
+            packets.pts.tolist(),
+            None if packets.offset is None else packets.offset.tolist(),
+            packets.size.tolist(),
+            packets.flags.tolist(),
+        ]
         assert row["packet_count"] is None or row["packet_count"] == len(packets.pts)
         assert (row["status"] == "ok") == bool(len(packets.pts))
         found[row["uri"]] = ({key: row[key] for key in row if key not in ("probed_by", "mtime_ns")}, columns)

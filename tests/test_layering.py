@@ -84,6 +84,7 @@ HOMES = {
         "loader/sheet_png.py",
     },
     "pebble": {"indexer/engines.py"},
+    "ray": {"indexer/ray_engine.py"},
     "yaml": {"sharder/policies/reading.py", "sharder/writer.py"},
 }
 FILES = sorted(

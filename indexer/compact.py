@@ -1,0 +1,143 @@
+"""Merging the parts of an index that many runs wrote into few, without the rows that no longer count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from framedex.errors import OutputError
+from framedex.indexer.build import SLICES_NAME
+from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, read_header
+from framedex.indexer.part_pairs import next_part
+from framedex.indexer.parts import PartWriter, held, part_path, remove_unfinished, write_json_aside, write_part
+from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION
+
+MEDIA_A_PART = 16_384
+PACKETS_A_PART = 32_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactReport:
+    """What compacting did. dropped: rows that no longer counted."""
+
+    parts_before: int
+    parts: int
+    media: int
+    dropped: int
+
+
+def compact_index(out: Path) -> CompactReport:
+    """Write the rows that count into new parts, in the same order, and remove the old ones. Raises FormatError, OutputError.
+
+    At every moment a reader that opens the index sees every medium. Memory is that of a row group, and of the index's rows
+    of `videos` for one part.
+    """
+    with held(out):
+        if (out / SLICES_NAME).exists():
+            raise OutputError(
+                "the index is being written in slices", where=str(out), remedy="run the rest of them and --finish"
+            )
+        for folder in (out, out / VIDEOS_FOLDER, out / FRAMES_FOLDER):
+            remove_unfinished(folder)
+        index = Index(out)
+        old, rows = index.parts, sum(index.rows_of_part(number) for number in index.parts)
+        media = len(index.videos)
+        if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
+            return CompactReport(parts_before=len(old), parts=len(old), media=media, dropped=0)
+        merged = _Merged(out, next_part(out))
+        for number in old:
+            merged.take(number, index.counting_rows(number))
+        merged.flush()
+        header = read_header(out)
+        write_json_aside(out / HEADER, header | {"generation": header["generation"] + 1})
+        for number in old:  # ascending: a row that is superseded goes before the one that supersedes it
+            for table in (VIDEOS_FOLDER, FRAMES_FOLDER):
+                part_path(out / table, number).unlink(missing_ok=True)
+        return CompactReport(parts_before=len(old), parts=merged.written, media=media, dropped=rows - media)
+
+
+class _Merged:
+    """New parts, into which rows of old ones are copied."""
+
+    def __init__(self, out: Path, first: int) -> None:
+        self._out, self._number = out, first
+        self.written = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._videos: list[pa.Table] = []
+        self._writer: PartWriter | None = None
+        self._group: list[pa.Table] = []
+        self._group_packets = self._packets = 0
+
+    def take(self, part: int, rows: NDArray[np.int64]) -> None:
+        """Copy some rows of an old part, ascending."""
+        if not len(rows):
+            return
+        videos = pq.read_table(part_path(self._out / VIDEOS_FOLDER, part)).take(rows)
+        self._videos.append(videos.replace_schema_metadata(None))
+        for table in _rows_by_group(part_path(self._out / FRAMES_FOLDER, part), rows):
+            lengths = pc.list_value_length(table["size"]).to_numpy()
+            for first, end in _stretches(lengths, FRAMES_PER_ROW_GROUP):
+                self._add(table.slice(first, end - first), int(lengths[first:end].sum()))
+        if sum(map(len, self._videos)) >= MEDIA_A_PART or self._packets >= PACKETS_A_PART:
+            self.flush()
+
+    def _add(self, table: pa.Table, packets: int) -> None:
+        if self._group and self._group_packets + packets > FRAMES_PER_ROW_GROUP:
+            self._write_group()
+        self._group.append(table)
+        self._group_packets += packets
+        self._packets += packets
+
+    def _write_group(self) -> None:
+        if self._writer is None:
+            path = part_path(self._out / FRAMES_FOLDER, self._number)
+            self._writer = PartWriter(path, FRAMES, version=SCHEMA_VERSION, delta=DELTA_COLUMNS)
+        self._writer.write(pa.concat_tables(self._group).combine_chunks())
+        self._group, self._group_packets = [], 0
+
+    def flush(self) -> None:
+        """Make the part visible that has gathered."""
+        if not self._videos:
+            return
+        self._write_group()
+        assert self._writer is not None  # there is a row of frames for each of videos
+        self._writer.commit()
+        path = part_path(self._out / VIDEOS_FOLDER, self._number)
+        write_part(path, pa.concat_tables(self._videos).combine_chunks(), version=SCHEMA_VERSION)
+        self._number += 1
+        self.written += 1
+        self._clear()
+
+
+def _rows_by_group(path: Path, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
+    """Yield some rows of a Parquet file, ascending, a table for each row group that has any."""
+    file = pq.ParquetFile(path)
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        count = file.metadata.row_group(group).num_rows
+        mine = rows[(rows >= first) & (rows < first + count)] - first
+        if len(mine):
+            table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
+            yield table if len(mine) == count else table.take(mine)
+        first += count
+
+
+def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, end) of stretches of rows of at most so many packets together, one row at least."""
+    first = total = 0
+    for row, length in enumerate(lengths.tolist()):
+        if row > first and total + length > most:
+            yield first, row
+            first, total = row, 0
+        total += length
+    if first < len(lengths):
+        yield first, len(lengths)

@@ -1,0 +1,197 @@
+"""What an index run has to do: the media that sources name, compared with what an index already holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+from framedex.errors import MediaError, OutputError, SourceError
+from framedex.indexer.discover import Found, default_root, discover, relative_uri
+from framedex.indexer.engines import GIBIBYTE, Engine, run_local
+from framedex.indexer.identity import Row
+from framedex.indexer.images import ImageTask
+from framedex.indexer.index import HEADER, Index
+from framedex.indexer.listed import Images, Listed, readable_name
+from framedex.indexer.parts import ASIDE, LOCK_NAME
+from framedex.indexer.probe import Depth, ProbeTask, Streams
+from framedex.indexer.rerun import KNOWN_COLUMNS, is_done, is_still_refused, rows_of
+from framedex.indexer.schema import REFUSED
+
+Identity = tuple[str, str | None]  # uri, and which of several sequences of images of one folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexOptions:
+    """What an index run is asked to do.
+
+    root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
+    follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
+    images: what the images of searched folders are (see `discover.discover`). image_fps: of images that nothing else times.
+    engine: what probes. timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with
+    (done, total) after each medium.
+    """
+
+    sources: Sequence[str]
+    out: Path
+    root: str | None = None
+    label_from_parent: bool = False
+    depth: Depth = "auto"
+    streams: Streams = "best"
+    verify: bool = False
+    follow_symlinks: bool = False
+    images: Images = "sequences"
+    image_fps: Fraction | None = None
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    engine: Engine = run_local
+    timeout_seconds: float | None = 600.0
+    memory_bytes: int | None = 8 * GIBIBYTE
+    on_progress: Callable[[int, int], None] = lambda done, total: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file, or a sequence of images, and what becomes of it: probed, not opened because of an error, or gone with rows."""
+
+    identity: Identity
+    task: ProbeTask | None = None
+    error: MediaError | None = None
+    rows: list[Row] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """What a run has to do: the mentions of media, which to probe and how, which not to open, and what stays refused.
+
+    gone: the known rows of files that are no longer there, by their uri. changed: how many of those to probe, or not to
+    open, the index knows. members: the sequences that are known of each tar that is listed, by its uri. thumbnails: how many
+    images were passed over because they lie beside videos.
+    """
+
+    root: str
+    listed: list[Listed]
+    thumbnails: int
+    probe: dict[Identity, ProbeTask] = field(default_factory=dict)
+    unopened: dict[Identity, MediaError] = field(default_factory=dict)
+    gone: dict[str, list[Row]] = field(default_factory=dict)
+    unchanged: int = 0
+    changed: int = 0
+    problems: list[Row] = field(default_factory=list)
+    members: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def items(self) -> list[Item]:
+        """All that is to be written, a file an item, in the order of the rows."""
+        gone = [Item(identity=(uri, None), rows=rows) for uri, rows in self.gone.items()]
+        unopened = [Item(identity=identity, error=error) for identity, error in self.unopened.items()]
+        return gone + unopened + [Item(identity=identity, task=task) for identity, task in self.probe.items()]
+
+
+def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
+    """Find the media and compare them with what an index at `out` already holds. Writes nothing.
+
+    before: as for Index.
+    """
+    known: dict[str, list[Row]] = {}
+    root = options.root and os.path.abspath(options.root)
+    if (options.out / HEADER).exists():
+        index = Index(options.out, before=before)
+        if root is not None and root != index.root:
+            raise OutputError(
+                "the index was made relative to another root",
+                where=str(options.out),
+                found=root,
+                allowed=index.root,
+                remedy="leave out --root, or write a new index",
+            )
+        root = index.root
+        for row in index.videos.select(list(KNOWN_COLUMNS)).to_pylist():
+            known.setdefault(row["uri"], []).append(row)
+    elif options.out.exists() and (not options.out.is_dir() or _holds_something(options.out)):
+        raise OutputError(
+            "the output folder holds something else than an index",
+            where=str(options.out),
+            remedy="choose a new or empty folder",
+        )
+    found = discover(
+        options.sources,
+        root=options.root,
+        label_from_parent=options.label_from_parent,
+        follow_symlinks=options.follow_symlinks,
+        images=options.images,
+    )
+    root = root or default_root(options.sources)
+    if readable_name(root) != root:
+        raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
+    return _compare(found, root, known, options)
+
+
+def _compare(found: Found, root: str, known: dict[str, list[Row]], options: IndexOptions) -> Work:
+    """Return what has to be done for media that are not, or not as they are now, among the known rows of their uri."""
+    tasks: dict[Identity, ProbeTask] = {}
+    errors: dict[Identity, MediaError] = {}
+    for item in found.listed:
+        identity = relative_uri(item.path, root), item.member
+        if item.error is not None:
+            errors[identity] = item.error
+        elif identity not in tasks or (item.fps, item.seconds) != (None, None):
+            tasks[identity] = probe_task(item, options)
+    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails)
+    for identity, task in tasks.items():
+        rows = rows_of(known.get(identity[0], []), task, identity[1])
+        if task.images is not None and task.images.form == "tar":
+            work.members[identity[0]] = [row["member"] for row in rows if row["member"] is not None]
+        if is_done(task, rows):
+            work.unchanged += 1
+            work.problems += [row for row in rows if row["status"] == REFUSED]
+        else:
+            work.probe[identity] = task
+            work.changed += bool(rows)
+    for identity, error in errors.items():
+        if identity in tasks:
+            continue
+        rows = [row for row in known.get(identity[0], []) if row["member"] == identity[1]]
+        if is_still_refused(error, rows):
+            work.unchanged += 1
+            work.problems += rows
+        else:
+            work.unopened[identity] = error
+            work.changed += bool(rows)
+    named = {uri for uri, _ in tasks.keys() | errors.keys()}
+    work.gone = {uri: rows for uri, rows in known.items() if uri not in named and _is_gone(uri, root, options)}
+    work.problems.sort(key=lambda row: medium_name(row["uri"], row["member"]))
+    return work
+
+
+def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
+    """Return whether a known medium lay in a folder that is searched, and is no longer there."""
+    path = os.path.normpath(os.path.join(root, uri))
+    folders = [os.path.abspath(source) for source in options.sources if os.path.isdir(source)]
+    return any(path.startswith(os.path.join(folder, "")) for folder in folders) and not os.path.lexists(path)
+
+
+def probe_task(item: Listed, options: IndexOptions) -> ProbeTask:
+    """Return how a medium is probed."""
+    images = None
+    if item.form != "video":
+        images = ImageTask(
+            form=item.form,
+            names=item.images or (),
+            member=item.member,
+            fps=item.fps,
+            seconds=item.seconds,
+            default_fps=options.image_fps,
+            single=options.images == "single",
+        )
+    return ProbeTask(path=item.path, depth=options.depth, streams=options.streams, verify=options.verify, images=images)
+
+
+def medium_name(uri: str, member: str | None) -> str:
+    """Return what people see of a medium: its uri, and which sequence of it."""
+    return uri if member is None else f"{uri}#{member}"
+
+
+def _holds_something(folder: Path) -> bool:
+    return any(not path.name.startswith((LOCK_NAME, ASIDE)) for path in folder.iterdir())
