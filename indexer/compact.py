@@ -16,11 +16,12 @@ from framedex.errors import OutputError
 from framedex.indexer.build import SLICES_NAME
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, read_header
 from framedex.indexer.part_pairs import next_part
-from framedex.indexer.parts import PartWriter, held, part_path, remove_unfinished, write_json_aside, write_part
-from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION
+from framedex.indexer.parts import PartWriter, held, part_path, remove_unfinished, write_json_aside
+from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
 
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
+VIDEOS_A_ROW_GROUP = 1024  # one of which is read to look one up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +112,11 @@ class _Merged:
         self._write_group()
         assert self._writer is not None  # there is a row of frames for each of videos
         self._writer.commit()
-        path = part_path(self._out / VIDEOS_FOLDER, self._number)
-        write_part(path, pa.concat_tables(self._videos).combine_chunks(), version=SCHEMA_VERSION)
+        videos = pa.concat_tables(self._videos)
+        writer = PartWriter(part_path(self._out / VIDEOS_FOLDER, self._number), VIDEOS, version=SCHEMA_VERSION)
+        for first in range(0, len(videos), VIDEOS_A_ROW_GROUP):
+            writer.write(videos.slice(first, VIDEOS_A_ROW_GROUP).combine_chunks())
+        writer.commit()
         self._number += 1
         self.written += 1
         self._clear()

@@ -133,8 +133,21 @@ class Index:
 
     def video(self, media_id: str) -> dict[str, Any]:
         """Return one medium's row of `videos`. Raises KeyError for an unknown one."""
-        row: dict[str, Any] = self.videos.slice(self._row_of[media_id], 1).to_pylist()[0]
+        number = int(self._numbers[self._row_of[media_id]])
+        table, first = self._videos_rows(int(self._part[number]), int(self._row[number]))
+        row: dict[str, Any] = table.slice(int(self._row[number]) - first, 1).to_pylist()[0]
         return row
+
+    def _videos_rows(self, part: int, row: int) -> tuple[pa.Table, int]:
+        """Return the row group of a part of `videos` that holds a row, and the number of its first row."""
+        _, first_rows = self._file(VIDEOS_FOLDER, part)
+        group = int(np.searchsorted(first_rows, row, side="right")) - 1
+        return self._videos_group(part, group), int(first_rows[group])
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - an Index lives as long as its process' job
+    def _videos_group(self, part: int, group: int) -> pa.Table:
+        file, _ = self._file(VIDEOS_FOLDER, part)
+        return file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
 
     @functools.cached_property
     def unusable(self) -> int:
@@ -177,7 +190,7 @@ class Index:
     def _record(self, media_id: str, columns: tuple[str, ...]) -> pa.Table:
         """Return some columns of one medium's row of `frames`."""
         number = int(self._numbers[self._row_of[media_id]])
-        file, first_rows = self._frames_part(int(self._part[number]))
+        file, first_rows = self._file(FRAMES_FOLDER, int(self._part[number]))
         row = int(self._row[number])
         group = int(np.searchsorted(first_rows, row, side="right")) - 1
         # Small media share a group, and most callers ask for one after the other; a long one has its group for itself.
@@ -190,7 +203,7 @@ class Index:
         return record
 
     def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
-        file, _ = self._frames_part(part)
+        file, _ = self._file(FRAMES_FOLDER, part)
         return file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
@@ -199,9 +212,9 @@ class Index:
         return self._read_group(part, group, columns)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
-    def _frames_part(self, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
-        """Return a frames part and the first row of each of its row groups."""
-        file = self._opened(part_path(self.path / FRAMES_FOLDER, part))
+    def _file(self, folder: str, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
+        """Return a part and the first row of each of its row groups."""
+        file = self._opened(part_path(self.path / folder, part))
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
 

@@ -1,0 +1,172 @@
+"""What a large index costs: written, compacted, opened, planned from, sampled from and looked up in; time, memory, bytes.
+
+The index is synthetic: videos of 50 to 150 frames, as x264's default settings make them. Each stage runs in a process of its
+own, so that its memory is its own. Expected: nothing takes memory in proportion to frames; opening takes some for each video.
+
+usage: python -m benchmarks.scale FOLDER [--media 1000000]   prints JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.environment import environment
+from benchmarks.manifest import synthetic_packets, synthetic_video
+from framedex import ClipDataset, ClipSampler
+from framedex.indexer.compact import compact_index
+from framedex.indexer.index import HEADER, Index
+from framedex.indexer.part_pairs import PartPairs
+from framedex.indexer.parts import write_json_aside
+from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
+from framedex.sharder.build import ShardOptions, build_from_policy
+from framedex.sharder.policies import make_policy
+
+LEAST_FRAMES, MOST_FRAMES = 50, 150
+RANKS = 1024
+LOOKUPS = 1000
+POLICY = {"policy": "uniform", "frames": 8}
+Facts = dict[str, Any]
+
+
+def write(folder: Path, media: int) -> Facts:
+    """Write the index, as a run writes what it probes."""
+    shutil.rmtree(folder / "INDEX", ignore_errors=True)
+    (folder / "INDEX").mkdir(parents=True)
+    header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
+    write_json_aside(folder / "INDEX" / HEADER, header)
+    shared = []
+    for frames in range(LEAST_FRAMES, MOST_FRAMES + 1):
+        packets = synthetic_packets(frames, seed=frames)
+        video = synthetic_video("", packets) | {"damaged_gop_count": 0}
+        shared.append((video, {"pts": packets.pts, "flags": packets.flags}))
+    parts, rng = PartPairs(folder / "INDEX"), np.random.default_rng(0)
+    frames_written = 0
+    for number in range(media):
+        video, row = shared[number * 7 % len(shared)]
+        identity = f"{number:016x}"
+        size = rng.integers(200, 6000, len(row["pts"]))
+        frames_written += len(size)
+        frames = row | {"media_id": identity, "size": size, "offset": np.cumsum(size) - size}
+        parts.add([(video | {"media_id": identity, "uri": f"{identity}.mp4"}, frames)])
+    parts.flush()
+    return {"media": media, "frames": frames_written} | stored(folder / "INDEX")
+
+
+def stored(folder: Path) -> Facts:
+    """Return the files of a folder, and their bytes."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
+
+
+def compact(folder: Path, media: int) -> Facts:
+    """Merge the parts."""
+    report = compact_index(folder / "INDEX")
+    return {"parts_before": report.parts_before, "parts": report.parts} | stored(folder / "INDEX")
+
+
+def open_index(folder: Path, media: int) -> Facts:
+    """Open the index, and count its media."""
+    return {"media": len(Index(folder / "INDEX")._row_of)}
+
+
+def look_up(folder: Path, media: int) -> Facts:
+    """Look videos up at random: the row, and the packets."""
+    index = Index(folder / "INDEX")
+    times: list[tuple[float, float]] = []
+    for number in np.random.default_rng(0).integers(0, media, LOOKUPS).tolist():
+        begin = time.perf_counter()
+        index.packets(f"{number:016x}")
+        packets = time.perf_counter()
+        index.video(f"{number:016x}")
+        times.append((packets - begin, time.perf_counter() - packets))
+    packets_ms, row_ms = (1000 * np.array(column) for column in zip(*times, strict=True))
+    return {
+        "lookups": LOOKUPS,
+        "packets_median_ms": round(statistics.median(packets_ms.tolist()), 3),
+        "packets_p99_ms": round(float(np.percentile(packets_ms, 99)), 3),
+        "first_row_ms": round(float(row_ms[0]), 1),
+        "row_median_ms": round(statistics.median(row_ms.tolist()), 3),
+    }
+
+
+def plan(folder: Path, media: int) -> Facts:
+    """Plan a clip of each video, and write the dataset."""
+    shutil.rmtree(folder / "DATASET", ignore_errors=True)
+    policy = make_policy(POLICY, where="benchmark")
+    report = build_from_policy(Index(folder / "INDEX"), folder / "DATASET", policy, ShardOptions(workers=1))
+    return {"clips": report.clips, "failed": report.failed} | stored(folder / "DATASET")
+
+
+def sample(folder: Path, media: int) -> Facts:
+    """Open the dataset and draw an epoch of one of many ranks; then the first batch of all of them."""
+    dataset = ClipDataset(folder / "DATASET")
+    begin = time.perf_counter()
+    one = list(ClipSampler(dataset, shuffle=True, seed=1, rank=RANKS // 2, world_size=RANKS))
+    whole = time.perf_counter() - begin
+    begin = time.perf_counter()
+    first = [next(iter(ClipSampler(dataset, shuffle=True, seed=1, rank=rank, world_size=RANKS))) for rank in (0, 1, 2)]
+    return {
+        "ranks": RANKS,
+        "clips_of_a_rank": len(one),
+        "epoch_of_a_rank_seconds": round(whole, 3),
+        "first_clip_of_a_rank_seconds": round((time.perf_counter() - begin) / len(first), 3),
+    }
+
+
+STAGES: dict[str, Callable[[Path, int], Facts]] = {
+    "write": write,
+    "open, many parts": open_index,
+    "compact": compact,
+    "open": open_index,
+    "look up": look_up,
+    "plan": plan,
+    "sample": sample,
+}
+
+
+def alone(name: str, folder: Path, media: int) -> Facts:
+    """Return what a stage costs in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.scale", str(folder), "--media", str(media), "--stage", name]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+    facts: Facts = json.loads(done.stdout)
+    print(name, facts, file=sys.stderr, flush=True)
+    return facts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--media", type=int, default=1_000_000)
+    parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.stage:
+        at_rest, begin = peak_mb(), time.perf_counter()
+        found = STAGES[options.stage](options.folder, options.media)
+        seconds = round(time.perf_counter() - begin, 3)
+        print(json.dumps({"seconds": seconds, "peak_mb": peak_mb(), "at_rest_mb": at_rest} | found))
+        return
+    options.folder.mkdir(parents=True, exist_ok=True)
+    stages = {name: alone(name, options.folder, options.media) for name in STAGES}
+    facts = environment() | {"command": f"python -m benchmarks.scale FOLDER --media {options.media}"}
+    print(json.dumps({"environment": facts, "stages": stages}, indent=2))
+
+
+def peak_mb() -> int:
+    """Return the most memory that this process has had, in MB."""
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
+
+
+if __name__ == "__main__":
+    main()
