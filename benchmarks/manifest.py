@@ -18,11 +18,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from benchmarks.environment import environment
 from framedex.indexer.index import HEADER, Index, Packets
@@ -110,6 +112,15 @@ class SyntheticIndex(Index):
         self._shared = synthetic_packets(frames)
         rows = [synthetic_video(f"{number:016x}", self._shared) for number in range(videos)]
         self.videos = self.videos.from_pylist(rows, schema=self.videos.schema)
+
+    def __len__(self) -> int:
+        return len(self.videos)
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        return self.videos.select(names)
+
+    def some_videos(self, most: int) -> Iterator[pa.Table]:
+        return (self.videos.slice(first, most) for first in range(0, len(self), most))
 
     def packets(self, media_id: str) -> Packets:
         return self._shared

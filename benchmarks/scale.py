@@ -78,7 +78,7 @@ def compact(folder: Path, media: int) -> Facts:
 
 def open_index(folder: Path, media: int) -> Facts:
     """Open the index, and count its media."""
-    return {"media": len(Index(folder / "INDEX")._row_of)}
+    return {"media": len(Index(folder / "INDEX"))}
 
 
 def look_up(folder: Path, media: int) -> Facts:

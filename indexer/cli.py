@@ -159,6 +159,8 @@ def index(
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more media failed or were refused than --max-failures.
     """
+    if task is not None and finish:
+        raise click.UsageError("--finish follows when all slices are done; give it without --task")
     if compact or not sources:
         _compact(out, sources if compact else None, as_json)
         return

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import OutputError
 from framedex.indexer.build import SLICES_NAME
-from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, read_header
+from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, read_header, rows_by_group
 from framedex.indexer.part_pairs import next_part
 from framedex.indexer.parts import PartWriter, held, part_path, remove_unfinished, write_json_aside
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
@@ -48,8 +48,7 @@ def compact_index(out: Path) -> CompactReport:
         for folder in (out, out / VIDEOS_FOLDER, out / FRAMES_FOLDER):
             remove_unfinished(folder)
         index = Index(out)
-        old, rows = index.parts, sum(index.rows_of_part(number) for number in index.parts)
-        media = len(index.videos)
+        old, rows, media = index.parts, index.rows, len(index)
         if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
             return CompactReport(parts_before=len(old), parts=len(old), media=media, dropped=0)
         merged = _Merged(out, next_part(out))
@@ -84,7 +83,7 @@ class _Merged:
             return
         videos = pq.read_table(part_path(self._out / VIDEOS_FOLDER, part)).take(rows)
         self._videos.append(videos.replace_schema_metadata(None))
-        for table in _rows_by_group(part_path(self._out / FRAMES_FOLDER, part), rows):
+        for table in rows_by_group(pq.ParquetFile(part_path(self._out / FRAMES_FOLDER, part)), rows):
             lengths = pc.list_value_length(table["size"]).to_numpy()
             for first, end in _stretches(lengths, FRAMES_PER_ROW_GROUP):
                 self._add(table.slice(first, end - first), int(lengths[first:end].sum()))
@@ -120,19 +119,6 @@ class _Merged:
         self._number += 1
         self.written += 1
         self._clear()
-
-
-def _rows_by_group(path: Path, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
-    """Yield some rows of a Parquet file, ascending, a table for each row group that has any."""
-    file = pq.ParquetFile(path)
-    first = 0
-    for group in range(file.metadata.num_row_groups):
-        count = file.metadata.row_group(group).num_rows
-        mine = rows[(rows >= first) & (rows < first + count)] - first
-        if len(mine):
-            table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
-            yield table if len(mine) == count else table.take(mine)
-        first += count
 
 
 def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,20 @@ class Index:
         """The numbers of the parts, ascending."""
         return list(self._parts)
 
-    def rows_of_part(self, number: int) -> int:
-        """Return how many rows a part has, superseded ones among them."""
-        return int(np.count_nonzero(self._part == number))
+    def __len__(self) -> int:
+        """Return how many media there are."""
+        return len(self._numbers)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the parts have, superseded ones among them."""
+        return len(self._part)
 
     def counting_rows(self, number: int) -> NDArray[np.int64]:
         """Return int64, ascending: the rows of a part that count."""
-        rows: NDArray[np.int64] = self._row[self._numbers[self._part[self._numbers] == number]]
+        first, end = np.searchsorted(self._part, [number, number + 1])
+        mine = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))]
+        rows: NDArray[np.int64] = mine - first
         return rows
 
     def _videos_part(self, number: int) -> pq.ParquetFile:
@@ -127,9 +135,21 @@ class Index:
 
     @functools.cached_property
     def videos(self) -> pa.Table:
-        """A row a medium: the columns of `schema.VIDEOS`."""
-        parts = [self._videos_part(number).read().replace_schema_metadata(None) for number in self._parts]
-        return (pa.concat_tables(parts) if parts else VIDEOS.empty_table()).take(self._numbers)
+        """A row a medium: the columns of `schema.VIDEOS`. All at once; `some_videos` gives them bit by bit."""
+        return self.columns(VIDEOS.names)
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """Return some columns of `videos`, a row a medium."""
+        parts = [self._videos_part(number).read(names).replace_schema_metadata(None) for number in self._parts]
+        return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
+
+    def some_videos(self, most: int) -> Iterator[pa.Table]:
+        """Yield the rows of `videos` in order, at most so many at a time, never those of two parts together."""
+        for number in self._parts:
+            rows = self.counting_rows(number)
+            for table in rows_by_group(self._videos_part(number), rows):
+                for first in range(0, len(table), most):
+                    yield table.slice(first, most)
 
     def video(self, media_id: str) -> dict[str, Any]:
         """Return one medium's row of `videos`. Raises KeyError for an unknown one."""
@@ -152,7 +172,7 @@ class Index:
     @functools.cached_property
     def unusable(self) -> int:
         """How many media are refused or failed."""
-        return sum(status != OK for status in self.videos["status"].to_pylist())
+        return sum(status != OK for status in self.columns(["status"])["status"].to_pylist())
 
     def state(self) -> str:
         """Return 32 hex digits that change when anything is indexed anew."""
@@ -217,6 +237,18 @@ class Index:
         file = self._opened(part_path(self.path / folder, part))
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
+
+
+def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
+    """Yield some rows of a Parquet file, ascending, a table for each row group that has any."""
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        count = file.metadata.row_group(group).num_rows
+        mine = rows[slice(*np.searchsorted(rows, [first, first + count]))] - first
+        if len(mine):
+            table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
+            yield table if len(mine) == count else table.take(mine)
+        first += count
 
 
 def read_header(path: Path) -> dict[str, Any]:

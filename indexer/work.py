@@ -107,7 +107,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
                 remedy="leave out --root, or write a new index",
             )
         root = index.root
-        for row in index.videos.select(list(KNOWN_COLUMNS)).to_pylist():
+        for row in index.columns(KNOWN_COLUMNS).to_pylist():
             known.setdefault(row["uri"], []).append(row)
     elif options.out.exists() and (not options.out.is_dir() or _holds_something(options.out)):
         raise OutputError(

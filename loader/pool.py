@@ -162,14 +162,15 @@ def _send(connection: Any, answer: tuple[bool, object]) -> None:
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]
-    connection.send((content, [len(view) for view in views]))
-    if not views:
+    places = _places([len(view) for view in views])
+    connection.send((content, places))
+    if not places:
         return
     descriptor = os.memfd_create("framedex", os.MFD_CLOEXEC)
     try:
-        for view, (begin, _) in zip(views, _places([len(view) for view in views]), strict=True):
+        for view, (begin, _) in zip(views, places, strict=True):
             _write(descriptor, view, begin)
-        os.ftruncate(descriptor, max(1, _places([len(view) for view in views])[-1][1]))
+        os.ftruncate(descriptor, max(1, places[-1][1]))
         reduction.send_handle(connection, descriptor, None)
     finally:
         os.close(descriptor)
@@ -182,8 +183,8 @@ def _write(descriptor: int, view: memoryview, at: int) -> None:
 
 
 def _receive(connection: Any) -> tuple[bool, Any]:
-    content, sizes = connection.recv()
-    if not sizes:
+    content, places = connection.recv()
+    if not places:
         answer: tuple[bool, Any] = pickle.loads(content)
         return answer
     descriptor = reduction.recv_handle(connection)
@@ -192,7 +193,7 @@ def _receive(connection: Any) -> tuple[bool, Any]:
     finally:
         os.close(descriptor)
     whole = memoryview(shared)
-    answer = pickle.loads(content, buffers=[whole[begin:end] for begin, end in _places(sizes)])
+    answer = pickle.loads(content, buffers=[whole[begin:end] for begin, end in places])
     return answer
 
 

@@ -75,7 +75,7 @@ def build_from_policy(index: Index, out: Path, file: PolicyFile, options: ShardO
     A clip that cannot be had becomes a row of failures.parquet.
     """
     schema = user_columns(index, file.split)
-    total = len(index.videos) - index.unusable
+    total = len(index) - index.unusable
     return _build(index, out, file.resolved, schema, _policy_batches(index, file, options.making), total, options)
 
 

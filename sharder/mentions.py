@@ -99,9 +99,8 @@ def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
         rows_of.setdefault(identity, []).append(row)
-    for first in range(0, len(index.videos), MEDIA_AT_ONCE):
-        videos = index.videos.slice(first, MEDIA_AT_ONCE)
-        videos = videos.filter(pc.equal(videos["status"], OK))
+    for some in index.some_videos(MEDIA_AT_ONCE):
+        videos = some.filter(pc.equal(some["status"], OK))
         # A row that names one of several media of a file says more than one that names the file.
         listed = [
             rows_of.get(identity, rows_of.get(media_id(uri), [None]))

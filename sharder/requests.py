@@ -203,8 +203,8 @@ class UriResolver:
             index.listing["media_id"].to_pylist(), index.listing["listed_uri"].to_pylist(), strict=True
         ):
             spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None: ambiguous
-        columns = (index.videos[name].to_pylist() for name in ("uri", "member", "stream_index", "media_id"))
-        rows = list(zip(*columns, strict=True))
+        found = index.columns(["uri", "member", "stream_index", "media_id"])
+        rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
         of_file: dict[str, list[str]] = {}
         for uri, _, _, identity in rows:
             of_file.setdefault(uri, []).append(identity)
