@@ -70,6 +70,7 @@ def synthetic_video(media_id: str, packets: Packets) -> dict[str, Any]:
         "color_primaries": 1, "color_transfer": 1, "time_base_num": 1, "time_base_den": 30720, "pts_source": "container",
         "extradata": b"\1" * 45, "states": [b""], "reorder_depth": 2, "inband_parameter_sets": False,
         "inner_start_codes": False, "varying_shape": False, "chroma_format": 1, "max_ref_frames": 4, "field_coded": False,
+        "hidden_unordered": False,
         "packet_count": len(packets.size), "byte_addressable": True,
     }  # fmt: skip
 

@@ -103,7 +103,8 @@ def look_up(folder: Path, media: int) -> Facts:
 
 def plan(folder: Path, media: int) -> Facts:
     """Plan a clip of each video, and write the dataset."""
-    shutil.rmtree(folder / "DATASET", ignore_errors=True)
+    for path in folder.glob("DATASET*"):
+        shutil.rmtree(path)
     policy = make_policy(POLICY, where="benchmark")
     report = build_from_policy(Index(folder / "INDEX"), folder / "DATASET", policy, ShardOptions(workers=1))
     return {"clips": report.clips, "failed": report.failed} | stored(folder / "DATASET")

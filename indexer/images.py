@@ -268,6 +268,7 @@ def _constant_columns(known: Sequence[ImageFacts]) -> Row:
         "inband_parameter_sets": False,
         "inner_start_codes": False,
         "field_coded": False,
+        "hidden_unordered": False,
         "byte_addressable": True,
         "varying_shape": any((one.codec, one.pixel_format, one.width, one.height) != shape for one in known),
     }

@@ -47,6 +47,7 @@ from framedex.indexer.timeline import (
     Flags,
     Pts,
     check_reorder_depth,
+    has_unordered_hidden,
     packet_flags,
     presentation_order,
     settle_timestamps,
@@ -208,7 +209,7 @@ def _probe_tables(layout: Layout, track_id: int, read: Read, video: Row) -> Row:
     video |= {"depth": "tables", "pts_source": CONTAINER, "rotation_degrees": found.rotation_degrees, "hashed": False}
     _summarise(video, found.demuxed, pictures, pts, flags, None)
     if not found.read.all():  # what only reading every packet tells
-        video |= {"non_reference_share": None}
+        video |= {"non_reference_share": None, "hidden_unordered": False}  # `look` refuses what is
         video |= {"field_coded": fields or None} if pictures.may_hold_fields else {}
     # Of pictures, these facts are of start points alone.
     return _frames_row(found.demuxed, pictures.state, pts, np.ma.masked_array(flags, ~found.read))
@@ -322,6 +323,7 @@ def _summarise(
         "chroma_format": pictures.chroma_format,
         "max_ref_frames": pictures.max_ref_frames,
         "field_coded": bool(pictures.field_coded.any()),
+        "hidden_unordered": has_unordered_hidden(pts, flags, pictures),
     }
     found = []
     before = int(np.argmax((flags & START) != 0))

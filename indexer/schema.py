@@ -75,6 +75,7 @@ VIDEOS = pa.schema(
         column("chroma_format", pa.int32(), "chroma_format_idc: 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4."),
         column("max_ref_frames", pa.int32(), "max_num_ref_frames of an H.264 stream (0: every picture is intra); null for other codecs.", unit="frames"),
         column("field_coded", pa.bool_(), "Some pictures are coded as two fields."),
+        column("hidden_unordered", pa.bool_(), "Packets that an edit list hides are output in another order than their timestamps say, so their places among the frames are not known."),
         column("packet_count", pa.int64(), "Packets of the stream."),
         column("frame_count", pa.int64(), "Presented frames.", unit="frames"),
         column("keyframe_count", pa.int64(), "Packets where decoding may start."),

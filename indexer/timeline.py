@@ -163,6 +163,18 @@ def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
     return filled
 
 
+def has_unordered_hidden(pts: Pts, flags: Flags, pictures: Pictures) -> bool:
+    """Return whether timestamps order the pictures that are output, hidden ones among them, otherwise than the bitstream does.
+
+    Those that are shown are in order (`settle_timestamps`); hidden ones may have any timestamps.
+    """
+    if not (flags & HIDDEN).any():
+        return False
+    output = np.flatnonzero((flags & (SKIPPED | CONTINUES)) == 0)
+    by_bitstream = output[np.lexsort((pictures.order[output], pictures.period[output]))]
+    return not np.array_equal(by_bitstream, output[np.argsort(pts[output], kind="stable")])
+
+
 def check_reorder_depth(flags: Flags, pictures: Pictures, reorder_depth: int) -> None:
     """Raise BitstreamError where a decoder would have to hold back more frames than it knows of.
 

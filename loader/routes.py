@@ -139,6 +139,7 @@ RULES: dict[str, Callable[[Clip], str | None]] = {
     "size": _unproven_size,
     # DALI 2.4 asks NVDEC for an empty picture buffer: CUDA_ERROR_INVALID_VALUE.
     "no reference frames": lambda clip: "" if clip.medium.max_ref_frames == 0 else None,
+    "hidden pictures out of order": lambda clip: "" if clip.medium.hidden_unordered else None,
     "field-coded pictures": lambda clip: "" if clip.medium.field_coded else None,
     "changing parameter sets": _changing_sets,
     "a damaged GOP": lambda clip: "" if clip.recipe.damaged else None,

@@ -29,6 +29,7 @@ OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
 NAL_CODECS = frozenset({"h264", "hevc"})
 LENGTH_SIZE = 4
 # Where the codec is registered; Matroska keeps no such packets byte for byte, or not what decoders must be told.
+DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # a picture, where its size changes
 MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
 AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1"})  # which libavformat's Matroska muxer does not take
 # No file written here would tell its reader how samples lie in memory.
@@ -212,6 +213,8 @@ def _check_cuttable(clip: Clip) -> None:
     what = None
     if clip.medium.codec in IN_NO_FILE:
         what = f"no tiny file holds {clip.medium.codec}"
+    elif clip.medium.codec in DROP_AT_CHANGES and clip.medium.varying_shape:
+        what = "the pictures change their size, where decoders drop some"
     elif clip.medium.codec in NAL_CODECS and _unshown(clip.recipe):
         # FFmpeg 5 stops at the end of such a file before it has given its last frames.
         what = "the clip begins with pictures that no decoder shows"

@@ -55,7 +55,12 @@ class IndexedMedium:
         self._shows_damage = False  # among the headers read so far
         self._source = self.medium.source
         self._headers: Headers | None = None
-        self.planner = Planner(self._packets, drop_leading=video["codec"] == "hevc", keep_damaged=keep_damaged)
+        self.planner = Planner(
+            self._packets,
+            drop_leading=video["codec"] == "hevc",
+            keep_damaged=keep_damaged,
+            hidden_unordered=bool(video["hidden_unordered"]),
+        )
         self.track = Track(
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],

@@ -76,6 +76,7 @@ class Medium:
     chroma_format: int | None
     max_ref_frames: int | None
     field_coded: bool
+    hidden_unordered: bool
     frame_count: int
     damaged_gop_count: int
     audio_stream_index: int | None

@@ -128,7 +128,7 @@ def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.
     """Return a row a mention: the columns of `videos`, and the listing's."""
     table = videos.take(of_video)
     seconds = pc.divide(
-        pc.multiply(pc.cast(table["duration_pts"], pa.float64()), table["time_base_num"]),
+        pc.multiply(pc.cast(table["duration_pts"], pa.float64(), safe=False), table["time_base_num"]),
         pc.cast(table["time_base_den"], pa.float64()),
     )
     table = table.append_column(DURATION_COLUMN, seconds)

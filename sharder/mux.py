@@ -36,6 +36,8 @@ class Template:
             raise stale(medium.path, str(error)) from error
         assert isinstance(stream, VideoStream)  # a video stream, as when it was indexed
         self.stream, self.path = stream, medium.path
+        # What decoders make of ProRes depends on the tag; libavformat would write that of 4:2:2 HQ for all of it.
+        self.codec_tag = medium.codec_tag if medium.codec == "prores" else None
 
     def first_packet(self) -> bytes:
         """Return the first packet of the stream. Raises ValueError where there is none."""
@@ -69,6 +71,8 @@ def mux(suffix: str, template: Template, packets: Sequence[bytes], times: Times,
             stream = out.add_stream_from_template(template.stream, opaque=True)
             tick = Fraction(1, times.timescale)
             stream.time_base = tick
+            if template.codec_tag is not None:
+                stream.codec_context.codec_tag = template.codec_tag
             for number, content in enumerate(packets):
                 packet = packet_with(content)
                 packet.stream, packet.time_base = stream, tick

@@ -191,6 +191,7 @@ def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
         chroma_format=None,
         max_ref_frames=None,
         field_coded=False,
+        hidden_unordered=False,
     )
 
 

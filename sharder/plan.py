@@ -15,6 +15,7 @@ from framedex.indexer.timeline import (
     CLOSED,
     CONTINUES,
     DAMAGED,
+    HIDDEN,
     LEADING,
     NON_REFERENCE,
     OPEN,
@@ -32,11 +33,14 @@ class Planner:
 
     drop_leading: leading pictures of an open start at which a run begins are left out. Right for HEVC, whose
     reference picture sets are explicit (ITU-T H.265 8.3.2); in H.264 they count for frame_num and stay.
-    keep_damaged: plan clips that want frames of damaged GOPs, too.
+    keep_damaged: plan clips that want frames of damaged GOPs, too. hidden_unordered: as in `videos`.
     """
 
-    def __init__(self, packets: Packets, *, drop_leading: bool, keep_damaged: bool = False) -> None:
+    def __init__(
+        self, packets: Packets, *, drop_leading: bool, keep_damaged: bool = False, hidden_unordered: bool = False
+    ) -> None:
         self._drop_leading, self._keep_damaged = drop_leading, keep_damaged
+        self._hidden_unordered = hidden_unordered
         self._order = presentation_order(packets.pts, packets.flags)
         self.renew(packets)
         self.pts: NDArray[np.int64] = packets.pts[self._order]
@@ -90,6 +94,12 @@ class Planner:
         if one_stream:
             run_begin, run_end = self._join(run_begin, run_end)
         kept, run = self._keep(targets, run_begin, run_end)
+        if one_stream and self._hidden_unordered and (self._packets.flags[kept] & HIDDEN).any():
+            raise UncuttableError(
+                "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
+                found=f"packets {int(kept[0])} to {int(kept[-1])}",
+                remedy="pass --pack images",
+            )
         offset, size = self._packets.offset[kept], self._packets.size[kept]
         first = np.flatnonzero(~self._continues[kept])  # where each picture's packets begin among the kept ones
         pictures, picture_run = kept[first], run[first]

@@ -108,6 +108,7 @@ _CARRIED = [
     "chroma_format",
     "max_ref_frames",
     "field_coded",
+    "hidden_unordered",
     "frame_count",
     "damaged_gop_count",
 ]

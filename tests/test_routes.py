@@ -86,6 +86,7 @@ def test_what_was_proven_passes_and_becomes_a_movie(proven: ClipDataset) -> None
         ("monochrome or not 4:2:0", lambda clip: _medium(clip, chroma_format=0)),
         ("size: 32x144", lambda clip: _medium(clip, width=32)),
         ("no reference frames", lambda clip: _medium(clip, max_ref_frames=0)),
+        ("hidden pictures out of order", lambda clip: _medium(clip, hidden_unordered=True)),
         ("field-coded pictures", lambda clip: _medium(clip, field_coded=True)),
         ("changing parameter sets", lambda clip: _medium(clip, inband_parameter_sets=True)),
         ("changing parameter sets", lambda clip: _medium(clip, varying_shape=True)),

@@ -277,9 +277,11 @@ class H264Scanner(NalScanner):
         shapes = {sequence.shape for sequence in used}
         check_colours(shapes)
         chroma = {shape[0] for shape in shapes}
+        # Where gaps in frame_num are allowed, FFmpeg fills one with the picture that was decoded last, needed or not.
+        conceals = any(sequence.gaps_allowed for sequence in used)
         return Pictures(
             start=start,
-            non_reference=~referenced & (count > 0) & (start == NO_START),
+            non_reference=~referenced & (count > 0) & (start == NO_START) & ~conceals,
             leading=leading,
             skipped=skipped,
             field_coded=(np.bincount(packet[slices["parity"] != 0], minlength=n) > 0),
