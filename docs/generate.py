@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from benchmarks.exactness import markdown, try_folder
 from docs.policies_table import policies_table
+from docs.scale_page import scale_page
 from docs.tables import (
     a_packed_clip,
     audio_table,
@@ -353,6 +354,7 @@ PAGES = {
     "format.md": format_page,
     "commands.md": commands_page,
     "performance.md": performance_page,
+    "scale.md": lambda: scale_page(load("scale.json"), NOTE, made_by(load("scale.json"))),
     "policies.md": policies_page,
     "exactness.md": exactness_page,
 }

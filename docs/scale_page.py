@@ -37,7 +37,7 @@ process of its own; {write["at_rest_mb"]} MB of its memory are Python and its li
 What was expected: nothing takes memory in proportion to frames. What takes some for each medium is opening an index
 ({opening:.0f} bytes a video: its name, and where its rows are), and for each clip a sampler ({drawing:.0f} bytes: the order of an epoch).
 
-{made_by}
+{made_by} Clips were planned while other work ran on both cores.
 
 ## A billion clips
 
@@ -51,7 +51,6 @@ What follows from these figures, not measured:
 | a sampler's order | {drawing * BILLION / GB:,.0f} GB in each rank |
 
 The sampler breaks first: above about {4 * GB / drawing / 1e6:,.0f} million clips its order takes more than 4 GB in every process that has one.
-`blocks` does not help, because the order of a whole epoch is drawn. Datasets of that size are split, by a filter or by a split of their policy, and a
-training takes one after the other. Then the opening of an index: above about {4 * GB / opening / 1e6:,.0f} million videos it takes more than 4 GB, in each
+Datasets of that size are split, by a filter or by a split of their policy, and a training takes one after the other. Then the opening of an index: above about {4 * GB / opening / 1e6:,.0f} million videos it takes more than 4 GB, in each
 process that plans.
 """

@@ -208,8 +208,10 @@ def _probe_tables(layout: Layout, track_id: int, read: Read, video: Row) -> Row:
     fields = bool(pictures.field_coded.any() or (flags & FIELD_CODED).any())
     video |= {"depth": "tables", "pts_source": CONTAINER, "rotation_degrees": found.rotation_degrees, "hashed": False}
     _summarise(video, found.demuxed, pictures, pts, flags, None)
-    if not found.read.all():  # what only reading every packet tells
-        video |= {"non_reference_share": None, "hidden_unordered": False}  # `look` refuses what is
+    whole = bool(found.read.all())  # where not, `look` refuses what is out of order
+    video |= {"hidden_unordered": whole and has_unordered_hidden(pts, flags, pictures)}
+    if not whole:  # what only reading every packet tells
+        video |= {"non_reference_share": None}
         video |= {"field_coded": fields or None} if pictures.may_hold_fields else {}
     # Of pictures, these facts are of start points alone.
     return _frames_row(found.demuxed, pictures.state, pts, np.ma.masked_array(flags, ~found.read))
@@ -253,6 +255,7 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
         ]
     video |= {"depth": "packets", "pts_source": source, "hashed": task.verify}
     _summarise(video, demuxed, pictures, pts, flags, truncation)
+    video |= {"hidden_unordered": has_unordered_hidden(pts, flags, pictures)}
     state = pictures.state[(flags & START) != 0]
     return _frames_row(demuxed, state, pts, flags) | {"md5": md5 if task.verify else None}
 
@@ -323,7 +326,6 @@ def _summarise(
         "chroma_format": pictures.chroma_format,
         "max_ref_frames": pictures.max_ref_frames,
         "field_coded": bool(pictures.field_coded.any()),
-        "hidden_unordered": has_unordered_hidden(pts, flags, pictures),
     }
     found = []
     before = int(np.argmax((flags & START) != 0))
