@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
@@ -131,7 +132,7 @@ def test_a_slice_that_is_killed_leaves_no_part_behind_that_is_not_whole(sources:
         command += ["--max-failures", "1"]
         for _ in range(2):
             process = subprocess.Popen([str(word) for word in command], env=environment(), stdout=subprocess.DEVNULL)
-            with pytest.raises(subprocess.TimeoutExpired):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may have finished
                 process.wait(chance.uniform(0.3, 1.2))
             process.kill()
             process.wait()
