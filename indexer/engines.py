@@ -10,6 +10,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -20,13 +21,14 @@ Result = TypeVar("Result")
 
 IN_FLIGHT_PER_WORKER = 16  # bounds what waits for a slow item ahead of it
 GIBIBYTE = 1 << 30
+BROKEN = "broken"  # what an outcome says where a process died between two calls, and with it the pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[Item, Result]):
     """What became of one item: a result, or why there is none, and a message.
 
-    kind: `crash`, `timeout`, `memory` or `error`.
+    kind: `crash`, `timeout`, `memory`, `error` or BROKEN.
     """
 
     item: Item
@@ -167,6 +169,8 @@ def _outcome(
         return Outcome(item=item, kind="timeout", message=f"took longer than {timeout_seconds:g} s")
     except ProcessExpired as error:
         return Outcome(item=item, kind="crash", message=f"its process died (exit code {error.exitcode})")
+    except BrokenProcessPool as error:
+        return Outcome(item=item, kind=BROKEN, message=f"a process died between two calls: {error}")
     except MemoryError:
         allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
         return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")

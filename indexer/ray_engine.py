@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from framedex.errors import EngineError, MissingExtraError
-from framedex.indexer.engines import IN_FLIGHT_PER_WORKER, Item, LocalPool, Outcome, Result
+from framedex.indexer.engines import BROKEN, IN_FLIGHT_PER_WORKER, Item, LocalPool, Outcome, Result
 
 try:
     import ray
@@ -130,7 +130,14 @@ def _attempt(
     function: Callable[[Item], Result], items: list[Item], timeout_seconds: float | None, memory_bytes: int | None
 ) -> list[Outcome[None, Result]]:
     """Return the outcomes of some items; runs in a worker of Ray's."""
-    outcomes = _pool(memory_bytes).run(function, items, timeout_seconds=timeout_seconds, in_flight=len(items) + 1)
+    pool = _pool(memory_bytes)
+    try:
+        outcomes = list(pool.run(function, items, timeout_seconds=timeout_seconds, in_flight=len(items) + 1))
+        if any(outcome.kind == BROKEN for outcome in outcomes):
+            raise RuntimeError("the process beside Ray's worker died between two calls")
+    except RuntimeError:  # which pebble raises of a pool that broke before: a loss, to be tried again with another one
+        _pool.cache_clear()
+        raise
     return [
         Outcome(item=None, result=outcome.result, kind=outcome.kind, message=outcome.message) for outcome in outcomes
     ]
