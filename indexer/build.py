@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,15 +83,7 @@ def build_index(options: IndexOptions) -> IndexReport:
     """
     work = plan_work(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    with held(options.out):
-        if (options.out / SLICES_NAME).exists():
-            raise OutputError(
-                "the index is being written in slices",
-                where=str(options.out),
-                remedy=f"run the rest of them and --finish, or delete {SLICES_NAME} to give them up",
-            )
-        for folder in (options.out, options.out / VIDEOS_FOLDER, options.out / FRAMES_FOLDER):
-            remove_unfinished(folder)
+    with held_whole(options.out):
         old = begin(options, work)
         report = report_of(options, work)
         parts = PartPairs(options.out, files_a_part=files_a_part(options))
@@ -101,6 +94,24 @@ def build_index(options: IndexOptions) -> IndexReport:
         if members:  # which sequences a tar holds shows when it is read
             write_listing(options.out, old, work, members)
         return report
+
+
+@contextlib.contextmanager
+def held_whole(out: Path) -> Iterator[None]:
+    """Hold an index for this run alone, without what a killed run left aside.
+
+    Raises OutputError where another run has it, or it is being written in slices.
+    """
+    with held(out):
+        if (out / SLICES_NAME).exists():
+            raise OutputError(
+                "the index is being written in slices",
+                where=str(out),
+                remedy=f"run the rest of them and --finish, or delete {SLICES_NAME} to give them up",
+            )
+        for folder in (out, out / VIDEOS_FOLDER, out / FRAMES_FOLDER):
+            remove_unfinished(folder)
+        yield
 
 
 def files_a_part(options: IndexOptions) -> int:
@@ -147,13 +158,18 @@ def probe_items(
         rows = list(_rows(outcome))
         parts.add(rows)
         for video, _ in rows:
-            report.count(video)
-            if video.get("container") == "tar" and video["member"] is not None:
-                members.setdefault(video["uri"], []).append(video["member"])
+            note_row(video, report, members)
         if outcome.item.task is not None:
             done += 1
             options.on_progress(done, total)
     return members
+
+
+def note_row(video: Row, report: IndexReport, members: dict[str, list[str]]) -> None:
+    """Count a row of `videos`, and note which sequence of a tar it is about, by the tar's uri."""
+    report.count(video)
+    if video.get("container") == "tar" and video["member"] is not None:
+        members.setdefault(video["uri"], []).append(video["member"])
 
 
 def is_known(item: Item) -> bool:

@@ -186,12 +186,16 @@ def index(
             _print_plan(_plan(plan_work(options)), as_json)
             return
         report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
+    _tell(report, as_json)
+    if report.failed + report.refused > max_failures:
+        sys.exit(3)
+
+
+def _tell(report: IndexReport, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
     else:
         _print_table(report)
-    if report.failed + report.refused > max_failures:
-        sys.exit(3)
 
 
 def _compact(out: Path, sources: tuple[str, ...] | None, as_json: bool) -> None:

@@ -12,11 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.errors import OutputError
-from framedex.indexer.build import SLICES_NAME
+from framedex.indexer.build import held_whole
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, read_header, rows_by_group
 from framedex.indexer.part_pairs import next_part
-from framedex.indexer.parts import PartWriter, held, part_path, remove_unfinished, write_json_aside
+from framedex.indexer.parts import PartWriter, part_path, write_json_aside
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
 
 MEDIA_A_PART = 16_384
@@ -40,13 +39,7 @@ def compact_index(out: Path) -> CompactReport:
     At every moment a reader that opens the index sees every medium. Memory is that of a row group, and of the index's rows
     of `videos` for one part.
     """
-    with held(out):
-        if (out / SLICES_NAME).exists():
-            raise OutputError(
-                "the index is being written in slices", where=str(out), remedy="run the rest of them and --finish"
-            )
-        for folder in (out, out / VIDEOS_FOLDER, out / FRAMES_FOLDER):
-            remove_unfinished(folder)
+    with held_whole(out):
         index = Index(out)
         old, rows, media = index.parts, index.rows, len(index)
         if len(old) <= -(-media // MEDIA_A_PART) and rows == media:

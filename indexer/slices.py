@@ -21,6 +21,7 @@ from framedex.indexer.build import (
     IndexReport,
     begin,
     files_a_part,
+    note_row,
     probe_items,
     report_of,
     write_listing,
@@ -159,9 +160,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
         report, members = report_of(options, work), dict[str, list[str]]()
         for number in range(plan.parts):
             for row in pq.read_table(_part(options.out, plan, number)).to_pylist():
-                report.count(row)
-                if row["container"] == "tar" and row["member"] is not None:
-                    members.setdefault(row["uri"], []).append(row["member"])
+                note_row(row, report, members)
         if members:
             write_listing(options.out, pq.read_table(options.out / LISTING_NAME), work, members)
         (options.out / SLICES_NAME).unlink()

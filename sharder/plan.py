@@ -94,12 +94,8 @@ class Planner:
         if one_stream:
             run_begin, run_end = self._join(run_begin, run_end)
         kept, run = self._keep(targets, run_begin, run_end)
-        if one_stream and self._hidden_unordered and (self._packets.flags[kept] & HIDDEN).any():
-            raise UncuttableError(
-                "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
-                found=f"packets {int(kept[0])} to {int(kept[-1])}",
-                remedy="pass --pack images",
-            )
+        if one_stream:
+            self._check_places(kept)
         offset, size = self._packets.offset[kept], self._packets.size[kept]
         first = np.flatnonzero(~self._continues[kept])  # where each picture's packets begin among the kept ones
         pictures, picture_run = kept[first], run[first]
@@ -127,6 +123,15 @@ class Planner:
             packet_start=((self._packets.flags[pictures] & (CLOSED | RESET)) == CLOSED)
             & (self._packets.state[pictures] == 0),
         )
+
+    def _check_places(self, kept: NDArray[np.int64]) -> None:
+        """Raise UncuttableError where it is not known in which order a decoder outputs some packets."""
+        if self._hidden_unordered and (self._packets.flags[kept] & HIDDEN).any():
+            raise UncuttableError(
+                "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
+                found=f"packets {int(kept[0])} to {int(kept[-1])}",
+                remedy="pass --pack images",
+            )
 
     def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (first, last) packets of each run of a plan for one stream. Raises as `plan` does."""

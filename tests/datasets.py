@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from pathlib import Path
@@ -32,3 +33,9 @@ def shard_clips(index: Path, out: Path, clips: Iterable[dict[str, Any]], *option
     out.parent.mkdir(parents=True, exist_ok=True)
     run("shard", index, "--clips", write_clips(out.with_suffix(".jsonl"), clips), "--out", out, *options, code=code)
     return out
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Return a digest of every file of an index or a dataset, but for locks."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock")]
+    return {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from framedex.engine_options import engine_options
 from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
 from framedex.indexer.ray_engine import _attempt, _pool
-from tests.datasets import run
+from tests.datasets import content, run
 from tests.running import ROOT, environment
 
 Medium = Callable[[str], Path]
@@ -59,12 +58,6 @@ def on_ray(cluster: str, *words: object, code: int = 0) -> str:
     done = subprocess.run(ray_command(cluster, *words), env=surroundings(), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return done.stdout
-
-
-def content(folder: Path) -> dict[str, str]:
-    """Return a digest of every file of an index or a dataset."""
-    files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock")]
-    return {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import random
 import shutil
@@ -17,7 +16,7 @@ import pytest
 from framedex.indexer import part_pairs
 from framedex.indexer.index import Index
 from framedex.indexer.slices import Slice
-from tests.datasets import run
+from tests.datasets import content, run
 from tests.images import tar_of
 from tests.running import environment
 
@@ -47,15 +46,6 @@ def sources(tmp_path: Path, medium: Medium) -> Path:
     Image.new("RGB", (32, 16)).save(image)
     tar_of(folder / "z.tar", [(f"{name}/{number}.png", image.read_bytes()) for name in "ab" for number in range(3)])
     return folder
-
-
-def content(index: Path) -> dict[str, str]:
-    """Return a digest of every file of an index."""
-    return {
-        str(path.relative_to(index)): hashlib.md5(path.read_bytes()).hexdigest()
-        for path in index.rglob("*")
-        if path.is_file() and not path.name.startswith(".lock")
-    }
 
 
 def task(sources: Path, number: int, *options: str, code: int = 0) -> str:

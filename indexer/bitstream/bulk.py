@@ -105,7 +105,7 @@ def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return int64 [found], ascending: where 00 00 01 and 00 00 03 stand in uint8 [bytes].
 
     Of the last two bytes of a code, or of its first two, one pair stands at an even place: 00 01 or 00 03, or 00 00. Looking
-    at pairs takes a third of the time that looking at every byte takes.
+    at pairs takes 0.6 of the time that looking at every byte takes (1.2 MB of random bytes).
     """
     pairs = np.ascontiguousarray(data[: len(data) & ~1]).view("<u2")
     blocks = range(0, len(pairs), BLOCK_BYTES // 2)
