@@ -315,41 +315,53 @@ def measure_way(name: str, seconds: int, options: argparse.Namespace, limit: flo
 
 
 def measure_devices(devices: Sequence[int], options: argparse.Namespace, results: Results) -> None:
-    """Add rows of clips a second on the first of some GPUs, and on all of them, a process and a rank each."""
+    """Add rows of clips a second: all clips on the first of some GPUs; each rank's clips on its GPU while the others rest;
+    and all ranks at once, a process and a GPU each.
+    """
     dataset = make_dataset(options.source, options.folder, PERIOD_SECONDS, options.device_clips, "reference")
-    for count in (1, len(devices)):
-        home = options.folder / "together"
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir(parents=True)
-        answers: dict[int, dict[str, Any]] = {}
+    count = len(devices)
+    measure_ranks("nvdec_on_1_gpus", [0], 1, devices, dataset, options, results)
+    for rank in range(count):
+        measure_ranks(f"rank_{rank}_of_{count}_alone", [rank], count, devices, dataset, options, results)
+    measure_ranks(f"nvdec_on_{count}_gpus", list(range(count)), count, devices, dataset, options, results)
 
-        def one(rank: int, count: int = count, home: Path = home, answers: dict[int, Any] = answers) -> None:
-            way = Way("reference", "gpu", 4)
-            request = {
-                "dataset": str(dataset),
-                "options": bench_options(way, 1, devices[rank], options.device),
-                "check": 0,
-            }
-            request |= {"rank": rank, "world_size": count, "task": "together"}
-            answers[rank] = run_child(home / str(rank), request, options.limit)
 
-        threads = [threading.Thread(target=one, args=(rank,)) for rank in range(count)]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            if all((home / str(rank) / "ready").exists() for rank in range(count)):
-                (home / "go").touch()
-            time.sleep(0.05)
-        row: dict[str, Any] = {"way": f"nvdec_on_{count}_gpus", "video_seconds": PERIOD_SECONDS, "gpus": count}
-        reasons = [answer["reason"] for answer in answers.values() if "reason" in answer]
-        if reasons:
-            results.add(row | {"reason": "; ".join(reasons)})
-            continue
-        taken = max(a["ended"] for a in answers.values()) - min(a["started"] for a in answers.values())
-        clips = sum(answer["clips"] for answer in answers.values())
-        ranks = [answers[rank]["ended"] - answers[rank]["started"] for rank in range(count)]
-        row |= {"clips": clips, "median_seconds": taken, "seconds_of_ranks": ranks}
-        results.add(row | {"clips_a_second": clips / taken})
+def measure_ranks(
+    name: str,
+    ranks: Sequence[int],
+    world_size: int,
+    devices: Sequence[int],
+    dataset: Path,
+    options: argparse.Namespace,
+    results: Results,
+) -> None:
+    """Add the row of some ranks that run at once, each on its GPU."""
+    home = options.folder / "together"
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    answers: dict[int, dict[str, Any]] = {}
+
+    def one(rank: int) -> None:
+        made = bench_options(Way("reference", "gpu", 4), 1, devices[rank], options.device)
+        request = {"dataset": str(dataset), "options": made, "check": 0, "task": "together"}
+        answers[rank] = run_child(home / str(rank), request | {"rank": rank, "world_size": world_size}, options.limit)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        if all((home / str(rank) / "ready").exists() for rank in ranks):
+            (home / "go").touch()
+        time.sleep(0.05)
+    row: dict[str, Any] = {"way": name, "video_seconds": PERIOD_SECONDS, "gpus": len(ranks)}
+    reasons = [answer["reason"] for answer in answers.values() if "reason" in answer]
+    if reasons:
+        results.add(row | {"reason": "; ".join(reasons)})
+        return
+    taken = max(a["ended"] for a in answers.values()) - min(a["started"] for a in answers.values())
+    clips = sum(answer["clips"] for answer in answers.values())
+    row |= {"clips": clips, "median_seconds": taken, "clips_a_second": clips / taken}
+    results.add(row | {"seconds_of_ranks": [answers[rank]["ended"] - answers[rank]["started"] for rank in ranks]})
 
 
 def main() -> None:
@@ -366,7 +378,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=300, metavar="SECONDS", help="of one way at one length")
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS", help="of this whole call")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: to try this without a GPU")
-    parser.add_argument("--devices", type=numbers, help="measure one rank on the first of these GPUs, and one on each")
+    parser.add_argument("--devices", type=numbers, help="measure these GPUs, first one by one, then at once")
     parser.add_argument("--device-clips", type=int, default=512)
     options = parser.parse_args()
     unknown = [way for way in options.only if way not in WAYS]
