@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class FramedexError(Exception):
     """Base of every error meant for the person at the keyboard.
@@ -82,6 +84,14 @@ class StaleError(FramedexError):
 
 class DecodeError(FramedexError):
     """A clip's byte ranges did not yield the frames that the manifest promises."""
+
+
+class StorageError(FramedexError):
+    """An object store did not do what was asked. `kind` is a short stable word: missing, exists, changed, denied, …"""
+
+    def __init__(self, what: str, *, kind: str, **parts: Any) -> None:
+        self.kind = kind
+        super().__init__(what, **parts)
 
 
 class EngineError(FramedexError):

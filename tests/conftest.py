@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +18,9 @@ from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.work import IndexOptions
+from framedex.storage import stores
 from tests import media
+from tests.s3 import Bucket, Service, service
 
 # Machines differ, and tests run side by side: no test is about its own duration.
 hypothesis.settings.register_profile("suite", deadline=None)
@@ -113,3 +115,27 @@ def torchcodec() -> ModuleType:
 def rng() -> np.random.Generator:
     """A generator with a fixed seed."""
     return np.random.default_rng(20)
+
+
+@pytest.fixture(scope="session")
+def s3_service() -> Iterator[Service]:
+    """An S3 service on this machine."""
+    with service() as running:
+        yield running
+
+
+@pytest.fixture
+def bucket(s3_service: Service, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A new bucket, which the environment leads to."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in s3_service.environment.items():
+        monkeypatch.setenv(name, value)
+    stores._store.cache_clear()
+    return s3_service.bucket()
+
+
+@pytest.fixture(scope="session")
+def long_mp4(media_folder: Path) -> Path:
+    """An MP4 of about 30 MB with sound, its moov box at the end; beside it `front.mp4`, where it comes first."""
+    return media.make_long(media_folder)

@@ -184,6 +184,38 @@ def damage(source: Path, target: Path, change: Callable[[bytearray], bytearray])
     return target
 
 
+def make_long(folder: Path) -> Path:
+    """Return an MP4 of about 30 MB, noise with a tone; beside it `front.mp4`, the same with its moov box in front."""
+    end, front = folder / "end.mp4", folder / "front.mp4"
+    if not front.exists():
+        noise = [np.random.default_rng(seed).integers(0, 256, (240, 320, 3), np.uint8) for seed in range(8)]
+        aside = folder / f"{os.getpid()}-end.mp4"
+        with av.open(str(aside), "w") as out:
+            options = {"preset": "ultrafast", "qp": "18", "keyint": "50", "x264-params": "keyint=50"}
+            stream = out.add_stream("libx264", rate=25, options=options)
+            stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
+            tone = out.add_stream("aac", rate=48_000)
+            for number in range(500):
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(noise[number % 8], format="rgb24")))
+                out.mux(tone.encode(_tone(number)))
+            out.mux(stream.encode(None))
+            out.mux(tone.encode(None))
+        remux(aside, folder / f"{os.getpid()}-front.mp4", movflags="+faststart")
+        aside.rename(end)
+        (folder / f"{os.getpid()}-front.mp4").rename(front)
+    return end
+
+
+def remux(source: Path, path: Path, **options: str) -> None:
+    """Copy all packets into another file."""
+    with av.open(str(source)) as given, av.open(str(path), "w", options=options) as out:
+        streams = {stream.index: out.add_stream_from_template(stream) for stream in given.streams}
+        for packet in given.demux():
+            if packet.dts is not None:
+                packet.stream = streams[packet.stream.index]
+                out.mux(packet)
+
+
 if __name__ == "__main__":  # python -m tests.media FOLDER NAME...: make some of the recipes by hand
     import sys
 

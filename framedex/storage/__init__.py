@@ -1,0 +1,1 @@
+"""Object storage: names of objects, reading ranges of them, writing them only where nothing stands. Knows nothing of video."""

@@ -1,0 +1,92 @@
+"""What a store answered, as an error for the person who has to act, without a secret in it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from framedex.errors import StorageError
+
+# Variables whose values are secrets, by words in their names.
+_SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|SIGNATURE", re.IGNORECASE)
+_STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_")
+_QUERY = re.compile(r"\?[^\s\"']*")
+_LEAST_SECRET = 6  # letters; shorter values are no secrets, and would be found everywhere
+MOST_TEXT = 600
+# Statuses and codes with which stores refuse credentials; some say 400 where a token has expired.
+REFUSED = re.compile(
+    r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenRefreshRequired|InvalidToken|status code: 40[13]"
+)
+PAST_THE_END = re.compile(r"status code: 416")
+_STATUS = re.compile(r"status code: (\d{3}[^:<]*)")
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_PASSING = ("408", "429", "5")  # how statuses begin of what may be otherwise another time
+KINDS = {
+    "NotFoundError": ("missing", "the object is not there"),
+    "FileNotFoundError": ("missing", "the object is not there"),
+    "AlreadyExistsError": ("exists", "something has been written there already"),
+    "PreconditionError": ("changed", "the object is another one than before"),
+    "NotModifiedError": ("changed", "the object is another one than before"),
+    "PermissionDeniedError": ("denied", "the store refuses the credentials in the environment"),
+    "UnauthenticatedError": ("denied", "the store refuses the credentials in the environment"),
+    "NotSupportedError": ("unsupported", "the store cannot do that"),
+    "NotImplementedError": ("unsupported", "the store cannot do that"),
+}
+REMEDIES = {
+    "denied": "check that they are there, have not expired and allow this (docs/storage.md)",
+    "exists": "another run is writing here, or has: wait for it, or choose another place",
+    "unanswered": "run the same again; what was written stays",
+}
+
+
+def may_be_tried_again(error: Exception) -> bool:
+    """Return whether a request may succeed another time: what came broke off or was late, and was no refusal."""
+    status = _STATUS.search(str(error))
+    passing = status is None or status[1].startswith(_PASSING)
+    return passing and kind_of(error)[0] == "unanswered" and not isinstance(error, TypeError | ValueError)
+
+
+def is_past_the_end(error: Exception) -> bool:
+    """Return whether a store says that an object ends before the range that was asked for."""
+    return PAST_THE_END.search(str(error)) is not None
+
+
+def kind_of(error: Exception) -> tuple[str, str]:
+    """Return (kind, sentence)."""
+    text = str(error)
+    if REFUSED.search(text):
+        return KINDS["PermissionDeniedError"]
+    if "NoSuchBucket" in text:
+        return "missing", "there is no such bucket"
+    return KINDS.get(type(error).__name__, ("unanswered", "the store does not answer as it should"))
+
+
+def as_storage_error(uri: str, error: Exception) -> StorageError:
+    """Return the error to raise for what a store, or obstore, answered."""
+    kind, what = kind_of(error)
+    return StorageError(
+        what, kind=kind, where=uri, found=without_secrets(answer_in(str(error))), remedy=REMEDIES.get(kind)
+    )
+
+
+def without_secrets(text: str) -> str:
+    """Return a message without values of variables that hold secrets, without queries of addresses, and not too long."""
+    secrets = {
+        value
+        for name, value in os.environ.items()
+        if name.startswith(_STORES) and _SECRET.search(name) and len(value) >= _LEAST_SECRET
+    }
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    text = _QUERY.sub("?…", text)
+    return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
+
+
+def answer_in(text: str) -> str:
+    """Return a store's answer without the markup, the addresses and the times around it."""
+    status = _STATUS.search(text)
+    if status is None:
+        return text.split("\n\nDebug source")[0].strip()
+    said = [found[1].strip() for found in (_CODE.search(text), _MESSAGE.search(text)) if found]
+    return ": ".join([status[1].strip(), *said])

@@ -1,0 +1,120 @@
+"""CONTRACT: a folder that is written: of this machine in place, or of object storage by way of a folder of this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from framedex.errors import OutputError, StorageError
+from framedex.storage.objects import Facts, delete, exists, fetch, put, upload
+from framedex.storage.places import Place, Stored
+
+WRITABLE = ("s3://", "gs://", "az://")
+SINGLE_BYTES = 64 << 20  # of a file that is written with one request, which the store refuses where something stands
+
+
+class Output:
+    """A folder of this machine. Files are written below `local`; `publish` gives them to readers."""
+
+    def __init__(self, local: Path) -> None:
+        self.local = local
+
+    @property
+    def where(self) -> Place:
+        """What readers open."""
+        return self.local
+
+    def publish(self, path: Path) -> None:
+        """Make a file below `local` one that readers see. Raises OutputError, StorageError."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file that may be there."""
+        (self.local / name).unlink(missing_ok=True)
+
+
+class StoredOutput(Output):
+    """A folder of object storage. Nothing that another run wrote is replaced: each object is written where none is, or in
+    place of the very one that was taken.
+    """
+
+    def __init__(self, stored: Stored, local: Path) -> None:
+        super().__init__(local)
+        self._stored = stored
+        self._taken: dict[str, Facts] = {}
+
+    @property
+    def where(self) -> Place:
+        return self._stored
+
+    def take(self, name: str) -> None:
+        """Copy an object that this run may replace, if it is there."""
+        uri = f"{self._stored.uri}/{name}"
+        facts = exists(uri)
+        if facts is None:
+            return
+        data, facts = fetch(uri, 0, facts.size_bytes, facts)
+        (self.local / name).write_bytes(data)
+        self._taken[name] = facts
+
+    def publish(self, path: Path) -> None:
+        name = path.relative_to(self.local).as_posix()
+        with _refused(self._stored):
+            if name in self._taken:
+                self._taken[name] = put(f"{self._stored.uri}/{name}", path.read_bytes(), replaces=self._taken[name])
+                return
+            facts = write_new(path, f"{self._stored.uri}/{name}")
+        if path.parent == self.local:
+            self._taken[name] = facts  # a file of the whole folder, which may be written again
+        else:
+            path.unlink()
+
+    def remove(self, name: str) -> None:
+        delete([f"{self._stored.uri}/{name}"])
+
+
+def write_new(path: Path, uri: str) -> Facts:
+    """Write a file as an object where none is. Raises StorageError of kind `exists`.
+
+    A store takes a condition with an object that is written at once, and none with one that is written in parts: there it is
+    looked for first.
+    """
+    if path.stat().st_size <= SINGLE_BYTES:
+        return put(uri, path.read_bytes())
+    there = exists(uri)
+    if there is not None:
+        raise StorageError("something has been written there already", kind="exists", where=uri)
+    return upload(path, uri)
+
+
+def check_writable(where: Place) -> None:
+    """Raise OutputError for a place that nothing can be written to."""
+    if isinstance(where, Stored) and not where.uri.startswith(WRITABLE):
+        raise OutputError("a web server is not written to", where=where.uri, allowed="s3://, gs://, az:// or a folder")
+
+
+@contextlib.contextmanager
+def _refused(stored: Stored) -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        if error.kind not in ("exists", "changed"):
+            raise
+        raise OutputError(
+            "another run is writing here",
+            where=stored.uri,
+            found=f"{error.where}: {error.what}",
+            remedy="wait for it and run again, or choose another place; what was written stays",
+        ) from error
+
+
+@contextlib.contextmanager
+def stored_output(stored: Stored, *names: str) -> Iterator[StoredOutput]:
+    """Give a folder of object storage to be written. names: of files right in it that may be replaced."""
+    check_writable(stored)
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+        output = StoredOutput(stored, Path(folder))
+        for name in names:
+            output.take(name)
+        yield output

@@ -1,0 +1,55 @@
+"""Which ranges of an object to ask for together: few requests, little that nobody wants. Pure numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+GAP_BYTES = 256 << 10  # between two ranges that are still asked for together: about what a request's wait is worth
+WASTE = 0.5  # of the bytes wanted: what is read between them at most
+MOST_BYTES = 8 << 20  # of a request; more is several, which run at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """begin, end: int64 [requests], half-open, ascending. request: int64 [ranges], the first request that holds bytes of each."""
+
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    request: NDArray[np.int64]
+
+
+def coalesce(
+    offset: NDArray[np.int64],
+    length: NDArray[np.int64],
+    *,
+    gap: int = GAP_BYTES,
+    waste: float = WASTE,
+    most: int = MOST_BYTES,
+) -> Requests:
+    """Return the requests that fetch some ranges, int64 [ranges] each, in any order, overlapping or not.
+
+    Ranges are joined over gaps of up to `gap` bytes, smallest gaps first, until what nobody wants is `waste` of what is
+    wanted. A request of more than `most` bytes is cut, so that its pieces can run at once.
+    """
+    if not len(offset):
+        nothing = np.zeros(0, np.int64)
+        return Requests(begin=nothing, end=nothing, request=nothing)
+    order = np.argsort(offset, kind="stable")
+    begin, end = offset[order], np.maximum.accumulate((offset + length)[order])
+    between = np.maximum(begin[1:] - end[:-1], 0)
+    covered = int(end[-1] - begin[0] - between.sum())
+    by_size = np.argsort(between, kind="stable")
+    affordable = (between[by_size] <= gap) & (np.cumsum(between[by_size]) <= waste * covered)
+    together = np.zeros(len(between), np.bool_)
+    together[by_size[affordable]] = True
+    first = np.flatnonzero(np.append(True, ~together))
+    last = np.append(first[1:], len(begin)) - 1
+    run_begin, run_end = begin[first], end[last]
+    pieces = np.maximum(-(-(run_end - run_begin) // most), 1)
+    number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    cut_begin = np.repeat(run_begin, pieces) + number * most
+    cut_end = np.minimum(cut_begin + most, np.repeat(run_end, pieces))
+    return Requests(begin=cut_begin, end=cut_end, request=np.searchsorted(cut_begin, offset, side="right") - 1)

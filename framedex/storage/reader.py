@@ -1,0 +1,156 @@
+"""CONTRACT: reading an object bit by bit, as a function of (offset, length) or as a file, with few requests."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import StorageError
+from framedex.storage.objects import Facts, fetch, fetch_many
+from framedex.storage.ranges import coalesce
+
+Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
+
+FIRST_BYTES = 256 << 10  # of an object, read with the request that tells what it is
+BLOCK_BYTES = 128 << 10  # that are read where less is asked for
+NEXT_BYTES = 256 << 10  # that are read where what was read before ends
+TAIL_BYTES = 512 << 10  # of the end, read at once: what is wanted there is often more than one thing
+KEPT_BYTES = 64 << 20
+
+
+class ObjectReader:
+    """An object's bytes by (offset, length), fewer at its end; what was read is kept, up to `kept_bytes`.
+
+    facts: what it must be; None: whatever is there, and from then on that. first_bytes: read with the first request where
+    facts are not known. kept_bytes: of what was read. most_requests: after which StorageError of kind `requests` is raised;
+    None: no limit. Raises StorageError, of kind `changed` where it is another object.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        facts: Facts | None = None,
+        *,
+        fetch_ranges: Fetch = fetch_many,
+        first_bytes: int = FIRST_BYTES,
+        kept_bytes: int = KEPT_BYTES,
+        most_requests: int | None = None,
+    ) -> None:
+        self.uri, self._fetch, self._most_kept = uri, fetch_ranges, kept_bytes
+        self.requests, self._most_requests = 0, most_requests
+        self.failure: StorageError | None = (
+            None  # what was raised, for callers of libraries that make something else of it
+        )
+        self._kept: list[tuple[int, memoryview]] = []
+        self._kept_bytes = 0
+        if facts is None:
+            data, facts = fetch(uri, 0, first_bytes)
+            self.requests = 1
+            self._keep(0, data)
+        self.facts = facts
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        """Return bytes of the object. Raises StorageError."""
+        size = self.facts.size_bytes
+        end = min(offset + length, size)
+        if offset >= end:
+            return b""
+        found = self._find(offset, end)
+        if found is None:
+            begin = self._kept_until(offset)  # what is kept already is not asked for again
+            block = BLOCK_BYTES if begin is None else NEXT_BYTES
+            begin = offset if begin is None else begin
+            if size - begin <= TAIL_BYTES:  # all that is left, and what lies right before it
+                before = max((at + len(data) for at, data in self._kept if at + len(data) <= begin), default=0)
+                self._get([(max(begin - BLOCK_BYTES, before), size)])
+            else:
+                self._get([(begin, min(max(end, begin + block), size))])
+            found = self._find(offset, end)
+            assert found is not None  # just read
+        return bytes(found)
+
+    def prepare(self, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
+        """Read some ranges, int64 [ranges] each, at the same time, so that asking for them takes no request."""
+        wanted = [(at, at + size) for at, size in zip(offset.tolist(), length.tolist(), strict=True)]
+        missing = [place for place, (begin, end) in enumerate(wanted) if end > begin and self._find(begin, end) is None]
+        if missing:
+            made = coalesce(offset[missing], length[missing], gap=BLOCK_BYTES, waste=np.inf)
+            self._get(list(zip(made.begin.tolist(), made.end.tolist(), strict=True)))
+
+    def _get(self, ranges: list[tuple[int, int]]) -> None:
+        self.requests += len(ranges)
+        if self._most_requests is not None and self.requests > self._most_requests:
+            raise StorageError("reading the object takes too many requests", kind="requests", where=self.uri)
+        try:
+            found = self._fetch(self.uri, ranges, self.facts)
+        except StorageError as error:
+            self.failure = error
+            raise
+        for (begin, _), data in zip(ranges, found, strict=True):
+            self._keep(begin, data)
+
+    def _find(self, begin: int, end: int) -> memoryview | None:
+        for at, data in reversed(self._kept):
+            if at <= begin and end <= at + len(data):
+                return data[begin - at : end - at]
+        return None
+
+    def _kept_until(self, offset: int) -> int | None:
+        """Return where the kept piece ends that holds an offset, or ends there, and may grow; None where none does."""
+        pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
+        return max((end for at, end in pieces if at <= offset <= end), default=None)
+
+    def _keep(self, begin: int, data: memoryview) -> None:
+        """Keep a piece, joined to one that it follows."""
+        for place, (at, before) in enumerate(self._kept):
+            if at + len(before) == begin and len(before) <= self._most_kept // 2:
+                del self._kept[place]
+                self._kept_bytes -= len(before)
+                begin, data = at, memoryview(bytes(before) + bytes(data))
+                break
+        self._kept.append((begin, data))
+        self._kept_bytes += len(data)
+        while self._kept_bytes > self._most_kept and len(self._kept) > 1:
+            self._kept_bytes -= len(self._kept.pop(0)[1])
+
+
+class ObjectFile(io.RawIOBase):
+    """An object as a file to read from, for libraries that take one."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        self._reader, self._at = reader, 0
+        self.name = reader.uri.rpartition("/")[2]  # libavformat reads more at once from what has a protocol in its name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._reader.facts.size_bytes}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def size(self) -> int:
+        """Return the object's length; pyarrow asks for it."""
+        return self._reader.facts.size_bytes
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = self._reader.facts.size_bytes - self._at
+        data = self._reader(self._at, left if size is None or size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)

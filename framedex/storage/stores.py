@@ -1,0 +1,83 @@
+"""Opening stores, one a bucket and process. Whatever opens them, address and credentials, stands in the environment."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from framedex.errors import FramedexError, MissingExtraError, StorageError
+
+NO_LISTING = frozenset({"http", "https"})
+TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
+ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
+_OPENED_BY: list[int] = []  # the process that began to use stores; one that was forked from it cannot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a request may take, and how often it is repeated where the store is at fault.
+
+    Between two tries the wait doubles, from 0.1 s to 15 s; after `TRYING_SECONDS` nothing is repeated.
+    """
+
+    seconds: float = 30.0
+    retries: int = 8
+
+
+TRYING_SECONDS = 180.0
+
+
+def limits() -> Limits:
+    """Return what the environment says. Raises FramedexError for what is no number."""
+    usual = Limits()
+    try:
+        return Limits(
+            seconds=float(os.environ.get(TIMEOUT, usual.seconds)), retries=int(os.environ.get(RETRIES, usual.retries))
+        )
+    except ValueError as error:
+        raise FramedexError(f"{TIMEOUT} and {RETRIES} are numbers", found=error) from None
+
+
+def open_store(name: str) -> Any:
+    """Return the store of `scheme://bucket`. Raises MissingExtraError, and StorageError in a forked process."""
+    if _OPENED_BY and _OPENED_BY[0] != os.getpid():
+        raise StorageError(
+            "object storage cannot be used in a process that was forked from one that used it",
+            kind="forked",
+            where=name,
+            remedy='start processes anew: DataLoader(…, multiprocessing_context="spawn")',
+        )
+    _OPENED_BY[:] = [os.getpid()]
+    return _store(name, limits())
+
+
+@functools.lru_cache(maxsize=64)
+def _store(name: str, allowed: Limits) -> Any:
+    try:
+        from obstore import store as stores
+    except ImportError as error:
+        raise MissingExtraError("obstore", "s3", "object storage") from error
+    scheme, _, bucket = name.partition("://")
+    options: dict[str, Any] = {
+        "client_options": {
+            "timeout": timedelta(seconds=allowed.seconds),
+            "connect_timeout": timedelta(seconds=min(5.0, allowed.seconds)),
+            "allow_http": scheme == "http" or any(os.environ.get(key, "").startswith("http://") for key in ENDPOINTS),
+        },
+        "retry_config": {"max_retries": allowed.retries, "retry_timeout": timedelta(seconds=TRYING_SECONDS)},
+    }
+    try:
+        if scheme == "s3":
+            return stores.S3Store(bucket, **options)
+        if scheme == "gs":
+            return stores.GCSStore(bucket, **options)
+        if scheme == "az":
+            return stores.AzureStore(bucket, **options)
+        return stores.HTTPStore(name, **options)
+    except Exception as error:
+        from framedex.storage.errors import as_storage_error
+
+        raise as_storage_error(name, error) from None
