@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,21 +13,24 @@ import av.audio.stream
 import av.container
 import av.error
 import numpy as np
+from av.stream import Discard
 from numpy.typing import NDArray
 
 from framedex.indexer.audio_decoding import AudioCoding, count_samples
 from framedex.indexer.audio_tables import AudioTable, read_audio_table
 from framedex.indexer.audio_times import AudioProblem, positions, presented
 from framedex.indexer.bitstream.audio import CONSTANT, HEADERS, fixed_header
-from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
+from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.demux import PayloadFinder
-from framedex.indexer.opening import demux_packets, memory_errors, open_container
+from framedex.indexer.opening import demux_packets, memory_errors
+from framedex.indexer.probed import Probed, ProbedFile
 from framedex.indexer.sampletables import read_layout
 from framedex.indexer.timeline import NO_PTS
 
 Row = dict[str, Any]
 
 LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are decoded to see how many samples they hold
+NEAR_BYTES = 32 << 10  # of them, where reading is dear, to the very first or last one
 UNKNOWN = "no packet of the audio decodes"
 
 
@@ -47,13 +49,11 @@ class _Demuxed:
     addressable: bool = True
 
 
-def describe_audio(
-    path: str, container: av.container.InputContainer, descriptor: int, size_bytes: int, *, tables_only: bool
-) -> tuple[Row, Row]:
+def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> tuple[Row, Row]:
     """Return (`videos`, `frames`) columns on the first audio stream; none of both without one.
 
-    container: the open file, of which packets are taken. descriptor: the same file. tables_only: whether only sample
-    tables may be read. What cannot be had is said in `audio_problem`; only MemoryError is raised.
+    container: the file, opened, of which packets are taken. tables_only: whether only sample tables may be read. What cannot
+    be had is said in `audio_problem`; raised are MemoryError, and what reading an object raises.
     """
     if not container.streams.audio:
         return {}, {}
@@ -61,7 +61,7 @@ def describe_audio(
     columns = _described(stream)
     try:
         with memory_errors():
-            return _probe(path, container, stream, descriptor, size_bytes, columns, tables_only)
+            return _probe(file, container, stream, columns, tables_only)
     except AudioProblem as problem:
         reason = str(problem)
     except (av.error.FFmpegError, OSError, IndexError, ValueError, OverflowError) as error:
@@ -97,16 +97,17 @@ def _described(stream: av.audio.stream.AudioStream) -> Row:
 
 
 def _probe(
-    path: str,
+    file: Probed,
     container: av.container.InputContainer,
     stream: av.audio.stream.AudioStream,
-    descriptor: int,
-    size_bytes: int,
     columns: Row,
     tables_only: bool,
 ) -> tuple[Row, Row]:
     if "audio_codec" not in columns or not stream.time_base:
         raise AudioProblem("there is no decoder for the audio")
+    if file.sparing:  # then packets of video are not even read on the way to the first one of audio
+        for video in container.streams.video:
+            video.discard = Discard.all
     first = next(container.decode(stream), None)
     if not isinstance(first, av.AudioFrame):
         raise AudioProblem(UNKNOWN)
@@ -128,11 +129,11 @@ def _probe(
         raise AudioProblem("the sample rate is not known")
     found = None
     if "mp4" in container.format.name:
-        found = _from_tables(stream, descriptor, size_bytes, coding, first.pts)
+        found = _from_tables(stream, file, coding, first.pts)
     if found is None:
         if tables_only:
             raise AudioProblem("sample tables do not tell all; --depth packets reads every packet")
-        found = _from_packets(path, stream, descriptor, coding)
+        found = _from_packets(file.whole(), stream, coding)
     span, frames = found
     if coding.codec.startswith("pcm_"):
         columns["audio_bits_per_coded_sample"] = _bits_of(coding)
@@ -145,13 +146,13 @@ def _bits_of(coding: AudioCoding) -> int | None:
 
 
 def _from_packets(
-    path: str, stream: av.audio.stream.AudioStream, descriptor: int, coding: AudioCoding
+    file: ProbedFile, stream: av.audio.stream.AudioStream, coding: AudioCoding
 ) -> tuple[tuple[int, int], Row]:
     """Return the presented samples and `frames` columns from demuxing every audio packet."""
-    demuxed = _demux(path, stream.index, descriptor, coding)
+    demuxed = _demux(file, stream.index, coding)
     samples = _counted(demuxed, coding)
     if samples is None:
-        with open_container(path) as container:
+        with file.open() as container:
             packets = (bytes(packet) for packet in demux_packets(container, stream.index))
             samples = np.array(count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64)
     assert stream.time_base is not None  # as checked
@@ -170,12 +171,12 @@ def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) ->
     return stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
 
 
-def _demux(path: str, stream_index: int, descriptor: int, coding: AudioCoding) -> _Demuxed:
+def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed:
     """Read every audio packet. Raises AudioProblem where the stream is damaged, encrypted or changes."""
-    demuxed, finder = _Demuxed(), PayloadFinder(descriptor)
+    demuxed, finder = _Demuxed(), PayloadFinder(file.descriptor)
     count = HEADERS.get(coding.codec)
     header: bytes | None = None
-    with open_container(path) as container:
+    with file.open() as container:
         for number, packet in enumerate(demux_packets(container, stream_index, _refuse_damage)):
             data = bytes(packet)
             _check_side_data(packet, number, coding)
@@ -251,29 +252,27 @@ def _by_rule(
 
 
 def _from_tables(
-    stream: av.audio.stream.AudioStream, descriptor: int, size_bytes: int, coding: AudioCoding, first_pts: int | None
+    stream: av.audio.stream.AudioStream, file: Probed, coding: AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], Row] | None:
     """Return the presented samples and `frames` columns from sample tables; None where they do not tell all."""
-
-    def read(offset: int, length: int) -> bytes:
-        return os.pread(descriptor, length, offset)
-
     try:
-        table = read_audio_table(read_layout(read, size_bytes), stream.id)
-        return _tabulated(read, table, coding, first_pts)
+        table = read_audio_table(read_layout(file.read, file.size_bytes), stream.id)
+        return _tabulated(file, table, coding, first_pts)
     except (UntrustedTables, TruncatedError, AudioProblem):
         return None
 
 
 def _tabulated(
-    read: Read, table: AudioTable, coding: AudioCoding, first_pts: int | None
+    file: Probed, table: AudioTable, coding: AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], Row]:
     scale = Fraction(coding.rate, table.timescale)
     if scale.denominator != 1 or first_pts is None:
         raise UntrustedTables("the track's timescale does not count samples")
     n = len(table.size)
     ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
-    packets: Iterator[bytes] = (read(int(table.offset[k]), int(table.size[k])) for k in ends)
+    if file.sparing:  # what lies beside the first one, and the last one
+        ends = [k for k in ends if min(abs(table.offset[k] - table.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
+    packets: Iterator[bytes] = (file.read(int(table.offset[k]), int(table.size[k])) for k in ends)
     counts = np.array(count_samples(coding, packets), np.int64)
     duration = table.duration * int(scale)
     samples = np.full(n, counts[0], np.int64) if coding.codec in CONSTANT else duration.copy()

@@ -22,10 +22,14 @@ from framedex.indexer.listed import (
     readable_name,
 )
 from framedex.indexer.listings import read_list, read_table
+from framedex.indexer.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
 from framedex.indexer.sequences import check_one_timing, folder_sequence, join_rows, visible_images
+from framedex.storage.places import place
+from framedex.storage.uris import checked, common_folder, is_inside, is_remote, local_path
 
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
+OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX} | TABLE_SUFFIXES | LIST_SUFFIXES
 # Names that a clip's own columns have; a user column of that name would hide one of them.
 RESERVED_COLUMNS = frozenset(
     [
@@ -76,16 +80,31 @@ def media_id(uri: str, stream: int | None = None, *, member: str | None = None) 
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
+def absolute(name: str) -> str:
+    """Return an absolute path, or a uri as it is recorded."""
+    return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
+
+
 def relative_uri(path: str, root: str) -> str:
-    """Return a path as recorded: relative to the root with forward slashes, or absolute outside it."""
+    """Return a path or uri as recorded: relative to the root with forward slashes, or absolute outside it."""
+    if is_remote(path) or is_remote(root):
+        return path[len(root) + 1 :] if is_remote(root) and is_inside(path, root) else path
     relative = os.path.relpath(path, root)
     return path if relative == ".." or relative.startswith("../") else Path(relative).as_posix()
 
 
 def default_root(sources: Sequence[str]) -> str:
-    """Return the deepest folder that holds everything named on the command line."""
+    """Return the deepest folder that holds everything named on the command line, and lies on this machine; if nothing does,
+    the deepest one of a store.
+    """
+    stored = [source.removeprefix("@") for source in sources if is_remote(source.removeprefix("@"))]
+    if len(stored) == len(sources):
+        return common_folder([_object_folder(source) for source in stored]) or "/"
     folders = []
     for source in sources:
+        if is_remote(source.removeprefix("@")):
+            continue
+        source = local_path(source)
         path = os.path.abspath(fixed_prefix(source.removeprefix("@")))
         folders.append(path if os.path.isdir(path) else os.path.dirname(path))
     return os.path.commonpath(folders)
@@ -108,6 +127,7 @@ def discover(
     of a folder that is searched are: one sequence, a medium each, or nothing. Raises SourceError for a list that cannot
     be read and for a folder or glob that names nothing.
     """
+    sources = [local_path(source) for source in sources]
     search = Search(root=root, follow_symlinks=follow_symlinks, images=images)
     thumbnails: list[str] = []
     listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, search, thumbnails)]
@@ -177,7 +197,50 @@ def _way_out_error(item: Listed, real_folder: Callable[[str], str]) -> MediaErro
     )
 
 
+def _object_folder(source: str) -> str:
+    """Return the folder of a store that a source names, or in which what it names lies."""
+    uri = checked(pattern_folder(source) if is_pattern(source) else source)
+    return uri.rpartition("/")[0] if _names_object(uri) else uri
+
+
+def _names_object(uri: str) -> bool:
+    """Return whether the end of a uri says that it is an object's."""
+    return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES
+
+
+def _expand_objects(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
+    """Yield what a uri names: an object, those of a folder or of a pattern, or what a list says."""
+    suffix = os.path.splitext(source)[1].lower()
+    if is_pattern(source):
+        found = expand_pattern(checked(source))
+        if not found:
+            raise SourceError("the pattern matches nothing", where=source)
+        yield from (replace(_plain(uri, None), facts=facts) for uri, facts in found)
+    elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
+        where = place(source)
+        rows = read_table(where, search.root) if suffix in TABLE_SUFFIXES else read_list(where, search.root)
+        yield from join_rows([_folder_or_file(row) for row in rows], source)
+    elif not source.endswith("/") and (source.startswith("http") or _names_object(checked(source))):
+        yield _plain(source, None)
+    else:
+        folders = object_folders(checked(source))
+        if not folders and not source.endswith("/"):
+            yield _plain(source, None)  # an object whose name has no ending, or nothing, which shows when it is probed
+            return
+        media: list[Listed] = []
+        for folder in folders:
+            found_here = _media_of(folder.uri, list(folder.files), None, search, thumbnails)
+            media += [replace(item, facts=folder.files.get(item.path.rpartition("/")[2])) for item in found_here]
+        yield from _some(media, source)
+
+
 def _expand(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
+    if is_remote(source):
+        yield from _expand_objects(source, search, thumbnails)
+        return
+    if source.startswith("@") and is_remote(source[1:]):
+        yield from (_folder_or_file(item) for item in read_list(place(source[1:]), search.root))
+        return
     path = Path(source)
     if source.startswith("@") and not os.path.lexists(source):
         yield from _in_list(Path(source[1:]), search)
@@ -200,7 +263,11 @@ def _in_list(path: Path, search: Search) -> Iterator[Listed]:
 
 def _folder_or_file(item: Listed) -> Listed:
     """Return a mention as that of a sequence, if it names a folder."""
-    return folder_sequence(item) if os.path.isdir(item.path) else item
+    if is_remote(item.path):
+        is_sequence = item.spelled.endswith("/") or not os.path.splitext(item.path)[1]
+    else:
+        is_sequence = os.path.isdir(item.path)
+    return folder_sequence(item) if is_sequence else item
 
 
 def _expand_glob(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
@@ -216,25 +283,37 @@ def _expand_glob(source: str, search: Search, thumbnails: list[str]) -> Iterator
 
 
 def _plain(name: str, folder: str | None) -> Listed:
-    return Listed(path=os.path.abspath(name), spelled=name, folder=folder)
+    return Listed(path=absolute(name), spelled=name, folder=folder)
 
 
 def _walk(top: str, folder: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
     """Yield the media in a folder and below it, and add the paths of images that lie beside videos to `thumbnails`."""
     media: list[Listed] = []
     for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
-        videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
-        media += [_plain(os.path.join(base, name), folder) for name in videos]
-        if search.images == "ignore":
-            continue
-        media += [_plain(os.path.join(base, name), folder) for name in files if form_of(name) == "tar"]
-        images = visible_images(files)
-        if videos:
-            thumbnails.extend(os.path.abspath(os.path.join(base, name)) for name in images)
-        elif search.images == "single":
-            media += [_plain(os.path.join(base, name), folder) for name in images]
-        elif images:
-            media.append(replace(_plain(base, folder), images=images))
+        media += _media_of(base, files, folder, search, thumbnails)
+    yield from _some(media, top)
+
+
+def _media_of(
+    base: str, files: list[str], folder: str | None, search: Search, thumbnails: list[str]
+) -> Iterator[Listed]:
+    """Yield the media that files of one folder are, and add the paths of images that lie beside videos to `thumbnails`."""
+    videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
+    yield from (_plain(os.path.join(base, name), folder) for name in videos)
+    if search.images == "ignore":
+        return
+    yield from (_plain(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
+    images = visible_images(files)
+    if videos:
+        thumbnails.extend(absolute(os.path.join(base, name)) for name in images)
+    elif search.images == "single":
+        yield from (_plain(os.path.join(base, name), folder) for name in images)
+    elif images:
+        yield replace(_plain(base, folder), images=images)
+
+
+def _some(media: list[Listed], top: str) -> Iterator[Listed]:
+    """Yield the media of a folder, sorted. Raises SourceError where there are none."""
     if not media:
         raise SourceError(
             "the folder holds no video and no image",

@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 
 SAMPLES, SAMPLE_BYTES = 16, 16 * 1024
+OBJECT_TAGS = ("etag ", "modified ")  # how what is recorded of an object begins, which its store told
 
 
-def fingerprint(descriptor: int, size_bytes: int) -> str:
-    """Return 32 hex digits over the size and 16 samples of 16 KiB, first and last bytes among them.
+def is_object_tag(recorded: str) -> bool:
+    """Return whether what was recorded is what a store says of an object, and no fingerprint of a file's content."""
+    return recorded.startswith(OBJECT_TAGS)
+
+
+def sampled(size_bytes: int) -> list[tuple[int, int]]:
+    """Return (begin, end) of the ranges that a fingerprint is made of, first and last bytes among them.
 
     A file of up to 256 KiB is read whole; of a larger one the cost stays the same however long it is.
     """
-    digest = hashlib.blake2b(size_bytes.to_bytes(8, "little"), digest_size=16)
     if size_bytes <= SAMPLES * SAMPLE_BYTES:
-        offsets, length = [0], size_bytes
-    else:
-        last = size_bytes - SAMPLE_BYTES
-        offsets, length = [last * number // (SAMPLES - 1) for number in range(SAMPLES)], SAMPLE_BYTES
-    for offset in offsets:
-        digest.update(os.pread(descriptor, length, offset))
+        return [(0, size_bytes)]
+    last = size_bytes - SAMPLE_BYTES
+    begins = [last * number // (SAMPLES - 1) for number in range(SAMPLES)]
+    return [(begin, begin + SAMPLE_BYTES) for begin in begins]
+
+
+def content_fingerprint(size_bytes: int, samples: Iterable[bytes | memoryview]) -> str:
+    """Return 32 hex digits over the size and the ranges of `sampled`."""
+    digest = hashlib.blake2b(size_bytes.to_bytes(8, "little"), digest_size=16)
+    for sample in samples:
+        digest.update(sample)
     return digest.hexdigest()
+
+
+def fingerprint(descriptor: int, size_bytes: int) -> str:
+    """Return the fingerprint of an open file."""
+    samples = (os.pread(descriptor, end - begin, begin) for begin, end in sampled(size_bytes))
+    return content_fingerprint(size_bytes, samples)
 
 
 def is_same_file(descriptor: int, *, size_bytes: int, mtime_ns: int, expected: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from framedex.errors import MediaError
 from framedex.indexer.fingerprint import fingerprint
+from framedex.indexer.probed import ProbedFile
 from framedex.indexer.schema import FAILED, REFUSED
 
 Row = dict[str, Any]
@@ -30,7 +31,7 @@ def no_frames() -> Row:
 
 
 @contextmanager
-def opened_file(path: str, video: Row) -> Iterator[int]:
+def opened_file(path: str, video: Row) -> Iterator[ProbedFile]:
     """Open the file, note its identity, and check once more at the end that it did not change meanwhile."""
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
@@ -49,7 +50,7 @@ def opened_file(path: str, video: Row) -> Iterator[int]:
             "mtime_ns": status.st_mtime_ns,
             "fingerprint": fingerprint(descriptor, status.st_size),
         }
-        yield descriptor
+        yield ProbedFile(path=path, descriptor=descriptor, size_bytes=status.st_size)
         after = os.stat(path)
         if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
             raise MediaError("changing", "the file changed while it was probed")

@@ -66,11 +66,11 @@ def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[tuple[Row,
     try:
         if task.form == "folder":
             return [_probe_folder(path, task, medium, verify)]
-        with opened_file(path, medium) as descriptor:
+        with opened_file(path, medium) as file:
             if task.form == "tar":
-                return _probe_tar(descriptor, task, medium, verify)
+                return _probe_tar(file.descriptor, task, medium, verify)
             whole = TarImage(name=os.path.basename(path), offset=0, size=medium["size_bytes"])
-            return [_in_file(descriptor, [whole], at_rate(1, task.rate), medium, verify)]
+            return [_in_file(file.descriptor, [whole], at_rate(1, task.rate), medium, verify)]
     except MediaError as error:
         return [(medium | problem_columns(error), no_frames())]
 

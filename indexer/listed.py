@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from framedex.errors import MediaError
+from framedex.storage.objects import Facts
 
 Form = Literal["video", "image", "folder", "tar"]
 Images = Literal["sequences", "single", "ignore"]
@@ -73,7 +74,8 @@ class Listed:
     index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
     member: which of several sequences of one folder, by the value of a listing's `sequence` column.
     images: of a sequence of loose images, their names in the folder `path`, in order; else None. fps, seconds: the times
-    of images as a listing states them: a rate, or one time an image, None where there is none.
+    of images as a listing states them: a rate, or one time an image, None where there is none. facts: of an object, where
+    its folder was listed.
     """
 
     path: str
@@ -85,6 +87,7 @@ class Listed:
     images: tuple[str, ...] | None = None
     fps: Fraction | None = None
     seconds: tuple[float | None, ...] | None = None
+    facts: Facts | None = None
 
     @property
     def form(self) -> Form:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,9 +13,11 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from framedex.errors import SourceError
+from framedex.errors import SourceError, StorageError
 from framedex.indexer.folders import is_below
 from framedex.indexer.listed import Listed
+from framedex.storage.places import Place, Stored
+from framedex.storage.uris import checked, is_remote, local_path
 
 # DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
 DALI_LINES = (
@@ -26,25 +28,30 @@ DALI_LINES = (
 )
 
 
-def _resolve(spelled: str, base: Path, root: str | None) -> tuple[str, str | None]:
-    """Return (absolute path of an entry of a list, folder that it was found through if it lies in one)."""
-    spelled = spelled.removeprefix("file://")
-    folders = [os.path.abspath(folder) for folder in ([root] if root is not None else [str(base), os.getcwd()])]
+def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None]:
+    """Return (absolute path or uri of an entry of a list, folder that it was found through if it lies in one)."""
+    if is_remote(spelled):
+        return checked(spelled), None
+    spelled = local_path(spelled)
+    top = base if root is None else root
+    if is_remote(top) and not os.path.isabs(spelled):
+        return checked(f"{top.rstrip('/')}/{spelled}"), None
+    folders = [os.path.abspath(folder) for folder in ([root] if root is not None else [base, os.getcwd()])]
     paths = [os.path.abspath(os.path.join(folder, spelled)) for folder in folders]
     path = next((path for path in paths if os.path.lexists(path)), paths[0])
     return path, next((folder for folder in folders if is_below(path, folder)), None)
 
 
-def read_list(path: Path, root: str | None) -> Iterator[Listed]:
+def read_list(path: Place, root: str | None) -> Iterator[Listed]:
     """Read a text list: a path a line, or DALI's `path label [start end]`; blank lines and # comments pass."""
     for line in _read_text(path).split("\n"):
         line = line.strip()
         if not line or line.startswith("#"):
             continue
-        yield _read_line(line, path.parent, root)
+        yield _read_line(line, os.path.dirname(str(path)) or ".", root)
 
 
-def _read_line(line: str, base: Path, root: str | None) -> Listed:
+def _read_line(line: str, base: str, root: str | None) -> Listed:
     """Return the reading of a line whose path exists; where none does, the one with the most fields."""
     path, folder = _resolve(line, base, root)
     readings = [Listed(path=path, spelled=line, folder=folder)]
@@ -59,20 +66,27 @@ def _read_line(line: str, base: Path, root: str | None) -> Listed:
     return existing[0] if existing else readings[min(1, len(readings) - 1)]
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Place) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, StorageError) as error:
         raise SourceError("the list cannot be read", where=str(path), found=error) from error
 
 
-def read_table(path: Path, root: str | None) -> Iterator[Listed]:
+def read_table(path: Place, root: str | None) -> Iterator[Listed]:
     """Read a CSV, JSONL or Parquet listing: a `uri` column, and the user's own columns."""
     readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
+    read = readers.get(os.path.splitext(path.name)[1].lower(), pyarrow.json.read_json)
     try:
-        table: pa.Table = readers.get(path.suffix.lower(), pyarrow.json.read_json)(path)
+        table: pa.Table = read(io.BytesIO(path.read_bytes()) if isinstance(path, Stored) else path)
         names, rows = table.column_names, table.to_pylist()
-    except (OSError, ValueError, OverflowError, pa.ArrowException) as error:  # strings that are not UTF-8 among them
+    except (
+        OSError,
+        ValueError,
+        OverflowError,
+        pa.ArrowException,
+        StorageError,
+    ) as error:  # strings that are not UTF-8 among them
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     if "uri" not in names:
         raise SourceError("the listing has no uri column", where=str(path), found=f"columns {', '.join(names)}")
@@ -82,5 +96,5 @@ def read_table(path: Path, root: str | None) -> Iterator[Listed]:
         uri = row.pop("uri")
         if not isinstance(uri, str) or not uri:
             raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
-        entry, folder = _resolve(uri, path.parent, root)
+        entry, folder = _resolve(uri, os.path.dirname(str(path)) or ".", root)
         yield Listed(path=entry, spelled=uri, columns=row, folder=folder)

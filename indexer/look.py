@@ -11,6 +11,7 @@ from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.timeline import DAMAGED, HIDDEN, SKIPPED, START, Flags, packet_flags
+from framedex.storage.reader import ObjectReader
 
 Read = Callable[[int, int], bytes]  # (offset, length) → bytes
 NalScanners = type[H264Scanner] | type[HevcScanner]
@@ -99,12 +100,34 @@ def scan(
         if len(data) == end - begin:
             scanner.feed_many(data, offset - begin, size)
             return scanner.finish()
+    prepare(read, offset, np.minimum(size, FIRST_BYTES))
     slices = np.where(False if more is None else more, MOST_WHOLE_BYTES, SLICE_BYTES)
     rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
     condensed = [condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept) for at, length, kept in rows]
     lengths = np.array([len(data) for data in condensed], np.int64)
     scanner.feed_many(np.frombuffer(b"".join(condensed), np.uint8), np.cumsum(lengths) - lengths, lengths)
     return scanner.finish()
+
+
+def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
+    """Have ranges, int64 [ranges] each, read at the same time, where that is cheaper than one after the other."""
+    if isinstance(read, ObjectReader):
+        read.prepare(offset, length)
+
+
+def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
+    """Raise BitstreamError where start points that no index looked at do what the index says that the stream does not do."""
+    done = {
+        "carry parameter sets of their own": pictures.inband_sets and not inband_sets,
+        "need another state of the decoder": len(pictures.states) > 1,
+        "hold several units behind one length": pictures.inner_start_codes,
+        "differ in size or format": pictures.varying_shape,
+        "may hide pictures": pictures.may_hide,
+        "drop their leading pictures": pictures.drops_leading,
+    }
+    found = [what for what, is_so in done.items() if is_so]
+    if found:
+        raise BitstreamError("promise", f"start points {' and '.join(found)}")
 
 
 def look(

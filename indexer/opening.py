@@ -11,6 +11,7 @@ import av.container
 import av.error
 
 from framedex.indexer.demuxers import OPEN_OPTIONS
+from framedex.storage.reader import ObjectFile
 
 MOST_RESTARTS = 1000  # of demuxing after damage
 
@@ -24,14 +25,15 @@ def memory_errors() -> Iterator[None]:
         raise MemoryError(str(error)) from error
 
 
-def open_container(path: str) -> av.container.InputContainer:
-    """Open a local media file. Raises av.error.FFmpegError, OSError or ValueError as PyAV does, and MemoryError.
+def open_container(source: str | ObjectFile) -> av.container.InputContainer:
+    """Open a media file, or an object. Raises av.error.FFmpegError, OSError or ValueError as PyAV does, and MemoryError.
 
     A playlist, or a reference inside the file, is not followed.
     """
     # The file: prefix keeps names with a colon from being read as a protocol.
+    opened = f"file:{source}" if isinstance(source, str) else source
     with memory_errors():
-        return av.open(f"file:{path}", metadata_errors="replace", options=dict(OPEN_OPTIONS))
+        return av.open(opened, mode="r", metadata_errors="replace", options=dict(OPEN_OPTIONS))
 
 
 def demux_packets(

@@ -22,15 +22,16 @@ from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanne
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.scanner import NalScanner
 from framedex.indexer.bitstream.sequential import SequentialScanner
-from framedex.indexer.boxes import Read, TruncatedError, UntrustedTables
+from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.describe import container_name, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
 from framedex.indexer.identity import no_frames, opened_file, problem_columns
 from framedex.indexer.images import ImageTask, probe_images
-from framedex.indexer.opening import memory_errors, open_container
+from framedex.indexer.opening import memory_errors
 from framedex.indexer.plain_mp4 import describe_plain
+from framedex.indexer.probed import Probed, ProbedFile
 from framedex.indexer.samples import scan_samples
 from framedex.indexer.sampletables import Layout, read_layout
 from framedex.indexer.schema import OK, VIDEO
@@ -43,6 +44,7 @@ from framedex.indexer.timeline import (
     FIELD_CODED,
     NO_PTS,
     START,
+    STATED,
     UNSHOWN,
     Flags,
     Pts,
@@ -53,6 +55,7 @@ from framedex.indexer.timeline import (
     settle_timestamps,
     summarise,
 )
+from framedex.storage.objects import Facts
 
 Row = dict[str, Any]
 Depth = Literal["auto", "packets", "tables"]
@@ -74,7 +77,7 @@ class ProbeTask:
 
     depth: `packets`; `tables` where only sample tables may be read; `auto`, tables where they can be trusted. streams: `best`
     or `all`; cover art never counts. verify: decode every frame, too, which takes depth `packets`. images: of images, how
-    they are stored and timed; None for a video.
+    they are stored and timed; None for a video. facts: of an object, as its folder was listed; None: not known.
     """
 
     path: str
@@ -82,6 +85,7 @@ class ProbeTask:
     streams: Streams = "best"
     verify: bool = False
     images: ImageTask | None = None
+    facts: Facts | None = None
 
 
 def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
@@ -92,56 +96,53 @@ def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
     """
     if task.images is not None:
         return probe_images(task.path, task.images, verify=task.verify)
-    av.logging.set_level(None)
-    file: Row = {"kind": VIDEO, "stream_index": -1, "best_stream": True}
+    video: Row = {"kind": VIDEO, "stream_index": -1, "best_stream": True}
     try:
-        with opened_file(task.path, file) as descriptor:
-            return _probe_plain(task, descriptor, file) or _probe_file(task, descriptor, file)
+        with opened_file(task.path, video) as file:
+            return probe_opened(task, file, video)
     except MediaError as error:
-        return [(file | problem_columns(error), no_frames())]
+        return [(video | problem_columns(error), no_frames())]
 
 
-def _probe_plain(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, Row]] | None:
+def probe_opened(task: ProbeTask, file: Probed, video: Row) -> list[tuple[Row, Row]]:
+    """Return the rows of an open file or object. video: the columns that are known. Raises MediaError, NeedsWholeError."""
+    av.logging.set_level(None)
+    return _probe_plain(task, file, video) or _probe_file(task, file, video)
+
+
+def _probe_plain(task: ProbeTask, file: Probed, video: Row) -> list[tuple[Row, Row]] | None:
     """Return the row of a plain MP4 whose sample tables tell all, or None of any other file."""
     if task.depth == "packets" or task.verify:
         return None
-    read = _reader(descriptor)
     try:
-        if read(4, 4) != b"ftyp":
+        if file.read(4, 4) != b"ftyp":
             return None
-        layout = read_layout(read, file["size_bytes"])
+        layout = read_layout(file.read, file.size_bytes)
         plain = describe_plain(layout.movie)
         if plain is None:
             return None
         track_id, columns = plain
-        video = file | columns
-        frames = _probe_tables(layout, track_id, read, video)
+        video = video | columns
+        frames = _probe_tables(layout, track_id, file, video)
     except (UntrustedTables, TruncatedError):
         return None
     return [(video | {"status": OK}, frames)]
 
 
-def _probe_file(task: ProbeTask, descriptor: int, file: Row) -> list[tuple[Row, Row]]:
-    with _open_container(task.path) as container:
-        file["container"] = container_name(container)
+def _probe_file(task: ProbeTask, file: Probed, video: Row) -> list[tuple[Row, Row]]:
+    with _open_container(file) as container:
+        video["container"] = container_name(container)
         streams = video_streams(container)
-        file["video_streams"] = len(streams)
+        video["video_streams"] = len(streams)
         chosen = streams if task.streams == "all" else streams[:1]
-        rows = [
-            _probe_stream(task, stream, descriptor, file | {"best_stream": not n}) for n, stream in enumerate(chosen)
-        ]
-        tables_only = task.depth == "tables" and not task.verify
-        audio, packets = describe_audio(task.path, container, descriptor, file["size_bytes"], tables_only=tables_only)
-        return [(video | audio, frames | packets if video["status"] == OK else frames) for video, frames in rows]
+        rows = [_probe_stream(task, stream, file, video | {"best_stream": not n}) for n, stream in enumerate(chosen)]
+        audio, packets = describe_audio(file, container, tables_only=task.depth == "tables" and not task.verify)
+        return [(row | audio, frames | packets if row["status"] == OK else frames) for row, frames in rows]
 
 
-def _reader(descriptor: int) -> Read:
-    return lambda offset, length: os.pread(descriptor, length, offset)
-
-
-def _open_container(path: str) -> av.container.InputContainer:
+def _open_container(file: Probed) -> av.container.InputContainer:
     try:
-        return open_container(path)
+        return file.open()
     except av.error.ArgumentError as error:
         raise MediaError(
             "container",
@@ -156,15 +157,15 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> tuple[Row, Row]:
+def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, file: Probed, video: Row) -> tuple[Row, Row]:
     try:
         video |= describe_stream(stream)
         if video["pixel_format"] == "pal8" and video["codec"] in PALETTE_OUTSIDE:
             raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
-        frames = _try_tables(task, stream, descriptor, video)
+        frames = _try_tables(task, stream, file, video)
         if frames is None:
-            frames = _probe_packets(task, stream, descriptor, video)
-            video["rotation_degrees"] = _rotation(task.path, stream.index)
+            frames = _probe_packets(task, stream, file.whole(), video)
+            video["rotation_degrees"] = _rotation(file, stream.index)
         return video | {"status": OK}, frames
     except BitstreamError as error:
         problem = MediaError(error.kind, str(error), refused=not error.damaged)
@@ -173,7 +174,7 @@ def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, descript
     return video | problem_columns(problem), no_frames()
 
 
-def _try_tables(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row | None:
+def _try_tables(task: ProbeTask, stream: av.video.stream.VideoStream, file: Probed, video: Row) -> Row | None:
     """Fill `video` and return the `frames` columns from sample tables; None where packets have to be read.
 
     Raises MediaError where that must not be done.
@@ -183,26 +184,26 @@ def _try_tables(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor
     try:
         if video["container"] != "mp4":
             raise UntrustedTables(f"{video['container']} has no sample tables")
-        read = _reader(descriptor)
-        return _probe_tables(read_layout(read, video["size_bytes"]), stream.id, read, video)
+        return _probe_tables(read_layout(file.read, file.size_bytes), stream.id, file, video)
     except (UntrustedTables, TruncatedError) as error:
         if task.depth == "auto":
             return None
         raise MediaError("untrusted_tables", f"{error}; --depth packets reads every packet", refused=True) from error
 
 
-def _probe_tables(layout: Layout, track_id: int, read: Read, video: Row) -> Row:
+def _probe_tables(layout: Layout, track_id: int, file: Probed, video: Row) -> Row:
     """Read the sample tables; fill the summary columns of `video` and return the `frames` columns.
 
     Raises UntrustedTables where packets have to be read.
     """
     found = tabulate(
-        read,
+        file.read,
         layout,
         track_id,
         codec=video["codec"],
         configuration=video["extradata"] or b"",
         reorder_depth=video["reorder_depth"],
+        sparing=file.sparing,
     )
     pts, flags, pictures = found.demuxed.pts, found.flags, found.pictures
     fields = bool(pictures.field_coded.any() or (flags & FIELD_CODED).any())
@@ -210,18 +211,21 @@ def _probe_tables(layout: Layout, track_id: int, read: Read, video: Row) -> Row:
     _summarise(video, found.demuxed, pictures, pts, flags, None)
     whole = bool(found.read.all())  # where not, `look` refuses what is out of order
     video |= {"hidden_unordered": whole and has_unordered_hidden(pts, flags, pictures)}
+    stated = (flags & STATED) != 0
     if not whole:  # what only reading every packet tells
         video |= {"non_reference_share": None}
         video |= {"field_coded": fields or None} if pictures.may_hold_fields else {}
+    if stated.any():  # or every start point
+        video |= {"open_gop_count": None}
     # Of pictures, these facts are of start points alone.
-    return _frames_row(found.demuxed, pictures.state, pts, np.ma.masked_array(flags, ~found.read))
+    return _frames_row(found.demuxed, pictures.state, pts, np.ma.masked_array(flags, ~(found.read | stated)))
 
 
-def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descriptor: int, video: Row) -> Row:
+def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, file: ProbedFile, video: Row) -> Row:
     """Demux and scan every packet; fill the summary columns of `video` and return the `frames` columns."""
     codec = stream.codec_context.codec
     make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
-    demuxed, pictures = _scan(task, stream, descriptor, video, make_scanner)
+    demuxed, pictures = _scan(stream, file, video, make_scanner)
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
     if len(wrong):
@@ -234,7 +238,7 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
         pictures,
         stated=video["container"] not in TIMELESS,
     )
-    truncation = _truncation(task.path, video["container"])
+    truncation = _truncation(file.path, video["container"])
     pictures.damaged[demuxed.broken] = True
     if demuxed.offset is None:  # libavformat's parsers hand the mark of lost transport packets to the picture before
         pictures.damaged[1:][demuxed.broken[:-1]] = True
@@ -246,7 +250,7 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
     # codec of which nothing is known here gives a picture a packet.
     unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and video["codec"] in REORDERING)
     if task.verify or pictures.damaged.any() or unconfirmed:
-        decoded = decode_all(task.path, stream.index, len(flags))
+        decoded = decode_all(file.path, stream.index, len(flags))
         pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
         flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
         _check(video, flags, pictures)
@@ -261,9 +265,8 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, descrip
 
 
 def _scan(
-    task: ProbeTask,
     stream: av.video.stream.VideoStream,
-    descriptor: int,
+    file: ProbedFile,
     video: Row,
     make_scanner: Callable[[bytes], Scanner],
 ) -> tuple[Demuxed, Pictures]:
@@ -272,15 +275,15 @@ def _scan(
     scanner = make_scanner(configuration)
     if video["container"] == "mp4" and isinstance(scanner, NalScanner):
         try:
-            demuxed = scan_samples(descriptor, video["size_bytes"], stream.id, scanner, configuration)
+            demuxed = scan_samples(file.descriptor, file.size_bytes, stream.id, scanner, configuration)
             return demuxed, scanner.finish()
         except UntrustedTables:
             scanner = make_scanner(configuration)
     # A container of its own for each stream: demuxing one consumes the others.
-    with _open_container(task.path) as container:
+    with _open_container(file) as container:
         found = container.streams[stream.index]
         assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
-        demuxed = demux(container, found, descriptor, scanner)
+        demuxed = demux(container, found, file.descriptor, scanner)
     return demuxed, scanner.finish()
 
 
@@ -350,10 +353,10 @@ def _frames_row(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: Fla
     }
 
 
-def _rotation(path: str, stream_index: int) -> int:
+def _rotation(file: Probed, stream_index: int) -> int:
     """Decode the first picture, which shows that there is a decoder for the stream, and read its display matrix."""
     try:
-        with _open_container(path) as container, memory_errors():
+        with _open_container(file) as container, memory_errors():
             for frame in container.decode(container.streams[stream_index]):
                 assert isinstance(frame, av.VideoFrame)  # the stream is a video stream
                 return frame.rotation

@@ -11,8 +11,11 @@ from framedex.indexer.fingerprint import open_same_file
 from framedex.indexer.image_times import at_rate
 from framedex.indexer.images import ImageTask, folder_identity
 from framedex.indexer.listed import is_image_name
+from framedex.indexer.objects import is_same_object
 from framedex.indexer.probe import ProbeTask
 from framedex.indexer.schema import FAILED, OK, REFUSED
+from framedex.storage.objects import exists
+from framedex.storage.uris import is_remote
 
 Row = dict[str, Any]
 
@@ -60,16 +63,17 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
     if task.verify and any(row["status"] == OK and not row["hashed"] for row in known):
         return False
     row = known[0]
+    if is_remote(task.path):
+        if task.images is not None and not _is_timed(task.images, known):
+            return False
+        return _asks_no_more(task, known) and is_same_object(task, row, task.facts or exists(task.path))
     if task.images is not None:
         if not _is_timed(task.images, known):
             return False
         if task.images.form == "folder":
             return _is_same_folder(task.path, task.images, row)
-    else:
-        if task.streams == "all" and len(known) < (row["video_streams"] or 1):
-            return False
-        if task.depth == "packets" and any(row["depth"] == "tables" for row in known):
-            return False
+    if not _asks_no_more(task, known):
+        return False
     try:
         descriptor = open_same_file(
             task.path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
@@ -80,6 +84,15 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
         return False
     os.close(descriptor)
     return True
+
+
+def _asks_no_more(task: ProbeTask, known: list[Row]) -> bool:
+    """Return whether a video's rows have the streams, and the depth, that are asked for."""
+    if task.images is not None:
+        return True
+    if task.streams == "all" and len(known) < (known[0]["video_streams"] or 1):
+        return False
+    return task.depth != "packets" or all(row["depth"] != "tables" for row in known)
 
 
 def _is_timed(task: ImageTask, known: list[Row]) -> bool:

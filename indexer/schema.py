@@ -43,7 +43,7 @@ VIDEOS = pa.schema(
         required("probed_by", pa.string(), "framedex version that probed the medium; another version looks at refused media again."),
         column("size_bytes", pa.int64(), "File size when probed; of loose images, their sum.", unit="bytes"),
         column("mtime_ns", pa.int64(), "Modification time when probed, of loose images the latest; a new one only makes us look again.", unit="ns"),
-        column("fingerprint", pa.string(), "BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole. Of loose images: over their names, sizes and modification times, and over how they are timed."),
+        column("fingerprint", pa.string(), "BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole. Of loose images: over their names, sizes and modification times, and over how they are timed. Of an object: `etag` and its ETag, or `modified` and a time where its store has none; of loose ones, over those."),
         column("container", pa.string(), "`mp4` (MP4, MOV, 3GP), `matroska` (MKV, WebM), else libavformat's name. Of images: `files` (loose ones) or `tar`."),
         column("depth", pa.string(), "`packets`: every packet was read; `tables`: sample tables and start points alone."),
         column("hashed", pa.bool_(), "Every frame was decoded (--verify): `frames.md5` holds their hashes."),
@@ -87,7 +87,7 @@ VIDEOS = pa.schema(
         column("mean_gop", pa.float64(), "Mean distance between start points.", unit="packets"),
         column("max_gop", pa.int32(), "Longest distance between start points.", unit="packets"),
         column("non_reference_share", pa.float64(), "Share of packets that no other packet needs."),
-        column("open_gop_count", pa.int32(), "Start points whose leading pictures need the GOP before."),
+        column("open_gop_count", pa.int32(), "Start points whose leading pictures need the GOP before; null where not all were looked at."),
         column("damaged_gop_count", pa.int32(), "GOPs in which something is damaged or missing."),
         column("byte_addressable", pa.bool_(), "Every packet is one byte range of the file; clips of other media are cut by demuxing."),
         column("audio_stream_index", pa.int32(), "Number of the first audio stream in its container; null without audio."),
@@ -119,7 +119,8 @@ FRAMES = pa.schema(
             "Bits: 1 closed start point; 2 open start point; 4 non-reference (no other packet needs it); 8 leading "
             "(decodable only from the start point before its own); 16 hidden (decoded, cut away by an edit list); "
             "32 skipped (decoders output nothing for it); 64 field-coded; 128 continues the picture of the packet before "
-            "it (a second field); 256 in a damaged GOP; 512 reset (no decoder session may run over this start point). "
+            "it (a second field); 256 in a damaged GOP; 512 reset (no decoder session may run over this start point); "
+            "1024 stated (the sample table calls it a start point, and it was not looked at: it may be an open one). "
             "Null: not read (depth `tables`).",
         ),
         column("start_state", list_of(pa.int32()), "For each start point in turn, which of `videos.states` a decoder must be given there; null: none of them needs any."),

@@ -9,10 +9,12 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from framedex.errors import MediaError, SourceError
+from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.image_times import rate_of
 from framedex.indexer.listed import Listed, form_of, is_image_name
 from framedex.indexer.natural import natural_key
+from framedex.storage.objects import listing
+from framedex.storage.uris import is_remote
 
 SEQUENCE, SECONDS, RATE = "sequence", "seconds", "fps"  # columns of a listing
 NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several parts of a sample
@@ -51,10 +53,16 @@ def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list
 def folder_sequence(item: Listed) -> Listed:
     """Return the mention of a folder as that of the sequence of the images that lie directly in it."""
     try:
-        with os.scandir(item.path) as entries:
-            images = visible_images(entry.name for entry in entries if not entry.is_dir())
+        if is_remote(item.path):
+            inside = (uri[len(item.path) + 1 :] for uri, _ in listing(item.path))
+            images = visible_images(name for name in inside if "/" not in name)
+        else:
+            with os.scandir(item.path) as entries:
+                images = visible_images(entry.name for entry in entries if not entry.is_dir())
     except OSError as error:
         return replace(item, images=(), error=MediaError("unreadable", f"cannot be read: {error.strerror}"))
+    except StorageError as error:
+        return replace(item, images=(), error=MediaError("unreadable", f"cannot be read: {error.what}"))
     if not images:
         return replace(item, images=(), error=MediaError("empty", "no image lies directly in the folder"))
     return replace(item, images=images)

@@ -28,6 +28,7 @@ from framedex.indexer.timeline import (
     NON_REFERENCE,
     OPEN,
     START,
+    STATED,
     UNSHOWN,
     Flags,
     check_ranks,
@@ -38,6 +39,8 @@ from framedex.indexer.timeline import (
 MOST_LOOKED_AT = 16  # packets of the first GOP: all reorderings that one shows
 # Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
 LEAST_MEAN_BYTES = 20_000
+READ_AT_ONCE = 192 << 10  # bytes of the beginning of a first GOP, where reading is dear
+HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
 SUSPECTS = 6  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
 
 
@@ -53,9 +56,19 @@ class Tabulated:
 
 
 def tabulate(
-    read: Read, layout: Layout, track_id: int, *, codec: str, configuration: bytes, reorder_depth: int
+    read: Read,
+    layout: Layout,
+    track_id: int,
+    *,
+    codec: str,
+    configuration: bytes,
+    reorder_depth: int,
+    sparing: bool = False,
 ) -> Tabulated:
     """Return a track's packets from the sample tables of an MP4, MOV or 3GP file, whose boxes `layout` holds.
+
+    sparing: read the headers of the first packets alone; other start points are flagged `STATED`, for whoever needs one to
+    look at it.
 
     Raises UntrustedTables where the tables may not say what a demuxer and the bitstream say; then packets must be read.
     """
@@ -68,7 +81,7 @@ def tabulate(
             raise UntrustedTables("the sample entry has another configuration than the demuxer says")
         if not table.sync_stated and demuxed.size.mean() < LEAST_MEAN_BYTES:
             raise UntrustedTables("nothing says which samples are sync samples")
-        return _predicted(read, table, demuxed, codec, configuration, reorder_depth)
+        return _predicted(read, table, demuxed, codec, configuration, reorder_depth, sparing=sparing)
     except (BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
 
@@ -88,7 +101,14 @@ def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
 
 
 def _predicted(
-    read: Read, table: SampleTable, demuxed: Demuxed, codec: str, configuration: bytes, reorder_depth: int
+    read: Read,
+    table: SampleTable,
+    demuxed: Demuxed,
+    codec: str,
+    configuration: bytes,
+    reorder_depth: int,
+    *,
+    sparing: bool,
 ) -> Tabulated:
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
@@ -97,11 +117,15 @@ def _predicted(
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is no sync sample")
-    pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration)
+    scan_first = _scan_beginning if sparing else _scan_some
+    pictures, beginning = scan_first(read, demuxed, sync, codec, configuration)
     if pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading:
         raise UntrustedTables("the stream does what only reading every packet tells")
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
-    flags[sync] |= np.where(pictures.start == CLOSED_START, CLOSED, OPEN)
+    seen = len(pictures.start)  # start points, the first ones
+    flags[sync] |= CLOSED
+    flags[sync[:seen]] ^= np.where(pictures.start == CLOSED_START, 0, CLOSED | OPEN).astype(np.int32)
+    flags[sync[seen:]] |= STATED
     is_read = np.zeros(len(size), np.bool_)
     first = slice(0, len(beginning.start))
     flags[first] = judge(beginning, flags[first], demuxed.pts[first], at_first_start=True)
@@ -121,13 +145,16 @@ def _predicted(
             at_first_start=begin == 0,
         )
         is_read[part] = True
+    flags[is_read] &= ~STATED
     listed = np.flatnonzero(flags & START)  # looking may have found others
     if not np.array_equal(listed, sync):
         raise UntrustedTables("a sample that is no sync sample is a start point")
     order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
     _check_order(demuxed.pts[order], flags)
     check_ranks(ranks(order, len(flags)), reorder_depth)
-    is_read[sync] = True
+    is_read[sync[:seen]] = True
+    if seen < len(sync) and len(pictures.states) > 1:
+        raise UntrustedTables("start points need states that only reading all of them tells")
     return Tabulated(
         demuxed=demuxed, flags=flags, read=is_read, pictures=pictures, rotation_degrees=table.rotation_degrees
     )
@@ -169,6 +196,23 @@ def _scan_some(
         said = "a" if wrong in sync else "no"
         raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
     return only(pictures, pictures.start != NO_START), only(pictures, numbers < first)
+
+
+def _scan_beginning(
+    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
+) -> tuple[Pictures, Pictures]:
+    """Return the facts of the first start point, [1], and of the beginning of its GOP, as far as one read shows it."""
+    assert demuxed.offset is not None  # tables always say where samples lie
+    if codec == "h264" and configuration[1:2] == HIGH_444:
+        raise UntrustedTables("a decoder may have to be told which encoder wrote the pictures")
+    most = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
+    begin = demuxed.offset[: most + 1]
+    near = np.abs(begin - begin[1:2].sum()) < READ_AT_ONCE if most > 1 else np.ones(1, np.bool_)
+    first = max(1, int(np.argmin(near[1:most]) + 1 if not near[1:most].all() else most))
+    pictures = scan(read, codec, configuration, demuxed.offset[:first], demuxed.size[:first])
+    if pictures.start[0] == NO_START or (pictures.start[1:] != NO_START).any():
+        raise UntrustedTables("the first samples are start points where the tables say otherwise")
+    return only(pictures, pictures.start != NO_START), pictures
 
 
 def _check_order(times: NDArray[np.int64], flags: Flags) -> None:

@@ -6,20 +6,25 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 
 from framedex.errors import MediaError, OutputError, SourceError
-from framedex.indexer.discover import Found, default_root, discover, relative_uri
+from framedex.indexer.discover import Found, absolute, default_root, discover, relative_uri
 from framedex.indexer.engines import GIBIBYTE, Engine, run_local
 from framedex.indexer.identity import Row
 from framedex.indexer.images import ImageTask
 from framedex.indexer.index import HEADER, Index
 from framedex.indexer.listed import Images, Listed, readable_name
+from framedex.indexer.object_folders import is_folder
 from framedex.indexer.parts import ASIDE, LOCK_NAME
 from framedex.indexer.probe import Depth, ProbeTask, Streams
 from framedex.indexer.rerun import KNOWN_COLUMNS, is_done, is_still_refused, rows_of
 from framedex.indexer.schema import REFUSED
+from framedex.storage.objects import exists
+from framedex.storage.places import Place, Stored
+from framedex.storage.uris import checked, is_inside, is_remote, joined, local_path
 
+# What slices of a run write in object storage before there is a header.
+BEGUN = ("slices.json", "videos/", "frames/")
 Identity = tuple[str, str | None]  # uri, and which of several sequences of images of one folder
 
 
@@ -35,7 +40,7 @@ class IndexOptions:
     """
 
     sources: Sequence[str]
-    out: Path
+    out: Place
     root: str | None = None
     label_from_parent: bool = False
     depth: Depth = "auto"
@@ -95,7 +100,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
     before: as for Index.
     """
     known: dict[str, list[Row]] = {}
-    root = options.root and os.path.abspath(options.root)
+    root = options.root and absolute(options.root)
     if (options.out / HEADER).exists():
         index = Index(options.out, before=before)
         if root is not None and root != index.root:
@@ -109,7 +114,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
         root = index.root
         for row in index.columns(KNOWN_COLUMNS).to_pylist():
             known.setdefault(row["uri"], []).append(row)
-    elif options.out.exists() and (not options.out.is_dir() or _holds_something(options.out)):
+    elif _is_something_else(options.out):
         raise OutputError(
             "the output folder holds something else than an index",
             where=str(options.out),
@@ -167,8 +172,11 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
 
 def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
     """Return whether a known medium lay in a folder that is searched, and is no longer there."""
-    path = os.path.normpath(os.path.join(root, uri))
-    folders = [os.path.abspath(source) for source in options.sources if os.path.isdir(source)]
+    path = joined(root, uri)
+    if is_remote(path):
+        searched = [checked(source) for source in options.sources if is_remote(source)]
+        return any(is_inside(path, folder) for folder in searched) and exists(path) is None and not is_folder(path)
+    folders = [absolute(source) for source in options.sources if os.path.isdir(local_path(source))]
     return any(path.startswith(os.path.join(folder, "")) for folder in folders) and not os.path.lexists(path)
 
 
@@ -185,7 +193,14 @@ def probe_task(item: Listed, options: IndexOptions) -> ProbeTask:
             default_fps=options.image_fps,
             single=options.images == "single",
         )
-    return ProbeTask(path=item.path, depth=options.depth, streams=options.streams, verify=options.verify, images=images)
+    return ProbeTask(
+        path=item.path,
+        depth=options.depth,
+        streams=options.streams,
+        verify=options.verify,
+        images=images,
+        facts=item.facts,
+    )
 
 
 def medium_name(uri: str, member: str | None) -> str:
@@ -193,5 +208,10 @@ def medium_name(uri: str, member: str | None) -> str:
     return uri if member is None else f"{uri}#{member}"
 
 
-def _holds_something(folder: Path) -> bool:
-    return any(not path.name.startswith((LOCK_NAME, ASIDE)) for path in folder.iterdir())
+def _is_something_else(out: Place) -> bool:
+    """Return whether what is to become an index is there, and holds what no index begins with."""
+    if isinstance(out, Stored):
+        return any(not name.startswith(BEGUN) for name in out.names())
+    if not out.exists():
+        return False
+    return not out.is_dir() or any(not path.name.startswith((LOCK_NAME, ASIDE)) for path in out.iterdir())
