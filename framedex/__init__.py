@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from framedex.loader.dali import clip_pipeline as clip_pipeline
     from framedex.loader.dataset import ClipDataset as ClipDataset
     from framedex.loader.sampler import ClipSampler as ClipSampler
+    from framedex.storage.cache import DiskCache as DiskCache
 
 __version__ = "0.1.0"
 
@@ -18,11 +19,12 @@ _PUBLIC = {
     "ClipDataset": "framedex.loader.dataset",
     "ClipLoader": "framedex.loader.clip_loader",
     "ClipSampler": "framedex.loader.sampler",
+    "DiskCache": "framedex.storage.cache",
     "Index": "framedex.indexer.index",
     "clip_pipeline": "framedex.loader.dali",
 }
 
-__all__ = ["ClipDataset", "ClipLoader", "ClipSampler", "Index", "__version__", "clip_pipeline"]
+__all__ = ["ClipDataset", "ClipLoader", "ClipSampler", "DiskCache", "Index", "__version__", "clip_pipeline"]
 
 
 def __getattr__(name: str) -> object:

@@ -24,6 +24,7 @@ from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import decode_rgb
 from framedex.sharder.media import Root
 from framedex.sharder.schema import PAD
+from framedex.storage.places import Stored
 
 Device = Literal["cpu", "gpu"]
 Decode = Literal["gpu", "auto", "cpu"]
@@ -210,7 +211,7 @@ def measure_loader(
 
 
 def bench(
-    path: str | Path,
+    path: str | Path | Stored,
     options: BenchOptions,
     *,
     root: Root | None = None,

@@ -7,7 +7,6 @@ import os
 import re
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -16,6 +15,8 @@ from framedex.loader.bench import BenchOptions, BenchResult, Decode, Device, kno
 from framedex.loader.bench import bench as bench_dataset
 from framedex.loader.bench_compare import PeerResult
 from framedex.loader.inspect import size_text
+from framedex.place_options import PLACE_THAT_IS_THERE
+from framedex.storage.places import Place
 
 EXAMPLE = """\b
 Example:
@@ -32,7 +33,7 @@ def _frame_size(context: click.Context, parameter: click.Parameter, value: str |
 
 
 @click.command("bench", epilog=EXAMPLE)
-@click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("dataset", type=PLACE_THAT_IS_THERE)
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Clips in a batch.")
 @click.option("--clips", type=click.IntRange(1), help="Load this many clips, chosen at random.  [default: all]")
 @click.option(
@@ -77,7 +78,7 @@ def _frame_size(context: click.Context, parameter: click.Parameter, value: str |
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
-    dataset: Path,
+    dataset: Place,
     device: Device,
     decode: Decode,
     root: str | None,

@@ -8,13 +8,14 @@ import math
 import os
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
 from framedex.loader.verify import verify as verify_dataset
 from framedex.loader.verify_gpu import CheckedOnGpu, verify_on_gpu
+from framedex.place_options import PLACE_THAT_IS_THERE
 from framedex.progress import progress
+from framedex.storage.places import Place
 
 RIGHT = ("exact", "nearest")
 EXAMPLE = """\b
@@ -26,7 +27,7 @@ Example:
 
 
 @click.command("verify", epilog=EXAMPLE)
-@click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("dataset", type=PLACE_THAT_IS_THERE)
 @click.option("--sample", type=click.IntRange(1), help="Check this many clips, chosen at random.  [default: all]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the choice.")
 @click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
@@ -61,7 +62,7 @@ Example:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON line a clip.")
 def verify(
-    dataset: Path,
+    dataset: Place,
     sample: int | None,
     seed: int,
     root: str | None,

@@ -335,7 +335,7 @@ class ClipLoader:
         if isinstance(fetched, Fetched):
             return fetched
         self.report.note(fetched)
-        if self._on_error == "raise":
+        if self._on_error == "raise" or fetched.ends_the_run:
             raise fetched.error()
         if self._on_error == "skip":
             self.report.add(skipped=1)

@@ -19,6 +19,8 @@ from framedex.sharder.decoder import Size, decode_rgb
 from framedex.sharder.media import Root
 from framedex.sharder.plans import AudioOptions, ClipPlans, PolicyFile, make_policy, read_policy
 from framedex.sharder.sources import SourceFiles
+from framedex.storage.cache import DiskCache
+from framedex.storage.places import Stored, place
 
 if TYPE_CHECKING:
     from framedex.loader.proxied import ProxiedDataset
@@ -27,32 +29,33 @@ Decode = Literal["cpu", "movie"]
 
 
 class ClipDataset:
-    """The clips of a dataset directory by number. Map-style, picklable, spawn-safe; opening reads one small file.
+    """The clips of a dataset by number. Map-style, picklable, spawn-safe; opening reads one small file.
 
-    path: what `framedex shard` wrote. decode: "cpu" decodes in `__getitem__`; "movie" leaves that to the caller and
+    path: what `framedex shard` wrote, a folder or a uri of object storage. decode: "cpu" decodes in `__getitem__`; "movie" leaves that to the caller and
     gives the clip as a tiny MP4 instead, for a decoder or a DALI pipeline of your own. size: (height, width) to scale
     to. threads: decoder threads a clip; 1 is right under DataLoader workers. root: where the sources lie now, if they
     moved (a folder in place of the recorded root, or {old prefix: new prefix}). where: only the clips whose columns have
-    these values, such as {"split": "train"}, numbered from 0.
+    these values, such as {"split": "train"}, numbered from 0. cache: for what is read of object storage; None: none.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | Stored,
         *,
         decode: Decode = "cpu",
         size: Size | None = None,
         threads: int = 1,
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
+        cache: DiskCache | None = None,
     ) -> None:
         _check(decode, size)
-        self._hold(Manifest(path, root=root), where, SharedEpoch(), decode, size, threads)
+        self._hold(Manifest(path, root=root, cache=cache), where, SharedEpoch(), decode, size, threads, cache)
 
     @classmethod
     def from_index(
         cls,
-        index: str | Path,
+        index: str | Path | Stored,
         policy: str | Path | Mapping[str, object] | PolicyFile,
         *,
         epoch: int = 0,
@@ -64,6 +67,7 @@ class ClipDataset:
         threads: int = 1,
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
+        cache: DiskCache | None = None,
     ) -> Self:
         """Return the clips that a policy finds in an index, each planned when it is asked for: no dataset on disk.
 
@@ -75,14 +79,14 @@ class ClipDataset:
         """
         _check(decode, size)
         plans = ClipPlans(
-            index,
+            place(index, cache),
             _policy_file(policy, seed),
             root=root,
             keep_damaged=keep_damaged,
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), decode, size, threads)
+        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), decode, size, threads, cache)
         return dataset
 
     def _hold(
@@ -93,6 +97,7 @@ class ClipDataset:
         decode: Decode,
         size: Size | None,
         threads: int,
+        cache: DiskCache | None,
     ) -> None:
         self.origin: Manifest | ClipPlans = source
         self._numbers = None if where is None else source.where(where)
@@ -100,7 +105,7 @@ class ClipDataset:
         self.decode: Decode = decode
         self.size = size
         self.threads = threads
-        self.sources = SourceFiles()
+        self.sources = SourceFiles(cache)
 
     @property
     def manifest(self) -> Manifest:

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from framedex.errors import DamageError, DecodeError, FramedexError, StaleError
+from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError
 
 if TYPE_CHECKING:
     from framedex.loader.fetch import Fetched
@@ -17,6 +17,8 @@ OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
 KINDS: dict[type[Exception], str] = {StaleError: "stale", DecodeError: "undecodable", DamageError: "damaged"}
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError}
+# What is no fault of a clip, but of the run: whatever is to be done with faults, it ends. The kinds of a StorageError.
+OF_THE_RUN = frozenset({"denied", "forked"})
 
 MOST_FAULTS = 1000  # that a report keeps
 _COUNTING = threading.Lock()  # held for moments, by the threads of all loaders
@@ -25,20 +27,31 @@ LOG = logging.getLogger("framedex.loader")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A clip that cannot be had. kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), or `error`."""
+    """A clip that cannot be had. kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), `denied` and `forked` (what
+    ends the run: its store cannot be used), or `error`.
+    """
 
     number: int
     kind: str
     message: str
 
+    @property
+    def ends_the_run(self) -> bool:
+        """Whether no other clip can be had either."""
+        return self.kind in OF_THE_RUN
+
     def error(self) -> FramedexError:
         """Return what is raised for it."""
+        if self.ends_the_run:
+            return StorageError(self.message, kind=self.kind)
         return ERRORS.get(self.kind, DecodeError)(f"clip {self.number}: {self.message}")
 
 
 def fault_of(number: int, error: Exception) -> Fault:
     """Return the fault that an exception stands for."""
     kind = next((kind for known, kind in KINDS.items() if isinstance(error, known)), "error")
+    if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
+        kind = error.kind
     message = error.text() if isinstance(error, FramedexError) else f"{type(error).__name__}: {error}"
     return Fault(number=number, kind=kind, message=message)
 

@@ -6,11 +6,9 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.errors import FormatError, FramedexError
@@ -19,6 +17,7 @@ from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import Size
 from framedex.sharder.media import Medium, Root
 from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
+from framedex.storage.places import Place, parquet_file
 
 LONGEST_TEXT = 2000  # characters of one user value
 WAVE_COLUMNS = 600  # of a waveform strip
@@ -93,7 +92,7 @@ class Inspector:
     longest_side: bound of a picture's longer side, in pixels. root: as of ClipDataset. Raises FormatError.
     """
 
-    def __init__(self, path: Path, *, longest_side: int, root: Root | None = None) -> None:
+    def __init__(self, path: Place, *, longest_side: int, root: Root | None = None) -> None:
         self.dataset = ClipDataset(path, root=root)
         self._longest_side = longest_side
 
@@ -101,7 +100,7 @@ class Inspector:
         """Return the facts of the dataset. Raises FormatError."""
         path = self.dataset.manifest.path
         try:
-            kinds = pq.read_table(path / FAILURES_NAME, columns=["kind"])["kind"].to_pylist()
+            kinds = parquet_file(path / FAILURES_NAME).read(columns=["kind"])["kind"].to_pylist()
             policy = (path / POLICY_NAME).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise FormatError("a part of the dataset is missing or damaged", where=str(path), found=error) from error

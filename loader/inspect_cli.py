@@ -14,7 +14,9 @@ from framedex.loader.inspect import Inspector, ShownClip, counted, size_text
 from framedex.loader.order import sample_of
 from framedex.loader.sheet_html import html_sheet
 from framedex.loader.sheet_png import png_sheet
+from framedex.place_options import PLACE_THAT_IS_THERE
 from framedex.progress import progress
+from framedex.storage.places import Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet}
 
@@ -26,7 +28,7 @@ Example:
 
 
 @click.command("inspect", epilog=EXAMPLE)
-@click.argument("dataset", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("dataset", type=PLACE_THAT_IS_THERE)
 @click.option("--clip", "clip_ids", multiple=True, metavar="ID", help="Show the clip of this name; may be repeated.")
 @click.option("--sample", type=click.IntRange(1), help="Show this many clips, chosen at random.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the choice.")
@@ -48,7 +50,7 @@ Example:
 @click.option("--columns", type=click.IntRange(1, 100), help="Frames a line.  [default: as many as fit; 8 in a .png]")
 @click.option("--overwrite", is_flag=True, help="Replace a file that is already there.")
 def inspect(
-    dataset: Path,
+    dataset: Place,
     clip_ids: tuple[str, ...],
     sample: int | None,
     seed: int,

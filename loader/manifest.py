@@ -34,6 +34,8 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.sharder.sources import CONTENT_ALONE, ByteSource
+from framedex.storage.cache import DiskCache
+from framedex.storage.places import Stored, parquet_file, place
 
 GROUP_ROWS = {
     CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,
@@ -46,14 +48,15 @@ OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memo
 
 
 class Manifest:
-    """A dataset directory, opened for reading. Picklable; open files stay behind. Raises FormatError.
+    """A dataset directory, or one in object storage, opened for reading. Picklable; open files stay behind. Raises FormatError.
 
     images: how frames were stored (`--pack images`), else None. root: where the sources lie now, when they
-    moved: a folder in place of the recorded root, or a mapping {old prefix: new prefix} applied to absolute paths.
+    moved: a folder in place of the recorded root, or a mapping {old prefix: new prefix} applied to absolute paths. cache: for
+    what is read of a dataset in object storage.
     """
 
-    def __init__(self, path: str | Path, *, root: Root | None = None) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | Path | Stored, *, root: Root | None = None, cache: DiskCache | None = None) -> None:
+        self.path = place(path, cache).absolute()
         header = check_format(
             self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
         )
@@ -189,7 +192,7 @@ class Manifest:
                 raise FormatError(
                     "the dataset was replaced since it was opened", where=str(self.path), remedy="open it anew"
                 )
-            return pq.ParquetFile(part_path(self.path / folder, part))
+            return parquet_file(part_path(self.path / folder, part))
         except (OSError, pa.ArrowException) as error:
             raise FormatError(
                 "a part of the dataset is missing or damaged", where=str(self.path), found=error
@@ -205,7 +208,7 @@ class Manifest:
     def _shards(self) -> list[ByteSource]:
         """The tars of the dataset."""
         try:
-            rows = pq.read_table(self.path / SHARDS_NAME).to_pylist()
+            rows = parquet_file(self.path / SHARDS_NAME).read().to_pylist()
         except (OSError, pa.ArrowException) as error:
             raise FormatError(f"{SHARDS_NAME} is missing or damaged", where=str(self.path), found=error) from error
         return [

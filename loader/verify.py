@@ -7,7 +7,6 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import av
@@ -28,9 +27,11 @@ from framedex.sharder.clip import Clip
 from framedex.sharder.conversion import UNSPECIFIED, RgbConverter
 from framedex.sharder.decoder import decode_md5
 from framedex.sharder.image_files import ImageOptions, encode_image
+from framedex.sharder.local_copies import local_copy
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
-from framedex.sharder.sources import SourceFiles, open_recorded
+from framedex.sharder.sources import SourceFiles
+from framedex.storage.places import Place
 
 Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale"]  # nearest: see `verify_gpu`
 Marked = TypeVar("Marked")
@@ -55,13 +56,13 @@ class Checked:
 class _Task:
     """The chosen clips of one medium."""
 
-    dataset: Path
+    dataset: Place
     root: str | None
     clips: list[int]
 
 
 def verify(
-    dataset: Path,
+    dataset: Place,
     *,
     root: str | None = None,
     sample: int | None = None,
@@ -108,11 +109,10 @@ def verify_medium(task: _Task) -> list[Checked]:
     if mark is None:
         return _verify_images(clips, sources)
     try:
-        os.close(open_recorded(clips[0].medium.source))
+        with local_copy(clips[0].medium) as medium:
+            truth = _truth(medium, clips, mark)
     except StaleError as error:
         return [_verdict(clip, None, "stale", error.text()) for clip in clips]
-    try:
-        truth = _truth(clips[0].medium, clips, mark)
     except (av.error.FFmpegError, IndexError) as error:
         return [_verdict(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
     return [_check(clip, sources, truth) for clip in clips]
@@ -125,7 +125,10 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
     own = [clip for clip in clips if clip.source == clip.medium.source]
     wanted = {int(frame) for clip in own for frame in clip.frame_index if frame != PAD}
     try:
-        found = image_checksums(clips[0].medium, wanted) if own else None
+        found = None
+        if own:
+            with local_copy(clips[0].medium) as medium:
+                found = image_checksums(medium, wanted)
     except StaleError as error:
         return [_verdict(clip, None, "stale", error.text()) for clip in clips]
     truth: Truth | None = None if found is None else {number: (None, {crc32}) for number, crc32 in found.items()}

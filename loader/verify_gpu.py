@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import av
@@ -26,9 +25,10 @@ from framedex.loader.verify import Checked, Verdict, decode_in_order, verify
 from framedex.sharder.clip import Clip
 from framedex.sharder.conversion import RgbConverter
 from framedex.sharder.decoder import RANGE_NUMBERS, decode_rgb
+from framedex.sharder.local_copies import local_copy
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
-from framedex.sharder.sources import open_recorded
+from framedex.storage.places import Place
 
 if TYPE_CHECKING:
     from framedex.loader.gpu import GpuFrames
@@ -86,7 +86,7 @@ def neighbours_of(number: int, truth: Mapping[int, Picture], *, by_place: bool) 
 
 
 def verify_on_gpu(
-    dataset: Path,
+    dataset: Place,
     *,
     root: str | None = None,
     sample: int | None = None,
@@ -227,10 +227,10 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
         rows = converter.rows(frame, medium.height, medium.width)
         return np.array(rows).reshape(medium.height, medium.width, 3)
 
-    os.close(open_recorded(medium.source))
     wanted = {near for number in numbers for near in (number - 1, number, number + 1)}
     try:
-        return {number: found for number, _, found in decode_in_order(medium, wanted, by_pts=False, mark=picture)}
+        with local_copy(medium) as copy:
+            return {number: found for number, _, found in decode_in_order(copy, wanted, by_pts=False, mark=picture)}
     except (av.error.FFmpegError, IndexError, OSError) as error:
         raise DecodeError(f"the source's full decode stops: {error}", where=medium.path) from error
 

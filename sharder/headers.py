@@ -11,12 +11,28 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.index import Packets
-from framedex.indexer.look import look
+from framedex.indexer.look import check_promises, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
 from framedex.sharder.media import Medium
-from framedex.sharder.sources import open_recorded
+from framedex.sharder.object_sources import Objects
+from framedex.sharder.sources import ByteSource, open_recorded
+from framedex.storage.uris import is_remote
 
 MOST_BYTES = 16 << 20  # of GOPs that are read together
+
+
+class _File:
+    """Reads the file that was recorded. Raises StaleError for another one."""
+
+    def __init__(self, source: ByteSource) -> None:
+        self._descriptor = open_recorded(source)
+
+    def __call__(self, offset: int, length: int) -> bytes:
+        return os.pread(self._descriptor, length, offset)
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
+        if hasattr(self, "_descriptor"):
+            close(self._descriptor)
 
 
 class Headers:
@@ -26,11 +42,7 @@ class Headers:
         self._medium = medium
         self.packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
-        self._descriptor = open_recorded(medium.source)
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
-        if hasattr(self, "_descriptor"):
-            close(self._descriptor)
+        self._read = Objects(None).reader(medium.source) if is_remote(medium.path) else _File(medium.source)
 
     def read(self, targets: NDArray[np.int64]) -> bool:
         """Read all that planning needs to know for some packets; return whether anything was new.
@@ -89,16 +101,11 @@ class Headers:
         packets, part = self.packets, slice(first, end)
         assert packets.offset is not None  # sample tables always say where samples lie
         try:
-            found = look(
-                lambda offset, length: os.pread(self._descriptor, length, offset),
-                self._medium.codec,
-                self._medium.extradata or b"",
-                packets.offset[part],
-                packets.size[part],
-                packets.flags[part],
-                packets.pts[part],
-                at_first_start=at_first_start,
-            )
+            extradata = self._medium.extradata or b""
+            pictures = scan(self._read, self._medium.codec, extradata, packets.offset[part], packets.size[part])
+            if not packets.read[part][(packets.flags[part] & START) != 0].all():
+                check_promises(pictures, inband_sets=self._medium.inband_parameter_sets)
+            found = judge(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
             # Frames were numbered by what the tables show.
             if ((found ^ packets.flags[part]) & UNSHOWN).any():
                 raise ValueError("some samples present no picture of their own")

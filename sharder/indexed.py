@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -23,6 +22,7 @@ from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Track
 from framedex.sharder.schema import MEDIA, PAD
 from framedex.sharder.sources import ByteSource
+from framedex.storage.uris import joined
 
 Row = dict[str, Any]
 
@@ -48,7 +48,7 @@ class IndexedMedium:
         self._audio_packets = None if audio is None else index.audio(video["media_id"])
         self._audio_source: ByteSource | None = None
         self.medium = Medium(
-            path=path or os.path.normpath(os.path.join(index.root, video["uri"])),
+            path=path or joined(index.root, video["uri"]),
             **{name: video[name] for name in MEDIA.names},
         )
         self._indexed = self._packets = index.packets(video["media_id"])

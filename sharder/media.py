@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from framedex.sharder.audio import AudioFacts, audio_facts
 from framedex.sharder.schema import AUDIO_COLUMNS
 from framedex.sharder.sources import ByteSource
+from framedex.storage.uris import checked, is_remote, joined, local_path
 
 Root = str | os.PathLike[str] | Mapping[str, str]
 
@@ -17,21 +18,25 @@ class Locations:
     """Where sources lie on this machine.
 
     recorded: the root that was indexed. root: where they lie now, when they moved: a folder in place of the recorded root,
-    or a mapping {old prefix: new prefix} applied to absolute paths.
+    or a mapping {old prefix: new prefix} applied to absolute paths. Any of them may be in object storage.
     """
 
     def __init__(self, recorded: str, root: Root | None) -> None:
         moved, folder = (root, None) if isinstance(root, Mapping) else ({}, root)
-        self._moved = {os.path.abspath(old): os.path.abspath(new) for old, new in moved.items()}
-        self._root = recorded if folder is None else os.path.abspath(folder)
+        self._moved = {_absolute(os.fspath(old)): _absolute(os.fspath(new)) for old, new in moved.items()}
+        self._root = recorded if folder is None else _absolute(os.fspath(folder))
 
     def path(self, uri: str) -> str:
         """Return where a medium lies."""
-        path = os.path.normpath(os.path.join(self._root, uri))
+        path = joined(self._root, uri)
         for old, new in self._moved.items():
             if path == old or path.startswith(old.rstrip("/") + "/"):
                 return new.rstrip("/") + path[len(old.rstrip("/")) :]
         return path
+
+
+def _absolute(name: str) -> str:
+    return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

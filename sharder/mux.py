@@ -16,7 +16,10 @@ from av.video.stream import VideoStream
 from framedex.indexer.opening import demux_packets, memory_errors, open_container, packet_with
 from framedex.sharder.media import Medium
 from framedex.sharder.mp4 import Times
+from framedex.sharder.object_sources import Objects
 from framedex.sharder.sources import open_recorded, stale
+from framedex.storage.reader import ObjectFile
+from framedex.storage.uris import is_remote
 
 # The same bytes from the same packets: no version strings, no random numbers. Times stay as they are given.
 OPTIONS = {"fflags": "+bitexact", "avoid_negative_ts": "disabled"}
@@ -28,9 +31,13 @@ class Template:
     """A medium's stream as libavformat opens it: what muxers are told beside packets. Raises StaleError."""
 
     def __init__(self, medium: Medium) -> None:
-        os.close(open_recorded(medium.source))
+        source: str | ObjectFile = medium.path
+        if is_remote(medium.path):
+            source = ObjectFile(Objects(None).reader(medium.source))
+        else:
+            os.close(open_recorded(medium.source))
         try:
-            self._container = open_container(medium.path)
+            self._container = open_container(source)
             stream = self._container.streams[medium.stream_index]
         except (av.error.FFmpegError, OSError, ValueError, IndexError) as error:
             raise stale(medium.path, str(error)) from error

@@ -30,6 +30,7 @@ from framedex.sharder.mentions import mention_name, mentions, own_rows, user_col
 from framedex.sharder.parameters import located
 from framedex.sharder.planning import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.policies import Policy, PolicyFile, Sampled, Sampling, Track, make_policy, read_policy
+from framedex.storage.places import Stored, place
 
 __all__ = ["AudioOptions", "ClipPlans", "PolicyFile", "make_policy", "read_policy"]
 
@@ -63,14 +64,14 @@ class ClipPlans:
 
     def __init__(
         self,
-        index: str | Path,
+        index: str | Path | Stored,
         file: PolicyFile,
         *,
         root: Root | None = None,
         keep_damaged: bool = False,
         audio: AudioOptions | None = None,
     ) -> None:
-        self.path = Path(index).absolute()
+        self.path = place(index).absolute()
         opened = Index(self.path)
         self._state = opened.state()
         self._policy = file.policy

@@ -1,4 +1,4 @@
-"""CONTRACT: reading a clip's byte ranges from local files, each file opened once and checked to be the one indexed."""
+"""CONTRACT: reading a clip's byte ranges from files and objects, each checked to be the one indexed."""
 
 from __future__ import annotations
 
@@ -15,21 +15,16 @@ from numpy.typing import NDArray
 
 from framedex.errors import StaleError
 from framedex.indexer.fingerprint import open_same_file
+from framedex.sharder.byte_source import CONTENT_ALONE, ByteSource, stale
+from framedex.sharder.object_sources import Objects
 from framedex.sharder.recipe import Recipe
+from framedex.storage.cache import DiskCache
+from framedex.storage.uris import is_remote, joined
+
+__all__ = ["CONTENT_ALONE", "ByteSource", "EncodedClip", "SourceFiles", "open_recorded", "read_some", "stale"]
 
 OPEN_FILES = 64
 NOTHING = np.zeros(0, np.uint8)
-CONTENT_ALONE = -1  # no modification time: only its content says whether a file is the one recorded
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByteSource:
-    """A file that byte ranges point into, as it was recorded. mtime_ns may be CONTENT_ALONE."""
-
-    path: str
-    size_bytes: int
-    mtime_ns: int
-    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,38 +38,67 @@ class EncodedClip:
 
 
 class SourceFiles:
-    """Open files of this process, the least recently used closed first. Picklable; open files stay behind.
+    """The sources that this process reads: open files, the least recently used closed first, and objects. Picklable; open
+    files stay behind. cache: for ranges of objects.
 
-    Threads may share it: they read one after the other.
+    Threads may share it: of files they read one after the other, of objects all at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, cache: DiskCache | None = None) -> None:
+        self._cache = cache
         self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
+        self._objects = Objects(cache)
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[SourceFiles], tuple[()]]:
-        return SourceFiles, ()
+    def __reduce__(self) -> tuple[type[SourceFiles], tuple[DiskCache | None]]:
+        return SourceFiles, (self._cache,)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
         for descriptor in self._open.values():
             close(descriptor)
 
     def read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
-        """Return the packets of a clip. states: of its medium. Raises StaleError for a file that is gone or changed."""
-        with self._lock, self._forgetting(source):
-            return self._read(source, recipe, states)
+        """Return the packets of a clip. states: of its medium. Raises StaleError for a source that is gone or changed."""
+        clip, pieces = _laid_out(recipe, states)
+        if recipe.range_path is not None:
+            self._read_files(source, recipe.range_path, pieces)
+        else:
+            self._fill(source, recipe.range_offset, pieces)
+        for number, piece in enumerate(pieces):
+            if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
+                where = source.path if recipe.range_path is None else joined(source.path, recipe.range_path[number])
+                raise stale(where, "other content")
+        return clip
 
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges of a file, joined. Raises StaleError for a file that is gone or changed."""
+        """Return uint8 [bytes]: some ranges of a source, joined. Raises StaleError for one that is gone or changed."""
         payload = np.empty(int(length.sum()), np.uint8)
-        at = 0
-        with self._lock, self._forgetting(source):
-            for begin, size in zip(offset.tolist(), length.tolist(), strict=True):
-                _fill(source.path, self._opened(source), payload[at : at + size], begin)
-                at += size
+        ends = np.cumsum(length)
+        places = zip((ends - length).tolist(), ends.tolist(), strict=True)
+        self._fill(source, offset, [payload[begin:end] for begin, end in places])
         return payload
+
+    def _fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
+        """Read ranges of a source into some room each."""
+        if is_remote(source.path):
+            self._objects.fill(source, offset, pieces)
+            return
+        with self._lock, self._forgetting(source):
+            for begin, piece in zip(offset.tolist(), pieces, strict=True):
+                _fill(source.path, self._opened(source), piece, begin)
+
+    def _read_files(self, source: ByteSource, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
+        """Read whole files of a folder, each into its room."""
+        for name in names:
+            if not name or os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
+                raise stale(f"{source.path}/{name}", "no name of a file in the medium's folder")
+        if is_remote(source.path):
+            self._objects.fill_whole([joined(source.path, name) for name in names], pieces)
+            return
+        for name, piece in zip(names, pieces, strict=True):
+            _read_file(os.path.join(source.path, name), piece)
 
     @contextlib.contextmanager
     def _forgetting(self, source: ByteSource) -> Iterator[None]:
@@ -87,36 +111,9 @@ class SourceFiles:
                 os.close(descriptor)
             raise
 
-    def _read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
-        given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
-        extra = np.zeros(len(recipe.packet_size), np.int64)
-        extra[recipe.run_first] = [len(state) for state in given]
-        packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
-        payload = np.empty(int(packet_first[-1]), np.uint8)
-        starts = dict(zip(packet_first[recipe.run_first].tolist(), given, strict=True))
-        at = 0
-        for number, (offset, length) in enumerate(
-            zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True)
-        ):
-            state = starts.pop(at, NOTHING)
-            payload[at : at + len(state)] = state
-            at += len(state)
-            piece = payload[at : at + length]
-            if recipe.range_path is None:
-                _fill(source.path, self._opened(source), piece, offset)
-            else:
-                _read_file(source.path, recipe.range_path[number], piece)
-            if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
-                where = (
-                    source.path if recipe.range_path is None else os.path.join(source.path, recipe.range_path[number])
-                )
-                raise stale(where, "other content")
-            at += length
-        return EncodedClip(payload=payload, packet_first=packet_first)
-
     @contextlib.contextmanager
     def opened(self, source: ByteSource) -> Iterator[int]:
-        """Give the descriptor of a source's open file. Raises StaleError, and closes the file where its user raises one."""
+        """Give the descriptor of a file. Raises StaleError, and closes the file where its user raises one."""
         with self._lock, self._forgetting(source):
             yield self._opened(source)
 
@@ -129,6 +126,24 @@ class SourceFiles:
         if len(self._open) > OPEN_FILES:
             os.close(self._open.popitem(last=False)[1])
         return descriptor
+
+
+def _laid_out(recipe: Recipe, states: Sequence[bytes]) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
+    """Return a clip with the states that runs begin with, and room in its payload for each range."""
+    given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
+    extra = np.zeros(len(recipe.packet_size), np.int64)
+    extra[recipe.run_first] = [len(state) for state in given]
+    packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
+    payload = np.empty(int(packet_first[-1]), np.uint8)
+    starts = dict(zip(packet_first[recipe.run_first].tolist(), given, strict=True))
+    at, pieces = 0, []
+    for length in recipe.range_length.tolist():
+        state = starts.pop(at, NOTHING)
+        payload[at : at + len(state)] = state
+        at += len(state)
+        pieces.append(payload[at : at + length])
+        at += length
+    return EncodedClip(payload=payload, packet_first=packet_first), pieces
 
 
 def open_recorded(source: ByteSource) -> int:
@@ -163,11 +178,8 @@ def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
     return got
 
 
-def _read_file(folder: str, name: str, piece: NDArray[np.uint8]) -> None:
-    """Read a whole file of a folder, which must be as long as the piece."""
-    path = os.path.join(folder, name)
-    if not name or os.path.isabs(name) or ".." in name.split("/") or "\0" in name:
-        raise stale(path, "no name of a file in the medium's folder")
+def _read_file(path: str, piece: NDArray[np.uint8]) -> None:
+    """Read a whole file, which must be as long as the piece."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -179,14 +191,3 @@ def _read_file(folder: str, name: str, piece: NDArray[np.uint8]) -> None:
         _fill(path, descriptor, piece, 0)
     finally:
         os.close(descriptor)
-
-
-def stale(where: str, found: str, allowed: str | None = None) -> StaleError:
-    """Return the error for a file that is not the one recorded."""
-    return StaleError(
-        "the source is not the file that was indexed",
-        where=where,
-        found=found,
-        allowed=allowed,
-        remedy="index and shard again, or point root at where the sources moved",
-    )

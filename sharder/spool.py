@@ -20,8 +20,9 @@ from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.parts import ASIDE
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.local_copies import local_copy
 from framedex.sharder.media import Medium
-from framedex.sharder.sources import CONTENT_ALONE, ByteSource, open_recorded, stale
+from framedex.sharder.sources import CONTENT_ALONE, ByteSource, stale
 
 MOST_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
 
@@ -82,11 +83,10 @@ class Spools:
 
 def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> ByteSource:
     """Write all packets of a stream of a medium into a file. size: int64 [packets], as indexed. Raises StaleError, OSError."""
-    os.close(open_recorded(medium.source))
     number = 0
-    with open(path, "wb") as file:
+    with local_copy(medium) as copy, open(path, "wb") as file:
         try:
-            with open_container(medium.path) as container:
+            with open_container(copy.path) as container:
                 for packet in demux_packets(container, stream):
                     if number >= len(size) or packet.size != size[number]:
                         raise stale(medium.path, f"packet {number} has {packet.size} bytes")

@@ -9,14 +9,17 @@ import collections
 import errno
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.parts import ASIDE, write_aside
 from framedex.sharder.sources import ByteSource, SourceFiles, read_some
+from framedex.storage.uris import is_remote
 
 BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)
@@ -24,6 +27,7 @@ INDEX_VERSION = "v1.2"  # of DALI's index: a line a sample, of (extension, offse
 BUFFER_BYTES = 256 << 10  # larger ones fall out of the processor's cache
 LARGE_BYTES = 32 << 10  # ranges that the kernel copies by itself, this much or more
 KERNEL_BYTES = 8 << 20  # a call
+MOST_FETCHED = 64 << 20  # of an object at a time
 MODE = 0o644
 # What copy_file_range(2) says where it cannot copy between two files: other file systems on old kernels, special files; or
 # where one of them has a fault, which reading and writing tell apart.
@@ -141,7 +145,7 @@ class Tar:
                 os.lseek(self._descriptor, self._written, os.SEEK_SET)
             raise
 
-    def _put(self, content: bytes) -> None:
+    def _put(self, content: bytes | memoryview) -> None:
         view = memoryview(content)
         while view:
             room = min(len(view), BUFFER_BYTES - self._filled)
@@ -152,7 +156,12 @@ class Tar:
                 self._flush()
 
     def _copy(self, piece: FileRanges) -> None:
-        """Read a file's bytes to where they are written from."""
+        """Read a source's bytes to where they are written from."""
+        if is_remote(piece.source.path):
+            for part in _parted(piece.ranges):
+                offset, length = np.array(part, np.int64).T
+                self._put(self._sources.read_ranges(piece.source, offset, length).data)
+            return
         with self._sources.opened(piece.source) as descriptor:
             for at, left in piece.ranges:
                 if left >= LARGE_BYTES:
@@ -210,6 +219,18 @@ class Tar:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def _parted(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    """Yield ranges that are fetched together, in their order, of at most MOST_FETCHED bytes where they are not longer."""
+    part: list[tuple[int, int]] = []
+    for offset, length in ranges:
+        if part and sum(size for _, size in part) + length > MOST_FETCHED:
+            yield part
+            part = []
+        part.append((offset, length))
+    if part:
+        yield part
 
 
 def _padded(size: int) -> int:
