@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,11 +16,15 @@ from framedex.indexer.engines import Outcome
 from framedex.indexer.identity import Row, no_frames, problem_columns
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.listing_table import listing_table
+from framedex.indexer.objects import probe_object
 from framedex.indexer.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.parts import held, library_versions, remove_unfinished, write_json_aside, write_part
 from framedex.indexer.probe import probe_medium
 from framedex.indexer.schema import FORMAT, GONE, IMAGES, OK, REFUSED, SCHEMA_VERSION, VIDEO
 from framedex.indexer.work import IndexOptions, Item, Work, medium_name, plan_work
+from framedex.storage.outputs import Output, stored_output
+from framedex.storage.places import Place, Stored
+from framedex.storage.uris import is_remote
 
 FILES_TOGETHER = 64  # that one task of a cluster probes
 SLICES_NAME = "slices.json"  # of a run in slices that is under way
@@ -34,7 +37,7 @@ class IndexReport:
     thumbnails: how many images were passed over because they lie beside videos.
     """
 
-    out: Path
+    out: Place
     root: str
     new: int = 0
     changed: int = 0
@@ -82,36 +85,48 @@ def build_index(options: IndexOptions) -> IndexReport:
     Parts appear while the run goes on; a killed run keeps those, and the next one does the rest.
     """
     work = plan_work(options)
-    options.out.mkdir(parents=True, exist_ok=True)
-    with held_whole(options.out):
-        old = begin(options, work)
+    with opened_whole(options.out) as output:
+        old = begin(output, work)
         report = report_of(options, work)
-        parts = PartPairs(options.out, files_a_part=files_a_part(options))
+        parts = PartPairs(output, files_a_part=files_a_part(options))
         try:
             members = probe_items(options, work.items, parts, report)
         finally:
             parts.flush()
         if members:  # which sequences a tar holds shows when it is read
-            write_listing(options.out, old, work, members)
+            write_listing(output, old, work, members)
         return report
 
 
 @contextlib.contextmanager
-def held_whole(out: Path) -> Iterator[None]:
-    """Hold an index for this run alone, without what a killed run left aside.
+def opened_whole(out: Place) -> Iterator[Output]:
+    """Open an index to be written by this run alone, without what a killed run left aside.
 
-    Raises OutputError where another run has it, or it is being written in slices.
+    Of two runs that write one in object storage, that is refused which comes second to anything. Raises OutputError where
+    another run has it, or it is being written in slices.
     """
-    with held(out):
+    with opened_output(out) as output:
         if (out / SLICES_NAME).exists():
             raise OutputError(
                 "the index is being written in slices",
                 where=str(out),
                 remedy=f"run the rest of them and --finish, or delete {SLICES_NAME} to give them up",
             )
-        for folder in (out, out / VIDEOS_FOLDER, out / FRAMES_FOLDER):
+        for folder in (output.local, output.local / VIDEOS_FOLDER, output.local / FRAMES_FOLDER):
             remove_unfinished(folder)
-        yield
+        yield output
+
+
+@contextlib.contextmanager
+def opened_output(out: Place) -> Iterator[Output]:
+    """Open an index to be written: held by this run where it is a folder. Raises OutputError."""
+    if isinstance(out, Stored):
+        with stored_output(out, HEADER, LISTING_NAME) as output:
+            yield output
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out):
+        yield Output(out)
 
 
 def files_a_part(options: IndexOptions) -> int:
@@ -119,23 +134,26 @@ def files_a_part(options: IndexOptions) -> int:
     return VERIFIED_FILES_A_PART if options.verify else FILES_A_PART
 
 
-def begin(options: IndexOptions, work: Work) -> pa.Table | None:
+def begin(output: Output, work: Work) -> pa.Table | None:
     """Write the listing and the header of a new generation; return the listing so far. Raises before anything is written."""
-    path = options.out / LISTING_NAME
+    path, header_path = output.local / LISTING_NAME, output.local / HEADER
     old = pq.read_table(path) if path.exists() else None
     listing = listing_table(old, work.listed, work.root, work.members)
-    if not (options.out / HEADER).exists() or work.items or old is None or not listing.equals(old):
-        generation = read_header(options.out)["generation"] + 1 if (options.out / HEADER).exists() else 1
+    if not header_path.exists() or work.items or old is None or not listing.equals(old):
+        generation = read_header(output.local)["generation"] + 1 if header_path.exists() else 1
         header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": work.root, "generation": generation}
-        write_json_aside(options.out / HEADER, header | {"libraries": library_versions()})
+        write_json_aside(header_path, header | {"libraries": library_versions()})
+        output.publish(header_path)
     write_part(path, listing, version=SCHEMA_VERSION)
+    output.publish(path)
     return old
 
 
-def write_listing(out: Path, old: pa.Table | None, work: Work, members: dict[str, list[str]]) -> None:
+def write_listing(output: Output, old: pa.Table | None, work: Work, members: dict[str, list[str]]) -> None:
     """Write the listing anew. members: the sequences that were found in each tar, by its uri."""
     listing = listing_table(old, work.listed, work.root, work.members | members)
-    write_part(out / LISTING_NAME, listing, version=SCHEMA_VERSION)
+    write_part(output.local / LISTING_NAME, listing, version=SCHEMA_VERSION)
+    output.publish(output.local / LISTING_NAME)
 
 
 def probe_items(
@@ -180,7 +198,7 @@ def is_known(item: Item) -> bool:
 def probe_item(item: Item) -> list[tuple[Row, Row]]:
     """Return the rows of the media in a file; runs in a worker."""
     assert item.task is not None  # others pass
-    return probe_medium(item.task)
+    return probe_object(item.task) if is_remote(item.task.path) else probe_medium(item.task)
 
 
 def _rows(outcome: Outcome[Item, list[tuple[Row, Row]]]) -> Iterator[tuple[Row, Row]]:

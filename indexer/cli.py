@@ -7,7 +7,6 @@ import os
 import sys
 from dataclasses import asdict
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import click
@@ -23,7 +22,9 @@ from framedex.indexer.probe import Depth, Streams
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.slices import Slice, build_slice, finish_index
 from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
+from framedex.place_options import PLACE_TO_WRITE
 from framedex.progress import progress
+from framedex.storage.places import Place
 
 TABLE_ROWS = 20
 
@@ -39,9 +40,9 @@ Example:
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PLACE_TO_WRITE,
     required=True,
-    help="Folder of the index; made, or brought up to date.",
+    help="Folder or uri of the index; made, or brought up to date.",
 )
 @click.option(
     "--root",
@@ -131,7 +132,7 @@ Example:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def index(
     sources: tuple[str, ...],
-    out: Path,
+    out: Place,
     root: str | None,
     label_from: str | None,
     depth: Depth,
@@ -186,19 +187,20 @@ def index(
             _print_plan(_plan(plan_work(options)), as_json)
             return
         report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
-    _tell(report, as_json)
+    _tell(report, as_json, whole=task is None)
     if report.failed + report.refused > max_failures:
         sys.exit(3)
 
 
-def _tell(report: IndexReport, as_json: bool) -> None:
+def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
+    """Print a report. whole: the index can be read; before all slices of a first run are there it may not."""
     if as_json:
         click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
     else:
-        _print_table(report)
+        _print_table(report, whole=whole)
 
 
-def _compact(out: Path, sources: tuple[str, ...] | None, as_json: bool) -> None:
+def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None:
     """Compact an index. sources: those given with --compact, which takes none; None: neither was given."""
     if sources is None:
         raise click.UsageError("name a SOURCE, or pass --compact")
@@ -274,8 +276,21 @@ def _rate_option(value: str | None) -> Fraction | None:
         raise click.BadParameter(str(error)) from error
 
 
-def _print_table(report: IndexReport) -> None:
+def _print_table(report: IndexReport, *, whole: bool) -> None:
     """Print what the index holds, the first rows of it, and every problem of this run."""
+    if whole:
+        _print_rows(report)
+    for problem in report.problems:
+        click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
+    click.echo(
+        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed; {report.new} files new, {report.changed} changed, "
+        f"{report.gone} gone, {report.unchanged} unchanged → {report.out}"
+    )
+    _print_thumbnails(report.thumbnails)
+
+
+def _print_rows(report: IndexReport) -> None:
+    """Print the first media of the index."""
     videos = Index(report.out).videos
     usable = [row for row in videos.slice(0, TABLE_ROWS).to_pylist() if row["status"] == "ok"]
     click.echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
@@ -292,13 +307,6 @@ def _print_table(report: IndexReport) -> None:
     for row in usable:
         if row["kind"] == IMAGES and row["error_message"]:
             click.echo(f"note: {medium_name(row['uri'], row['member'])}: {row['error_message']}")
-    for problem in report.problems:
-        click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
-    click.echo(
-        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed; {report.new} files new, {report.changed} changed, "
-        f"{report.gone} gone, {report.unchanged} unchanged → {report.out}"
-    )
-    _print_thumbnails(report.thumbnails)
 
 
 def _size(row: dict[str, Any]) -> str:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.indexer.build import held_whole
+from framedex.indexer.build import opened_whole
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, read_header, rows_by_group
 from framedex.indexer.part_pairs import next_part
 from framedex.indexer.parts import PartWriter, part_path, write_json_aside
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
+from framedex.storage.outputs import Output
+from framedex.storage.places import Place, parquet_file
 
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
@@ -33,34 +33,35 @@ class CompactReport:
     dropped: int
 
 
-def compact_index(out: Path) -> CompactReport:
+def compact_index(out: Place) -> CompactReport:
     """Write the rows that count into new parts, in the same order, and remove the old ones. Raises FormatError, OutputError.
 
     At every moment a reader that opens the index sees every medium. Memory is that of a row group, and of the index's rows
     of `videos` for one part.
     """
-    with held_whole(out):
+    with opened_whole(out) as output:
         index = Index(out)
         old, rows, media = index.parts, index.rows, len(index)
         if len(old) <= -(-media // MEDIA_A_PART) and rows == media:
             return CompactReport(parts_before=len(old), parts=len(old), media=media, dropped=0)
-        merged = _Merged(out, next_part(out))
+        merged = _Merged(output, next_part(out))
         for number in old:
             merged.take(number, index.counting_rows(number))
         merged.flush()
         header = read_header(out)
-        write_json_aside(out / HEADER, header | {"generation": header["generation"] + 1})
+        write_json_aside(output.local / HEADER, header | {"generation": header["generation"] + 1})
+        output.publish(output.local / HEADER)
         for number in old:  # ascending: a row that is superseded goes before the one that supersedes it
             for table in (VIDEOS_FOLDER, FRAMES_FOLDER):
-                part_path(out / table, number).unlink(missing_ok=True)
+                output.remove(f"{table}/{part_path(output.local, number).name}")
         return CompactReport(parts_before=len(old), parts=merged.written, media=media, dropped=rows - media)
 
 
 class _Merged:
     """New parts, into which rows of old ones are copied."""
 
-    def __init__(self, out: Path, first: int) -> None:
-        self._out, self._number = out, first
+    def __init__(self, output: Output, first: int) -> None:
+        self._output, self._number = output, first
         self.written = 0
         self._clear()
 
@@ -74,9 +75,9 @@ class _Merged:
         """Copy some rows of an old part, ascending."""
         if not len(rows):
             return
-        videos = pq.read_table(part_path(self._out / VIDEOS_FOLDER, part)).take(rows)
+        videos = parquet_file(part_path(self._output.where / VIDEOS_FOLDER, part)).read().take(rows)
         self._videos.append(videos.replace_schema_metadata(None))
-        for table in rows_by_group(pq.ParquetFile(part_path(self._out / FRAMES_FOLDER, part)), rows):
+        for table in rows_by_group(parquet_file(part_path(self._output.where / FRAMES_FOLDER, part)), rows):
             lengths = pc.list_value_length(table["size"]).to_numpy()
             for first, end in _stretches(lengths, FRAMES_PER_ROW_GROUP):
                 self._add(table.slice(first, end - first), int(lengths[first:end].sum()))
@@ -92,7 +93,7 @@ class _Merged:
 
     def _write_group(self) -> None:
         if self._writer is None:
-            path = part_path(self._out / FRAMES_FOLDER, self._number)
+            path = part_path(self._output.local / FRAMES_FOLDER, self._number)
             self._writer = PartWriter(path, FRAMES, version=SCHEMA_VERSION, delta=DELTA_COLUMNS)
         self._writer.write(pa.concat_tables(self._group).combine_chunks())
         self._group, self._group_packets = [], 0
@@ -104,11 +105,13 @@ class _Merged:
         self._write_group()
         assert self._writer is not None  # there is a row of frames for each of videos
         self._writer.commit()
-        videos = pa.concat_tables(self._videos)
-        writer = PartWriter(part_path(self._out / VIDEOS_FOLDER, self._number), VIDEOS, version=SCHEMA_VERSION)
+        self._output.publish(part_path(self._output.local / FRAMES_FOLDER, self._number))
+        videos, path = pa.concat_tables(self._videos), part_path(self._output.local / VIDEOS_FOLDER, self._number)
+        writer = PartWriter(path, VIDEOS, version=SCHEMA_VERSION)
         for first in range(0, len(videos), VIDEOS_A_ROW_GROUP):
             writer.write(videos.slice(first, VIDEOS_A_ROW_GROUP).combine_chunks())
         writer.commit()
+        self._output.publish(path)
         self._number += 1
         self.written += 1
         self._clear()

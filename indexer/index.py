@@ -7,7 +7,6 @@ import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,8 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError
 from framedex.indexer.parts import check_format, part_numbers, part_path
 from framedex.indexer.schema import FORMAT, GONE, LISTING, OK, SCHEMA_VERSION, VIDEOS
-from framedex.indexer.timeline import NO_PTS, START
+from framedex.indexer.timeline import NO_PTS, START, STATED
+from framedex.storage.places import Place, Stored, parquet_file, place
 
 HEADER = "index.json"
 LISTING_NAME = "listing.parquet"
@@ -82,8 +82,8 @@ class Index:
     it is gone. before: parts from this number on do not count. generation: how many runs have written it.
     """
 
-    def __init__(self, path: str | Path, *, before: int | None = None) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Place, *, before: int | None = None) -> None:
+        self.path: Place = place(path)
         header = read_header(self.path)
         self.root: str = header["root"]
         self.generation: int = header["generation"]
@@ -125,9 +125,9 @@ class Index:
     def _videos_part(self, number: int) -> pq.ParquetFile:
         return self._opened(part_path(self.path / VIDEOS_FOLDER, number))
 
-    def _opened(self, part: Path) -> pq.ParquetFile:
+    def _opened(self, part: Place) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(part)
+            return parquet_file(part)
         except FileNotFoundError:
             raise FormatError(
                 "the index was compacted since it was opened", where=str(self.path), remedy="open it again"
@@ -182,15 +182,14 @@ class Index:
         digest = hashlib.blake2b(digest_size=16)
         listing = self.path / LISTING_NAME
         for path in [*files, *([listing] if listing.exists() else [])]:
-            status = path.stat()
-            digest.update(f"{path.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+            digest.update(f"{path.name} {_state_of(path)}\n".encode())
         return digest.hexdigest()
 
     @functools.cached_property
     def listing(self) -> pa.Table:
         """The rows by which media were listed, with the user's columns."""
         path = self.path / LISTING_NAME
-        return pq.read_table(path) if path.exists() else LISTING.empty_table()
+        return parquet_file(path).read() if path.exists() else LISTING.empty_table()
 
     def packets(self, media_id: str) -> Packets:
         """Return the packets of one medium. Raises KeyError for an unknown one."""
@@ -251,7 +250,14 @@ def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.
         first += count
 
 
-def read_header(path: Path) -> dict[str, Any]:
+def _state_of(path: Place) -> str:
+    if isinstance(path, Stored):
+        return path.facts().tag
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def read_header(path: Place) -> dict[str, Any]:
     """Return what index.json says. Raises FormatError."""
     header = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index")
     return {"generation": 0} | header
@@ -261,7 +267,8 @@ def _packets(record: pa.Table) -> Packets:
     """Return the one row of `record` as columns."""
     values = {name: record[name].combine_chunks().flatten() for name in ("pts", "gap", "size", "flags")}
     size = values["size"].to_numpy().astype(np.int64)
-    flags = values["flags"].fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    stored = values["flags"].fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    flags, looked_at = stored & ~STATED, (stored & STATED) == 0
     state = np.zeros(len(flags), np.int32)
     if record["start_state"][0].is_valid:
         state[np.flatnonzero(flags & START)] = record["start_state"].combine_chunks().flatten().to_numpy()
@@ -270,7 +277,7 @@ def _packets(record: pa.Table) -> Packets:
         offset=offsets_of(values["gap"].to_numpy(), size) if record["gap"][0].is_valid else None,
         size=size,
         flags=flags,
-        read=values["flags"].is_valid().to_numpy(zero_copy_only=False),
+        read=values["flags"].is_valid().to_numpy(zero_copy_only=False) & looked_at,
         state=state,
         md5=record["md5"][0].as_py(),
         path=record["path"][0].as_py(),

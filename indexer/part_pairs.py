@@ -10,6 +10,8 @@ from framedex.indexer.identity import Row
 from framedex.indexer.index import FRAMES_FOLDER, VIDEOS_FOLDER, gaps_of
 from framedex.indexer.parts import PartWriter, part_numbers, part_path, table_of, write_part
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
+from framedex.storage.outputs import Output
+from framedex.storage.places import Place
 
 FILES_A_PART = 256  # what a killed run loses at most, and what one task of many does at least
 VERIFIED_FILES_A_PART = 32  # where every frame is decoded, too
@@ -22,9 +24,12 @@ class PartPairs:
     numbers: of the parts that are written; None: those that follow on the index's own.
     """
 
-    def __init__(self, index: Path, *, numbers: Iterable[int] | None = None, files_a_part: int | None = None) -> None:
-        self._folders = index / VIDEOS_FOLDER, index / FRAMES_FOLDER
-        self._numbers = iter(itertools.count(next_part(index)) if numbers is None else numbers)
+    def __init__(
+        self, index: Path | Output, *, numbers: Iterable[int] | None = None, files_a_part: int | None = None
+    ) -> None:
+        self._output = index if isinstance(index, Output) else Output(index)
+        self._folders = self._output.local / VIDEOS_FOLDER, self._output.local / FRAMES_FOLDER
+        self._numbers = iter(itertools.count(next_part(self._output.where)) if numbers is None else numbers)
         self._files_a_part = files_a_part or FILES_A_PART
         self._clear()
 
@@ -54,7 +59,10 @@ class PartPairs:
         self._write_group()
         if self._writer is not None:
             self._writer.commit()
-        write_part(part_path(self._folders[0], self._number), table_of(self._videos, VIDEOS), version=SCHEMA_VERSION)
+            self._output.publish(part_path(self._folders[1], self._number))
+        videos = part_path(self._folders[0], self._number)
+        write_part(videos, table_of(self._videos, VIDEOS), version=SCHEMA_VERSION)
+        self._output.publish(videos)
         self._clear()
 
     def _write_group(self) -> None:
@@ -66,7 +74,7 @@ class PartPairs:
         self._group, self._packets = [], 0
 
 
-def next_part(index: Path) -> int:
+def next_part(index: Place) -> int:
     """Return the number of the part that follows on all that are there."""
     return max(part_numbers(index / VIDEOS_FOLDER), default=-1) + 1
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,9 @@ import pyarrow.parquet as pq
 
 from framedex import __version__
 from framedex.errors import FormatError, OutputError
+from framedex.storage.places import Place, Stored
+
+Folder = TypeVar("Folder", Path, Stored, Place)
 
 PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
 # What pyarrow raises for values that no column can hold: mixed types, numbers too large, lone surrogates.
@@ -33,16 +36,18 @@ def library_versions() -> dict[str, str]:
     return {"framedex": __version__} | {name: metadata.version(name) for name in LIBRARIES}
 
 
-def part_path(folder: Path, number: int) -> Path:
+def part_path(folder: Folder, number: int) -> Folder:
     """Return the path of part `number` of a table folder."""
     return folder / f"part-{number:06d}.parquet"
 
 
-def part_numbers(folder: Path) -> list[int]:
+def part_numbers(folder: Place) -> list[int]:
     """Return the numbers of a table folder's visible parts, ascending."""
-    if not folder.is_dir():
-        return []
-    return sorted(int(match[1]) for path in folder.iterdir() if (match := PART_NAME.fullmatch(path.name)))
+    if isinstance(folder, Stored):
+        names = folder.names()
+    else:
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(match[1]) for name in names if (match := PART_NAME.fullmatch(name)))
 
 
 def write_aside(path: Path, content: bytes) -> None:
@@ -135,7 +140,7 @@ def _elements(value: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(np.ma.getdata(value) if masked else value, kind, mask=np.ma.getmaskarray(value) if masked else None)
 
 
-def check_format(path: Path, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
+def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
     """Return the JSON header of an index or a dataset. Raises FormatError for anything else, or another major version."""
     header = path / file_name
     try:

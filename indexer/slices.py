@@ -7,10 +7,11 @@ that is run again does the rest.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -22,6 +23,7 @@ from framedex.indexer.build import (
     begin,
     files_a_part,
     note_row,
+    opened_output,
     probe_items,
     report_of,
     write_listing,
@@ -30,6 +32,8 @@ from framedex.indexer.index import LISTING_NAME, VIDEOS_FOLDER
 from framedex.indexer.part_pairs import PartPairs, next_part
 from framedex.indexer.parts import LOCK_NAME, held, part_path, write_json_aside
 from framedex.indexer.work import IndexOptions, Work, plan_work
+from framedex.storage.outputs import Output, stored_output
+from framedex.storage.places import Place, Stored, parquet_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +70,9 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
 
     Raises as `build_index`, and OutputError where other slices have other work.
     """
-    options.out.mkdir(parents=True, exist_ok=True)
-    with held(options.out, shared=True):
-        plan, work = _take_plan(options, part.count)
-        with held(options.out, f"{LOCK_NAME}-{part.number}"):
+    with _opened(options.out, LOCK_NAME, shared=True) as output:
+        plan, work = _take_plan(output, options, part.count)
+        with _opened(options.out, f"{LOCK_NAME}-{part.number}"):
             size, items = files_a_part(options), work.items
             wanted = [
                 number
@@ -77,30 +80,42 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
                 if not _part(options.out, plan, number).exists()
             ]
             mine = [item for number in wanted for item in items[number * size : (number + 1) * size]]
-            parts = PartPairs(options.out, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
+            parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
             report = report_of(options, work)
             probe_items(options, mine, parts, report)
             parts.flush()
         return report
 
 
-def _take_plan(options: IndexOptions, slices: int) -> tuple[Plan, Work]:
+@contextlib.contextmanager
+def _opened(out: Place, lock: str, *, shared: bool = False, wait: bool = False) -> Iterator[Output]:
+    """Open an index to be written by slices; in object storage there are no locks, and no slice writes what another one has."""
+    if isinstance(out, Stored):
+        with stored_output(out) as output:
+            yield output
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out, lock, shared=shared, wait=wait):
+        yield Output(out)
+
+
+def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Plan, Work]:
     """Return what the slices of a run have agreed upon, and the work; agree upon it if this is the first one."""
-    path = options.out / SLICES_NAME
-    with held(options.out, f"{LOCK_NAME}-plan", wait=True):
+    with _opened(options.out, f"{LOCK_NAME}-plan", wait=True):
         stored = read_plan(options.out)
         first = next_part(options.out) if stored is None else stored.first_part
         work = plan_work(options, before=first)
         parts = -(-len(work.items) // files_a_part(options))
         plan = Plan(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
-            begin(options, work)
-            write_json_aside(path, asdict(plan))
-        elif plan != stored:
+            if not isinstance(options.out, Stored):  # there, --finish does: many slices may come first
+                begin(output, work)
+            stored = _agree(output, plan)
+        if plan != stored:
             same = "slices" if plan.slices != stored.slices else "sources and options"
             raise OutputError(
                 f"the slices of this run have other {same}",
-                where=str(path),
+                where=str(options.out / SLICES_NAME),
                 found=plan.slices if same == "slices" else "other work than the first slice found",
                 allowed=stored.slices if same == "slices" else None,
                 remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin anew; parts that are there stay",
@@ -108,13 +123,26 @@ def _take_plan(options: IndexOptions, slices: int) -> tuple[Plan, Work]:
         return plan, work
 
 
-def read_plan(out: Path) -> Plan | None:
+def _agree(output: Output, plan: Plan) -> Plan:
+    """Write the plan down, unless another slice has just done so; return what is written."""
+    write_json_aside(output.local / SLICES_NAME, asdict(plan))
+    try:
+        output.publish(output.local / SLICES_NAME)
+    except OutputError:
+        stored = read_plan(output.where)
+        if stored is None:
+            raise
+        return stored
+    return plan
+
+
+def read_plan(out: Place) -> Plan | None:
     """Return what the slices of a run in an index have agreed upon, None where there is no such run."""
     path = out / SLICES_NAME
     return Plan(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
-def _part(out: Path, plan: Plan, number: int) -> Path:
+def _part(out: Place, plan: Plan, number: int) -> Place:
     return part_path(out / VIDEOS_FOLDER, plan.first_part + number)
 
 
@@ -134,8 +162,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
 
     Raises OutputError where slices are missing, or still at work.
     """
-    options.out.mkdir(parents=True, exist_ok=True)
-    with held(options.out):
+    with opened_output(options.out) as output:
         plan = read_plan(options.out)
         if plan is None:
             raise OutputError(
@@ -159,11 +186,13 @@ def finish_index(options: IndexOptions) -> IndexReport:
             )
         report, members = report_of(options, work), dict[str, list[str]]()
         for number in range(plan.parts):
-            for row in pq.read_table(_part(options.out, plan, number)).to_pylist():
+            for row in parquet_file(_part(options.out, plan, number)).read().to_pylist():
                 note_row(row, report, members)
+        if isinstance(options.out, Stored):
+            begin(output, work)
         if members:
-            write_listing(options.out, pq.read_table(options.out / LISTING_NAME), work, members)
-        (options.out / SLICES_NAME).unlink()
-        for path in options.out.glob(f"{LOCK_NAME}-*"):
+            write_listing(output, pq.read_table(output.local / LISTING_NAME), work, members)
+        output.remove(SLICES_NAME)
+        for path in output.local.glob(f"{LOCK_NAME}-*"):
             path.unlink()
         return report

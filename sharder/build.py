@@ -30,8 +30,11 @@ from framedex.sharder.policies import PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
+from framedex.sharder.shipment import as_row, shipped
 from framedex.sharder.spool import Spools
+from framedex.sharder.tars import index_path
 from framedex.sharder.writer import DatasetWriter, ShardReport, TarLayout
+from framedex.storage.places import Place, Stored
 
 Row = dict[str, Any]
 
@@ -46,6 +49,7 @@ class ShardOptions:
     """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
     none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
     plan, decode and encode them, of this machine unless engine is a cluster. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
+    scratch: where a dataset of object storage is written first; None: in the system's folder for what is temporary.
     on_progress: called with (done, total).
     """
 
@@ -58,6 +62,7 @@ class ShardOptions:
     engine: Engine = run_local
     audio: AudioOptions | None = None
     audio_format: AudioFormat = "flac"
+    scratch: Path | None = None
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
     @property
@@ -69,7 +74,7 @@ class ShardOptions:
 DEFAULTS = ShardOptions()
 
 
-def build_from_policy(index: Index, out: Path, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
+def build_from_policy(index: Index, out: Place, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
     """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError, PolicyError.
 
     A clip that cannot be had becomes a row of failures.parquet.
@@ -95,7 +100,7 @@ def _policy_batches(index: Index, file: PolicyFile, making: Making) -> Iterator[
 
 
 def build_from_requests(
-    index: Index, out: Path, requests: Requests, *, choose: Choose, options: ShardOptions = DEFAULTS
+    index: Index, out: Place, requests: Requests, *, choose: Choose, options: ShardOptions = DEFAULTS
 ) -> ShardReport:
     """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError, PolicyError.
 
@@ -152,7 +157,7 @@ def _find(
 
 def _build(
     index: Index,
-    out: Path,
+    out: Place,
     resolved: Row,
     user_schema: pa.Schema,
     rounds: Iterable[Round],
@@ -169,7 +174,9 @@ def _build(
     }
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
-    with DatasetWriter(out, job=job, user_schema=user_schema, overwrite=options.overwrite, tars=tars) as writer:
+    how = {"job": job, "user_schema": user_schema, "tars": tars}
+
+    def write(writer: DatasetWriter) -> ShardReport:
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
             for step in _steps(index, behind(rounds, writer.done), spools, options):
                 if isinstance(step.outcome, Failure):
@@ -178,6 +185,29 @@ def _build(
                     writer.add(step.outcome, step.members)
                 options.on_progress(step.done, total)
         return writer.commit(root=index.root, generation=index.generation, resolved=resolved, pack=_pack_facts(options))
+
+    if isinstance(out, Stored):
+        return _ship(out, job, how, write, options)
+    with DatasetWriter(out, **how, overwrite=options.overwrite) as writer:
+        return write(writer)
+
+
+def _ship(
+    out: Stored, job: Row, how: Row, write: Callable[[DatasetWriter], ShardReport], options: ShardOptions
+) -> ShardReport:
+    """Write a dataset into object storage."""
+    with shipped(out, job, overwrite=options.overwrite, scratch=options.scratch) as shipment:
+        row = shipment.noted()
+        if row is None:
+
+            def ship(tar: Path) -> None:
+                shipment.ship(tar, index_path(tar), inside=tar.parent.parent)
+
+            with DatasetWriter(shipment.local, **how, overwrite=True, on_tar=ship) as writer:
+                row = as_row(write(writer))
+            shipment.note(row)
+        shipment.deliver()
+        return ShardReport(out=out, **row)
 
 
 def _pack_facts(options: ShardOptions) -> Row:

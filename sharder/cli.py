@@ -13,6 +13,7 @@ import click
 from framedex.engine_options import engine_options
 from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
+from framedex.place_options import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
 from framedex.progress import progress
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
@@ -24,6 +25,7 @@ from framedex.sharder.policies import read_policy
 from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
 from framedex.sharder.writer import ShardReport
+from framedex.storage.places import Place
 
 EXAMPLE = """\b
 Example:
@@ -34,19 +36,17 @@ Example:
 
 
 @click.command("shard", epilog=EXAMPLE)
-@click.argument("index", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("index", type=PLACE_THAT_IS_THERE)
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=PLACE_TO_WRITE,
     required=True,
-    help="Folder of the dataset; must be new or empty.",
+    help="Folder or uri of the dataset; must be new or empty.",
 )
-@click.option(
-    "--policy", type=click.Path(path_type=Path, dir_okay=False), help="YAML file that says which frames make a clip."
-)
+@click.option("--policy", type=FILE, help="YAML file that says which frames make a clip.")
 @click.option(
     "--clips",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="JSONL file that names every clip's frames or seconds.",
 )
 @click.option(
@@ -93,11 +93,16 @@ Example:
 )
 @engine_options
 @audio_options
+@click.option(
+    "--scratch",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where a dataset of object storage is written first.  [default: the system's temporary folder]",
+)
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def shard(
-    index: Path,
-    out: Path,
+    index: Place,
+    out: Place,
     policy: Path | None,
     clips: Path | None,
     choose: Choose,
@@ -110,6 +115,7 @@ def shard(
     engine: Engine,
     audio: AudioOptions | None,
     audio_format: AudioFormat,
+    scratch: Path | None,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -136,6 +142,7 @@ def shard(
             engine=engine,
             audio=audio,
             audio_format=audio_format,
+            scratch=scratch,
             on_progress=show,
         )
         if policy is not None:

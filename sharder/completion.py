@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from framedex.sharder.tars import Tar
 @dataclass(slots=True, kw_only=True)
 class Completion:
     """A checkpoint that is to be written into a folder. tar: with samples, closed by this. media_part, clips_part: the numbers
-    of its first parts.
+    of its first parts. on_tar: given the tar once it counts. noted: it does.
     """
 
     folder: Path
@@ -27,6 +28,8 @@ class Completion:
     tar: Tar | None
     media_part: int
     clips_part: int
+    on_tar: Callable[[Path], None] | None = None
+    noted: bool = False
 
     def run(self) -> None:
         """Write it. Raises OSError; then `rescue` may do what is left."""
@@ -40,9 +43,13 @@ class Completion:
             facts = {"name": name, "size_bytes": self.tar.size, "fingerprint": mark, "clips": self.tar.samples}
             self.checkpoint.shards.append(facts)
         self._write_rows()
+        if self.tar is not None and self.on_tar is not None:
+            self.on_tar(self.tar.path)
 
     def rescue(self) -> bool:
         """Write the rows after all, once there is room; return whether the tar had been closed, which that takes."""
+        if self.noted:  # what went wrong came after it
+            return True
         if self.tar is not None and not self.checkpoint.shards:
             return False
         self._write_rows()
@@ -54,3 +61,4 @@ class Completion:
         content = b"".join([*digests, json.dumps(self.checkpoint.shards).encode()])
         self.checkpoint.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         note(self.folder, self.checkpoint)
+        self.noted = True

@@ -11,7 +11,6 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from framedex.indexer.engines import Engine, Outcome, run_local
 from framedex.indexer.index import Index
@@ -23,6 +22,7 @@ from framedex.sharder.pack import SECONDS_A_CLIP, ClipPacking, Pack, Step
 from framedex.sharder.pack_audio import AudioFormat, with_audio
 from framedex.sharder.planning import Batch, Round, plan
 from framedex.sharder.spool import Spools
+from framedex.storage.places import Place
 
 CLIPS_A_TASK = 64
 TASKS_IN_FLIGHT = 4  # a worker
@@ -91,7 +91,7 @@ class Task:
     at_first: this process makes it, because no worker is ready.
     """
 
-    index: Path
+    index: Place
     making: Making
     parts: list[Part]
     own: Batch | None = None
@@ -121,7 +121,7 @@ def cut_in_workers(
             yield from _steps(outcome)
 
 
-def _tasks(index: Path, making: Making, rounds: Iterable[Round]) -> Iterator[Task]:
+def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[Task]:
     """Yield the plan in tasks."""
     numbers = itertools.count()
 
@@ -184,6 +184,6 @@ def cut(task: Task) -> list[Step]:
 
 
 @functools.lru_cache(1)
-def _bench(index: Path, making: Making) -> Bench:
+def _bench(index: Place, making: Making) -> Bench:
     os.nice(BEHIND_COPYING)
     return Bench(Index(index), making, None)

@@ -62,6 +62,7 @@ from framedex.sharder.schema import (
 from framedex.sharder.sources import SourceFiles
 from framedex.sharder.tables import Tables, write_empty
 from framedex.sharder.tars import TAR_END, Member, Tar, sample_bytes
+from framedex.storage.places import Place
 
 Row = dict[str, Any]
 
@@ -76,7 +77,7 @@ DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class ShardReport:
     """What a dataset holds, this run's and earlier runs' work together. resumed: items that earlier runs dealt with."""
 
-    out: Path
+    out: Place
     clips: int
     media: int
     frames: int
@@ -117,12 +118,19 @@ class DatasetWriter:
     """Takes the clips and failures of a plan in order. A context manager: it holds `OUT.unfinished` for itself alone.
 
     job: what makes two runs the same, plain JSON values; an unfinished dataset of another job is refused. done: items that
-    an earlier run dealt with, which are not to be given again. tars: where clips are packed; None where none is. Raises
-    OutputError.
+    an earlier run dealt with, which are not to be given again. tars: where clips are packed; None where none is. on_tar: called
+    with each tar that is complete and counts, beside what goes on. Raises OutputError.
     """
 
     def __init__(
-        self, out: Path, *, job: Row, user_schema: pa.Schema, overwrite: bool, tars: TarLayout | None = None
+        self,
+        out: Path,
+        *,
+        job: Row,
+        user_schema: pa.Schema,
+        overwrite: bool,
+        tars: TarLayout | None = None,
+        on_tar: Callable[[Path], None] | None = None,
     ) -> None:
         self._named, self._job, self._overwrite = out, job, overwrite
         self._out = Path(os.path.realpath(out))
@@ -130,7 +138,7 @@ class DatasetWriter:
         self._clips_schema = pa.unify_schemas([CLIPS, user_schema])
         self._checkpoints: list[Checkpoint] = []
         self._media_rows: dict[str, int] = {}
-        self._layout, self._sources = tars, SourceFiles()
+        self._layout, self._sources, self._on_tar = tars, SourceFiles(), on_tar
         self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips go on
         self._completing: Future[None] | None = None
         self._completion: Completion | None = None  # of it, or of one that went wrong
@@ -304,6 +312,7 @@ class DatasetWriter:
             tar=tar,
             media_part=media_part,
             clips_part=clips_part,
+            on_tar=self._on_tar,
         )
         self._completing = self._beside.submit(self._completion.run)
 

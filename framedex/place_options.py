@@ -1,0 +1,65 @@
+"""Folders and files on the command line: of this machine, or uris of object storage."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from framedex.errors import FramedexError
+from framedex.storage.outputs import check_writable
+from framedex.storage.places import Place, Stored, place
+
+
+class PlaceType(click.ParamType[Place]):
+    """A folder of this machine, or a uri. there: it must exist, where that can be seen without asking a store. written: it is to
+    be written.
+    """
+
+    name = "folder or uri"
+
+    def __init__(self, *, there: bool = False, written: bool = False) -> None:
+        self._there, self._written = there, written
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        """Return the place."""
+        try:
+            found = place(value)
+            if self._written:
+                check_writable(found)
+        except FramedexError as error:
+            self.fail(error.text(), param, ctx)
+        if isinstance(found, Stored):
+            return found
+        if self._there and not found.exists():
+            self.fail(f"Directory {str(value)!r} does not exist.", param, ctx)
+        if found.exists() and not found.is_dir():
+            self.fail(f"Directory {str(value)!r} is a file.", param, ctx)
+        return found
+
+
+class FileType(click.ParamType[Path]):
+    """A file of this machine, or a small object, of which a copy is made for as long as the program runs."""
+
+    name = "file or uri"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Return the path."""
+        try:
+            found = place(value)
+            if not isinstance(found, Stored):
+                return found
+            folder = tempfile.TemporaryDirectory(prefix="framedex-")
+            (ctx or click.get_current_context()).call_on_close(folder.cleanup)
+            copy = Path(folder.name) / found.name
+            copy.write_bytes(found.read_bytes())
+        except FileNotFoundError:
+            self.fail(f"{value}: the object is not there", param, ctx)
+        except FramedexError as error:
+            self.fail(error.text(), param, ctx)
+        return copy
+
+
+PLACE_TO_WRITE, PLACE_THAT_IS_THERE, FILE = PlaceType(written=True), PlaceType(there=True), FileType()
