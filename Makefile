@@ -9,12 +9,13 @@ SECONDS ?= 120
 # Where there is an NVIDIA GPU, the demo decodes on it too.
 DALI := $(if $(shell command -v nvidia-smi 2>/dev/null),'.[dali]')
 
-.PHONY: help demo test test-gpu check types lint wheel docs fuzz clean
+.PHONY: help demo test test-s3 test-gpu check types lint wheel docs fuzz clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
 	@echo "make test                   the whole suite, after the checks"
 	@echo "make test-gpu               the contract on a GPU, where nothing may be skipped; writes docs/gpu-report.md"
+	@echo "make test-s3                object storage against a Ceph gateway (ceph-mon ceph-osd radosgw)"
 	@echo "make check                  ruff, mypy --strict, layering"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
@@ -53,6 +54,10 @@ check: lint types
 
 test: check
 	$(BIN)/python -m pytest -n auto
+
+# The same tests that run on moto in `make test`, on a real S3 server.
+test-s3: $(VENV)/.dev
+	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/test_storage.py tests/test_object_datasets.py
 
 # GPU_PYTHON=python3: with what is installed, not in the virtual environment.
 GPU_PYTHON ?= $(BIN)/python

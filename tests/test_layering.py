@@ -40,11 +40,13 @@ CONTRACTS = {
         "image_files",
         "clip_audio",
         "plans",
+        "local_copies",
     },
 }
 HOMES = {
     "av": {
         "indexer/opening.py",
+        "indexer/probed.py",
         "indexer/probe.py",
         "indexer/describe.py",
         "indexer/demux.py",
@@ -85,13 +87,14 @@ HOMES = {
     },
     "pebble": {"indexer/engines.py"},
     "ray": {"indexer/ray_engine.py"},
+    "obstore": {"framedex/storage/stores.py"},
     "yaml": {"sharder/policies/reading.py", "sharder/writer.py"},
 }
 FILES = sorted(
     path
     for stage in (*STAGES, "framedex")
     for path in (ROOT / stage).rglob("*.py")
-    if "framedex/" not in str(path.relative_to(ROOT)) or path.parent.name == "framedex"
+    if "framedex/" not in str(path.relative_to(ROOT)) or path.parent.name in ("framedex", "storage")
 )
 
 
@@ -120,6 +123,12 @@ def test_stages_import_upstream_contracts_alone(path: Path) -> None:
         assert STAGES.index(parts[1]) <= STAGES.index(stage), f"{name(path)} imports {module} from downstream"
         if parts[1] != stage:
             assert parts[2] in CONTRACTS[parts[1]], f"{name(path)} imports {module}, which is no contract"
+
+
+def test_storage_knows_nothing_of_video() -> None:
+    for path in (ROOT / "framedex" / "storage").glob("*.py"):
+        own = {module for module in imports(path) if module.startswith("framedex")}
+        assert all(module == "framedex.errors" or module.startswith("framedex.storage.") for module in own), name(path)
 
 
 def test_contracts_say_so_and_are_used_downstream() -> None:
