@@ -89,7 +89,18 @@ def loader_devices_sentence(result: dict[str, Any]) -> str:
     times = most["clips_a_second"] / one["clips_a_second"]
     return (
         f"A process on each of {most['gpus']} GPUs, ranks of one ClipSampler: {most['clips_a_second']:.1f} clips a second, "
-        f"{times:.2f} × the {one['clips_a_second']:.1f} of one."
+        f"{times:.2f} × the {one['clips_a_second']:.1f} of one.{_alone(rows, most)}"
+    )
+
+
+def _alone(rows: list[dict[str, Any]], most: dict[str, Any]) -> str:
+    """Return how long each rank takes alone, and beside the others; nothing where that was not measured."""
+    alone = [row["median_seconds"] for row in rows if row["way"].endswith("_alone")]
+    if not alone:
+        return ""
+    together = " and ".join(f"{seconds:.1f}" for seconds in most["seconds_of_ranks"])
+    return (
+        f" Each rank's clips take {' and '.join(f'{seconds:.1f}' for seconds in alone)} s alone, {together} s at once."
     )
 
 
