@@ -24,6 +24,7 @@ from framedex.indexer.index import Index
 from framedex.indexer.ray_engine import _attempt, _pool
 from tests.datasets import content, run
 from tests.running import ROOT, environment
+from tests.s3 import Bucket, Service
 
 Medium = Callable[[str], Path]
 
@@ -36,12 +37,16 @@ def surroundings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a cluster of two processors on this machine, whose workers see this checkout."""
+def cluster(s3_service: Service) -> Iterator[str]:
+    """The address of a cluster of two processors on this machine, whose workers see this checkout and an S3 service."""
     started = "import ray, time; context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)"
     code = f"{started}; print(context.address_info['gcs_address'], flush=True); time.sleep(3600)"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], env=surroundings(), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        env=surroundings() | dict(s3_service.environment),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     yield process.stdout.readline().strip()
@@ -83,6 +88,19 @@ def test_an_index_and_datasets_have_the_bytes_of_a_run_on_one_machine(
         on_ray(cluster, *words, "--out", tmp_path / f"{pack}-ray")
         run(*words, "--out", tmp_path / f"{pack}-local")
         assert content(tmp_path / f"{pack}-ray") == content(tmp_path / f"{pack}-local")
+
+
+def test_a_cluster_indexes_and_packs_a_bucket(cluster: str, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
+    for number in range(3):
+        bucket.put(f"v/{number}.mp4", medium("h264_default.mp4"))
+    (tmp_path / "p.yaml").write_text("policy: stride\nstride: 3\nframes: 4\n")
+    out = ["--policy", tmp_path / "p.yaml", "--pack", "clips", "--out"]
+    on_ray(cluster, "index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/RAY")
+    on_ray(cluster, "shard", f"{bucket.uri}/RAY", *out, f"{bucket.uri}/D")
+    run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
+    run("shard", tmp_path / "I", *out, tmp_path / "D")
+    for key in content(tmp_path / "D"):
+        assert bucket.get(f"D/{key}") == (tmp_path / "D" / key).read_bytes(), key
 
 
 def work(item: tuple[str, str]) -> str:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from framedex.errors import FramedexError, SourceError, StorageError
 from framedex.storage import objects, stores, uris
 from framedex.storage.cache import DiskCache
 from framedex.storage.errors import without_secrets
-from framedex.storage.objects import Facts
+from framedex.storage.objects import Facts, facts_of
 from framedex.storage.places import Stored, place
 from framedex.storage.reader import ObjectFile, ObjectReader
 from tests import proxy as proxies
@@ -285,6 +286,16 @@ for _ in range(2):
         assert done.stdout.split() == ["300000", "300000"]
         assert "takes no more" in done.stderr
         assert not list((tmp_path / "cache").rglob("??/*"))
+
+
+def test_an_etag_has_its_quotes_wherever_it_came_from() -> None:
+    seen = {"last_modified": datetime(2026, 1, 1, tzinfo=UTC), "size": 3}
+    assert facts_of(seen | {"e_tag": "0x1F"}) == facts_of(seen | {"e_tag": '"0x1F"'})
+    assert (
+        facts_of(seen | {"e_tag": 'W/"1F"'}).tag
+        == facts_of(seen | {"e_tag": None}).tag
+        == "modified 1767225600000000000"
+    )
 
 
 def test_a_request_knows_what_it_is_for() -> None:

@@ -50,8 +50,10 @@ def facts_of(meta: Any) -> Facts:
     modified: datetime = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * 10**9 + modified.microsecond * 1000
     etag = meta["e_tag"]
+    if etag and not etag.endswith('"'):  # as Azure's listings have it
+        etag = f'"{etag}"'
     # A weak tag (RFC 9110 8.8.1) does not promise the same bytes, and If-Match never takes one.
-    strong = etag is not None and not etag.startswith("W/")
+    strong = bool(etag) and not etag.startswith("W/")
     return Facts(size_bytes=meta["size"], mtime_ns=mtime_ns, tag=f"etag {etag}" if strong else f"modified {mtime_ns}")
 
 
