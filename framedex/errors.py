@@ -89,7 +89,7 @@ class DecodeError(FramedexError):
 class StorageError(FramedexError):
     """An object store did not do what was asked. `kind` is a short stable word: missing, exists, changed, denied, …"""
 
-    def __init__(self, what: str, *, kind: str, **parts: Any) -> None:
+    def __init__(self, what: str, *, kind: str = "unanswered", **parts: Any) -> None:
         self.kind = kind
         super().__init__(what, **parts)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import DataLoader
 
 from framedex import ClipDataset, ClipLoader, DiskCache, Index
 from framedex.errors import FramedexError, OutputError, PolicyError, SourceError, StaleError, StorageError
@@ -269,6 +270,24 @@ class TestLoading:
             gets.append(sum("a.mp4" in request.path for request in proxy.requests))
         assert gets[0] > 0
         assert gets[1] == 0
+
+    def test_a_dataloader_of_spawned_workers_and_what_looks_at_datasets(
+        self, bucket: Bucket, medium: Medium, tmp_path: Path
+    ) -> None:
+        bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        run("shard", f"{bucket.uri}/I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D")
+        dataset = ClipDataset(f"{bucket.uri}/D")
+        how = {"batch_size": None, "num_workers": 1}
+        loaded = list(DataLoader(dataset, multiprocessing_context="spawn", **how))  # type: ignore[arg-type]
+        for number, clip in enumerate(loaded):
+            assert np.array_equal(clip["frames"], dataset[number]["frames"])
+        with pytest.raises(StorageError, match="spawn"):
+            list(DataLoader(dataset, multiprocessing_context="fork", **how))  # type: ignore[arg-type]
+        run("inspect", f"{bucket.uri}/D", "--sample", 2, "--out", tmp_path / "sheet.html")
+        assert "a.mp4" in (tmp_path / "sheet.html").read_text()
+        said = run("bench", f"{bucket.uri}/D", "--workers", 1, "--epochs", 1, "--json").output
+        assert '"clips_a_second"' in said
 
     def test_plans_from_an_index_in_a_bucket(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
