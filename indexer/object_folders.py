@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from framedex.errors import SourceError, StorageError
-from framedex.storage.objects import Facts, exists, listing
+from framedex.storage.objects import Facts, listing
 
 MAGIC = re.compile(r"[*?[]")
 
@@ -88,8 +88,3 @@ def _part(part: str) -> str:
         else:
             made += re.escape(piece)
     return made
-
-
-def facts_now(uri: str) -> Facts | None:
-    """Return what an object is, None where there is none."""
-    return exists(uri)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -15,7 +16,7 @@ from framedex.indexer.images import ImageTask
 from framedex.indexer.index import HEADER, Index
 from framedex.indexer.listed import Images, Listed, readable_name
 from framedex.indexer.object_folders import is_folder
-from framedex.indexer.parts import ASIDE, LOCK_NAME
+from framedex.indexer.parts import ASIDE, LOCK_NAME, PART_NAME
 from framedex.indexer.probe import Depth, ProbeTask, Streams
 from framedex.indexer.rerun import KNOWN_COLUMNS, is_done, is_still_refused, rows_of
 from framedex.indexer.schema import REFUSED
@@ -24,7 +25,7 @@ from framedex.storage.places import Place, Stored
 from framedex.storage.uris import checked, is_inside, is_remote, joined, local_path
 
 # What slices of a run write in object storage before there is a header.
-BEGUN = ("slices.json", "videos/", "frames/")
+BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
 Identity = tuple[str, str | None]  # uri, and which of several sequences of images of one folder
 
 
@@ -211,7 +212,7 @@ def medium_name(uri: str, member: str | None) -> str:
 def _is_something_else(out: Place) -> bool:
     """Return whether what is to become an index is there, and holds what no index begins with."""
     if isinstance(out, Stored):
-        return any(not name.startswith(BEGUN) for name in out.names())
+        return any(not BEGUN.fullmatch(name) for name in out.names())
     if not out.exists():
         return False
     return not out.is_dir() or any(not path.name.startswith((LOCK_NAME, ASIDE)) for path in out.iterdir())

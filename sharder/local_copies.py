@@ -11,7 +11,7 @@ from pathlib import Path
 
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.media import Medium
-from framedex.sharder.object_sources import Objects, StaleAs
+from framedex.sharder.object_sources import Objects, stale_as
 from framedex.sharder.sources import open_recorded
 from framedex.storage.objects import Facts, at_once, download, listing
 from framedex.storage.uris import is_remote
@@ -31,7 +31,7 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
             os.close(open_recorded(medium.source))
         yield medium
         return
-    with tempfile.TemporaryDirectory(prefix="framedex-") as folder, StaleAs(medium.source):
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder, stale_as(medium.source):
         if loose:
             copy_folder(medium.path, Path(folder))
             yield replace(medium, path=folder)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class Objects:
         """Read ranges of an object into some room each. Raises StaleError for an object that is gone or changed, StorageError."""
         asked = coalesce(offset, np.array([len(piece) for piece in pieces], np.int64))
         begins, ends = asked.begin.tolist(), asked.end.tolist()
-        with StaleAs(source):
+        with stale_as(source):
             content = self._fetch(source.path, list(zip(begins, ends, strict=True)), self.facts(source))
         for begin, piece, request in zip(offset.tolist(), pieces, asked.request.tolist(), strict=True):
             at = 0
@@ -83,20 +84,17 @@ class Objects:
 
     def reader(self, source: ByteSource) -> ObjectReader:
         """Return a function that reads an object. Raises StaleError for one that is gone or changed, StorageError."""
-        with StaleAs(source):
+        with stale_as(source):
             return ObjectReader(source.path, self.facts(source), fetch_ranges=self._fetch)
 
 
-class StaleAs:
-    """Raises StaleError where an object is gone or another one."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._source = source
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StorageError) and error.kind in ("missing", "changed"):
-            recorded = f"{self._source.size_bytes} bytes, {self._source.fingerprint}"
-            raise stale(self._source.path, str(error.found or error.what), recorded) from error
+@contextlib.contextmanager
+def stale_as(source: ByteSource) -> Iterator[None]:
+    """Raise StaleError where an object is gone or another one."""
+    try:
+        yield
+    except StorageError as error:
+        if error.kind not in ("missing", "changed"):
+            raise
+        recorded = f"{source.size_bytes} bytes, {source.fingerprint}"
+        raise stale(source.path, str(error.found or error.what), recorded) from error

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -17,10 +18,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from framedex.errors import OutputError, StorageError
-from framedex.indexer.parts import held, write_json_aside
-from framedex.sharder.output import OWN_ENTRIES
-from framedex.sharder.schema import HEADER, SHARDS_FOLDER
+from framedex.errors import FormatError, OutputError, StorageError
+from framedex.indexer.parts import LOCK_NAME, PART_NAME, check_format, held, write_json_aside
+from framedex.sharder.checkpoints import TAR_NAME
+from framedex.sharder.schema import (
+    CLIPS_FOLDER,
+    FAILURES_NAME,
+    FORMAT,
+    HEADER,
+    MEDIA_FOLDER,
+    POLICY_NAME,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    SHARDS_FOLDER,
+    SHARDS_NAME,
+)
 from framedex.storage.objects import Facts, delete, exists, put, upload, whole
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Stored
@@ -29,8 +41,13 @@ Row = dict[str, Any]
 
 CLAIM_NAME = "unfinished.json"
 REPORT_NAME = "report.json"
-RUN_NAME = "run.json"
+RUN_NAME, CLEARED_NAME = "run.json", "cleared"
 MOST_CLAIM_BYTES = 1 << 16
+# All that a dataset consists of: what is removed where one is replaced, and nothing else ever is.
+OWN_NAME = re.compile(
+    rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
+    rf"|{'|'.join(map(re.escape, (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, CLAIM_NAME)))}"
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,35 +112,55 @@ def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> I
     check_writable(to)
     folder.mkdir(parents=True, exist_ok=True)
     with held(folder):
-        yield Shipment(to=to, folder=folder, claim=_claimed(to, folder, json.dumps(job, sort_keys=True), overwrite))
+        yield Shipment(
+            to=to, folder=folder, claim=_claimed(to, folder, json.dumps(job, sort_keys=True), overwrite=overwrite)
+        )
 
 
-def _claimed(to: Stored, folder: Path, job: str, overwrite: bool) -> Facts:
-    """Return the claim of this run: that of the run that it takes up, or a new one."""
-    uri = f"{to.uri}/{CLAIM_NAME}"
-    names = to.names()
-    run = folder / RUN_NAME
+def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
+    """Return the claim of this run: that of the run that it takes up, or a new one, with nothing else there."""
+    uri, names = f"{to.uri}/{CLAIM_NAME}", to.names()
+    run, cleared = folder / RUN_NAME, folder / CLEARED_NAME
     mine = run.read_bytes() if run.exists() else None
     theirs = whole(uri, most=MOST_CLAIM_BYTES) if CLAIM_NAME in names else None
-    if theirs is not None and theirs[0] == mine and json.loads(mine)["job"] == job:
-        return theirs[1]
-    _check_free(to, names, overwrite=overwrite, theirs=theirs is not None and theirs[0] != mine)
-    # The header goes first: what has none is no dataset.
-    delete([f"{to.uri}/{name}" for name in sorted(names, key=lambda name: (name != HEADER, name == CLAIM_NAME))])
-    for path in folder.iterdir():
-        if not path.name.startswith(".lock"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    write_json_aside(run, {"run": uuid.uuid4().hex, "job": job})
+    if theirs is not None and mine is not None and theirs[0] == mine and json.loads(mine)["job"] == job:
+        claim = theirs[1]
+    else:
+        _check_free(to, names, overwrite=overwrite)
+        for path in folder.iterdir():
+            if not path.name.startswith(LOCK_NAME):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        write_json_aside(run, {"run": uuid.uuid4().hex, "job": job})
+        claim = _claim(uri, run.read_bytes(), None if theirs is None else theirs[1])
+    if not cleared.exists():
+        # The header goes first: what has none is no dataset.
+        rest = [name for name in names if name != CLAIM_NAME]
+        delete([f"{to.uri}/{name}" for name in sorted(rest, key=lambda name: name != HEADER)])
+        cleared.touch()
+    return claim
+
+
+def _claim(uri: str, content: bytes, theirs: Facts | None) -> Facts:
     try:
-        return put(uri, run.read_bytes())
+        return put(uri, content, replaces=theirs)
     except StorageError as error:
-        if error.kind != "exists":
+        if error.kind not in ("exists", "changed"):
             raise
-        raise OutputError("another run has just begun to write here", where=to.uri, remedy="wait for it") from error
+        raise OutputError("another run has just begun to write here", where=uri, remedy="wait for it") from error
 
 
-def _check_free(to: Stored, names: list[str], *, overwrite: bool, theirs: bool) -> None:
-    strange = sorted({name.split("/")[0] for name in names} - OWN_ENTRIES - {CLAIM_NAME})
+def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
+    """Raise OutputError unless nothing lies at a place, or a dataset alone, which may be removed."""
+    if not names:
+        return
+    strange = [name for name in names if not OWN_NAME.fullmatch(name)]
+    if HEADER in names:
+        try:
+            check_format(to, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+        except FormatError as error:
+            strange = strange or [f"{HEADER}: {error.what}"]
+    elif CLAIM_NAME not in names:
+        strange = strange or names
     if strange:
         raise OutputError(
             "the place holds something else than a dataset",
@@ -131,26 +168,20 @@ def _check_free(to: Stored, names: list[str], *, overwrite: bool, theirs: bool) 
             found=", ".join(strange[:5]),
             remedy="choose another one",
         )
-    if overwrite or not names:
+    if overwrite:
         return
     if HEADER in names:
         raise OutputError(
             "there is a dataset already", where=to.uri, remedy="pass --overwrite, or choose another place"
         )
-    if theirs:
-        raise OutputError(
-            "another run is writing here, or was broken off",
-            where=to.uri,
-            found=CLAIM_NAME,
-            remedy="wait for it; or run its command again on its machine; or pass --overwrite to take its place",
-        )
+    raise OutputError(
+        "another run is writing here, or was broken off",
+        where=to.uri,
+        found=CLAIM_NAME,
+        remedy="wait for it; or run its command again on its machine; or pass --overwrite to take its place",
+    )
 
 
 def as_row(report: Any) -> Row:
     """Return a report as plain values, without where the dataset is."""
     return {name: value for name, value in asdict(report).items() if name != "out"}
-
-
-def shards_of(folder: Path) -> list[Path]:
-    """Return the files of the tars in a folder."""
-    return sorted((folder / SHARDS_FOLDER).glob("*"))

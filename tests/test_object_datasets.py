@@ -478,8 +478,42 @@ class TestWriting:
         assert "dataset already" in run(*arguments, code=1).output
         run(*arguments, "--overwrite", "--pack", "clips")
         assert set(bucket.keys("D/")) - set(before)
+        own = bucket.put("F/clips/holiday.mp4", b"a video of the user's")
+        said = run(*arguments[:-1], f"{bucket.uri}/F", "--overwrite", code=1).output
+        assert "something else" in said
+        assert "holiday.mp4" in said
+        assert own
+        assert bucket.keys("F/") == ["F/clips/holiday.mp4"]
+        bucket.put("H/policy.yaml", b"the user's")
+        bucket.put("J/dataset.json", b"{}")
+        for place in ("H", "J"):
+            said = run(*arguments[:-1], f"{bucket.uri}/{place}", "--overwrite", code=1).output
+            assert "something else" in said
+        bucket.put("G/videos/mine.mp4", b"")
+        assert "something else" in run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/G", code=1).output
+        bucket.put("D2/dataset.json", b"of another one whose name begins alike")
+        run(*arguments, "--overwrite")
+        assert bucket.get("D2/dataset.json").startswith(b"of another")
         bucket.put("E/else.txt", b"")
         assert "something else" in run(*arguments[:-1], f"{bucket.uri}/E", code=1).output
+
+    def test_a_dataset_that_takes_the_place_of_another_leaves_nothing_of_it(
+        self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(stores.RETRIES, "0")
+        monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
+        bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        policy = ["shard", tmp_path / "I", "--policy", segments(tmp_path)]
+        stored = ["--out", f"{bucket.uri}/D", "--scratch", tmp_path / "scratch"]
+        run(*policy, *stored, "--pack", "clips", "--shard-size", "20kB")
+        proxy.rule = lambda request: Spoil(status=500) if request.method in ("DELETE", "POST") else None
+        run(*policy, *stored, "--overwrite", code=1)
+        proxy.rule = lambda request: None
+        run(*policy, *stored)
+        run(*policy, "--out", tmp_path / "D")
+        assert bucket.keys("D/") == sorted(f"D/{key}" for key in content(tmp_path / "D"))
+        same(ClipDataset(f"{bucket.uri}/D"), ClipDataset(tmp_path / "D"), "in the place of another")
 
     def test_a_run_that_is_broken_off_goes_on_and_keeps_others_out(
         self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

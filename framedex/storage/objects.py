@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -236,11 +236,6 @@ def exists(uri: str) -> Facts | None:
         if error.kind != "missing":
             raise
         return None
-
-
-def now_ns() -> int:
-    """Return the time as mtimes are given."""
-    return int(datetime.now(UTC).timestamp() * 1e9)
 
 
 def _open(uri: str) -> tuple[Any, str]:

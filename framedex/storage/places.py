@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,23 +91,12 @@ def parquet_file(where: Place) -> pq.ParquetFile:
     return pq.ParquetFile(where)
 
 
-class _as_of_files:  # noqa: N801 - reads as a statement
+@contextlib.contextmanager
+def _as_of_files(uri: str) -> Iterator[None]:
     """Raise FileNotFoundError where a store has no such object."""
-
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, StorageError) and error.kind == "missing":
-            raise FileNotFoundError(self._uri) from error
-
-
-def walk(where: Place) -> Iterator[str]:
-    """Yield the names of files below a folder, relative to it."""
-    if isinstance(where, Stored):
-        yield from where.names()
-    else:
-        yield from (str(path.relative_to(where)) for path in sorted(where.rglob("*")) if path.is_file())
+    try:
+        yield
+    except StorageError as error:
+        if error.kind != "missing":
+            raise
+        raise FileNotFoundError(uri) from error
