@@ -19,6 +19,7 @@ from framedex.errors import FormatError
 from framedex.indexer.parts import check_format, part_numbers, part_path
 from framedex.indexer.schema import FORMAT, GONE, LISTING, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import NO_PTS, START, STATED
+from framedex.storage.objects import at_once
 from framedex.storage.places import Place, Stored, parquet_file, place
 
 HEADER = "index.json"
@@ -89,7 +90,8 @@ class Index:
         self.generation: int = header["generation"]
         numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
         self._parts = [number for number in numbers if before is None or number < before]
-        tables = [self._videos_part(number).read(["media_id", "status"]) for number in self._parts]
+        read = at_once if isinstance(self.path, Stored) else map
+        tables = list(read(lambda number: self._videos_part(number).read(["media_id", "status"]), self._parts))
         identities = [table["media_id"].to_pylist() for table in tables]
         self._part = np.repeat(self._parts, [len(part) for part in identities]).astype(np.int64)
         self._row = np.concatenate([np.arange(len(part)) for part in identities] or [np.zeros(0, np.int64)])

@@ -117,6 +117,14 @@ def test_ranges_come_at_once_and_of_the_object_that_is_meant(bucket: Bucket) -> 
     assert objects.fetch(bucket.put("empty", b""), 0, 10)[0] == b""
 
 
+def test_many_objects_of_many_pieces_come_at_once(bucket: Bucket) -> None:
+    uri = bucket.put("a", RNG.bytes(1000))
+    facts = objects.head(uri)
+    pieces = [(begin, begin + 100) for begin in range(0, 1000, 100)]
+    found = objects.at_once(lambda _: b"".join(objects.fetch_many(uri, pieces, facts)), range(100))
+    assert set(found) == {bucket.get("a")}
+
+
 def test_a_reader_gives_what_a_file_gives(bucket: Bucket) -> None:
     content = RNG.bytes(3_000_000)
     reader = ObjectReader(bucket.put("a", content))
@@ -131,6 +139,9 @@ def test_a_reader_gives_what_a_file_gives(bucket: Bucket) -> None:
     for offset in range(0, 3_000_000, 50_000):
         assert bounded(offset, 50_000) == content[offset : offset + 50_000]
         assert bounded._kept_bytes <= 2 * 400_000
+    end = ObjectReader.from_end(f"{bucket.uri}/a", 1000)
+    assert (end(2_999_500, 500), end(5, 5), end.requests) == (content[-500:], content[5:10], 1)
+    assert ObjectReader.from_end(bucket.put("b", b"short"), 1000)(0, 10) == b"short"
     file = ObjectFile(ObjectReader(f"{bucket.uri}/a"))
     assert file.seek(-10, os.SEEK_END) == 2_999_990
     assert (file.read(), file.read()) == (content[-10:], b"")

@@ -43,7 +43,8 @@ def serving(folder: Path, *, etags: bool) -> Iterator[str]:
             begin, end = 0, len(content)
             if (asked := self.headers.get("Range")) is not None:
                 first, last = asked.removeprefix("bytes=").split("-")
-                begin, end = int(first), min(int(last) + 1, len(content))
+                begin = int(first) if first else max(0, len(content) - int(last))
+                end = min(int(last) + 1, len(content)) if first else len(content)
             self.send_response(200 if asked is None else 206)
             if asked is not None:
                 self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")

@@ -7,6 +7,7 @@ which no secret stands.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from framedex.storage.uris import split, uri_of
 
 Got = TypeVar("Got")
 
-AT_ONCE = 32  # requests of one process
+AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # requests of one process
 PIECE_BYTES = 16 << 20  # of an object that is fetched whole, or written in parts
 TRIES = 4  # of what obstore does not repeat by itself: an answer that breaks off or is too short
 FIRST_WAIT_SECONDS = 0.2
@@ -92,6 +93,24 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
     return _tried(uri, once)
 
 
+def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
+    """Return the last bytes of an object, all where it has no more, and what it is. Raises StorageError.
+
+    Of kind `unsupported` where a store has no such request (Azure).
+    """
+    store, key = _open(uri)
+
+    def once() -> tuple[memoryview, Facts]:
+        answer = store.get(key, options={"range": {"suffix": length}})
+        facts = facts_of(answer.meta)
+        data = memoryview(answer.bytes())
+        if len(data) != min(length, facts.size_bytes):
+            raise ConnectionError(f"{len(data)} of {min(length, facts.size_bytes)} bytes came")
+        return data, facts
+
+    return _tried(uri, once)
+
+
 def changed(uri: str, recorded: Facts, seen: Facts | None) -> StorageError:
     """Return the error for an object that was replaced."""
     return StorageError(
@@ -105,13 +124,13 @@ def changed(uri: str, recorded: Facts, seen: Facts | None) -> StorageError:
 
 def fetch_many(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
     """Return the bytes of some ranges (begin, end) of an object, fetched at the same time. Raises StorageError."""
-    if len(ranges) == 1:
-        return [fetch(uri, ranges[0][0], ranges[0][1], facts)[0]]
-    return list(_threads().map(lambda piece: fetch(uri, piece[0], piece[1], facts)[0], ranges))
+    return at_once(lambda piece: fetch(uri, piece[0], piece[1], facts)[0], ranges)
 
 
 def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
-    """Call a function for several values, in threads that wait for a store."""
+    """Call a function for several values, in threads that wait for a store; in such a thread one after the other."""
+    if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
+        return [function(value) for value in values]
     return list(_threads().map(function, values))
 
 
@@ -264,5 +283,5 @@ def _threads() -> ThreadPoolExecutor:
     """Return the threads of this process that wait for stores."""
     pool = _POOL.get(os.getpid())
     if pool is None:
-        pool = _POOL.setdefault(os.getpid(), ThreadPoolExecutor(AT_ONCE, thread_name_prefix="framedex-storage"))
+        pool = _POOL.setdefault(os.getpid(), ThreadPoolExecutor(AT_ONCE, thread_name_prefix=THREAD_NAME))
     return pool

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 
 from framedex.errors import StorageError
 from framedex.storage.cache import DiskCache
-from framedex.storage.objects import Facts, exists, fetch_many, head, listing, whole
+from framedex.storage.objects import Facts, exists, head, listing, whole
 from framedex.storage.reader import ObjectFile, ObjectReader
 from framedex.storage.uris import checked, is_remote, local_path
 
 MOST_BYTES = 1 << 28  # of what is read at once
+FOOTER_BYTES = 64 << 10  # of the end of a Parquet file, which pyarrow reads first
 KEPT_BYTES = 1 << 20  # of each open file: its last row groups
 
 
@@ -68,9 +69,10 @@ class Stored:
     def open(self) -> ObjectFile:
         """Open it to be read in ranges. Raises FileNotFoundError."""
         with _as_of_files(self.uri):
-            fetch = fetch_many if self.cache is None else self.cache.fetch_many
-            reader = ObjectReader(self.uri, head(self.uri), fetch_ranges=fetch, kept_bytes=KEPT_BYTES)
-            return ObjectFile(reader)
+            if self.cache is None:
+                return ObjectFile(ObjectReader.from_end(self.uri, FOOTER_BYTES, kept_bytes=KEPT_BYTES))
+            fetch = self.cache.fetch_many
+            return ObjectFile(ObjectReader(self.uri, head(self.uri), fetch_ranges=fetch, kept_bytes=KEPT_BYTES))
 
 
 Place = Path | Stored

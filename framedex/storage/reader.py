@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StorageError
-from framedex.storage.objects import Facts, fetch, fetch_many
+from framedex.storage.objects import Facts, fetch, fetch_end, fetch_many, head
 from framedex.storage.ranges import coalesce
 
 Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
@@ -53,6 +53,19 @@ class ObjectReader:
             self.requests = 1
             self._keep(0, data)
         self.facts = facts
+
+    @classmethod
+    def from_end(cls, uri: str, length: int, *, kept_bytes: int = KEPT_BYTES) -> ObjectReader:
+        """Return a reader whose first request is for the end of the object, where some formats say what they hold."""
+        try:
+            data, facts = fetch_end(uri, length)
+        except StorageError as error:
+            if error.kind != "unsupported":
+                raise
+            return cls(uri, head(uri), kept_bytes=kept_bytes)
+        reader = cls(uri, facts, kept_bytes=kept_bytes)
+        reader._keep(facts.size_bytes - len(data), data)
+        return reader
 
     def __call__(self, offset: int, length: int) -> bytes:
         """Return bytes of the object. Raises StorageError."""
