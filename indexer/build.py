@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex import __version__
-from framedex.errors import MediaError, OutputError
+from framedex.errors import MediaError, OutputError, StorageError
 from framedex.indexer.discover import media_id
 from framedex.indexer.engines import Outcome
 from framedex.indexer.identity import Row, no_frames, problem_columns
@@ -25,6 +25,8 @@ from framedex.indexer.work import IndexOptions, Item, Work, medium_name, plan_wo
 from framedex.storage.outputs import Output, stored_output
 from framedex.storage.places import Place, Stored
 from framedex.storage.uris import is_remote
+
+Probing = list[tuple[Row, Row]] | StorageError
 
 FILES_TOGETHER = 64  # that one task of a cluster probes
 SLICES_NAME = "slices.json"  # of a run in slices that is under way
@@ -161,7 +163,7 @@ def probe_items(
 ) -> dict[str, list[str]]:
     """Probe what is to be probed, write its rows and count it. Return the sequences found in each tar, by its uri."""
     total = sum(item.task is not None for item in items)
-    outcomes: Iterable[Outcome[Item, list[tuple[Row, Row]]]] = options.engine(
+    outcomes: Iterable[Outcome[Item, Probing]] = options.engine(
         probe_item,
         items,
         workers=max(1, min(options.workers, total)),
@@ -195,14 +197,24 @@ def is_known(item: Item) -> bool:
     return item.task is None
 
 
-def probe_item(item: Item) -> list[tuple[Row, Row]]:
-    """Return the rows of the media in a file; runs in a worker."""
+def probe_item(item: Item) -> Probing:
+    """Return the rows of the media in a file, or why no object can be had at all; runs in a worker."""
     assert item.task is not None  # others pass
-    return probe_object(item.task) if is_remote(item.task.path) else probe_medium(item.task)
+    if not is_remote(item.task.path):
+        return probe_medium(item.task)
+    try:
+        return probe_object(item.task)
+    except StorageError as error:
+        return error
 
 
-def _rows(outcome: Outcome[Item, list[tuple[Row, Row]]]) -> Iterator[tuple[Row, Row]]:
-    """Yield the rows of a file: as probed, or of a failure where the probe itself died, or why it is not opened, or gone."""
+def _rows(outcome: Outcome[Item, Probing]) -> Iterator[tuple[Row, Row]]:
+    """Yield the rows of a file: as probed, or of a failure where the probe itself died, or why it is not opened, or gone.
+
+    Raises StorageError where its store lets nobody in: what is known of media must not be lost to that.
+    """
+    if isinstance(outcome.result, StorageError):
+        raise outcome.result
     (uri, member), task = outcome.item.identity, outcome.item.task
     if outcome.item.rows is not None:
         for row in outcome.item.rows:

@@ -24,7 +24,7 @@ from framedex.indexer.slices import Slice, build_slice, finish_index
 from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
 from framedex.place_options import PLACE_TO_WRITE
 from framedex.progress import progress
-from framedex.storage.places import Place
+from framedex.storage.places import Place, Stored
 
 TABLE_ROWS = 20
 
@@ -187,7 +187,7 @@ def index(
             _print_plan(_plan(plan_work(options)), as_json)
             return
         report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
-    _tell(report, as_json, whole=task is None)
+    _tell(report, as_json, whole=task is None or not isinstance(out, Stored))
     if report.failed + report.refused > max_failures:
         sys.exit(3)
 

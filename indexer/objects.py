@@ -17,17 +17,21 @@ from framedex.indexer.images import ImageTask, probe_images
 from framedex.indexer.probe import ProbeTask, probe_medium, probe_opened
 from framedex.indexer.probed import NeedsWholeError, ProbedObject
 from framedex.indexer.schema import IMAGES, VIDEO
-from framedex.storage.objects import Facts, at_once, download, listing
+from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.reader import ObjectReader
 
 Row = dict[str, Any]
 
+OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that no object is to blame for
 WHOLE_BYTES = 1 << 20  # of an object that is copied at once: a second request costs more
 MOST_REQUESTS = 64  # for sample tables; more cost more than a copy
 
 
 def probe_object(task: ProbeTask) -> list[tuple[Row, Row]]:
-    """Return the rows of the media in an object, or of the images in a folder of a store, as `probe.probe_medium` does."""
+    """Return the rows of the media in an object, or of the images in a folder of a store, as `probe.probe_medium` does.
+
+    Raises StorageError where the store lets nobody in.
+    """
     images = task.images
     medium: Row = {"kind": VIDEO if images is None else IMAGES, "stream_index": -1, "best_stream": True}
     if images is not None:
@@ -37,6 +41,8 @@ def probe_object(task: ProbeTask) -> list[tuple[Row, Row]]:
             return _probe_loose(task.path, images, verify=task.verify)
         return _probe_one(task, medium)
     except StorageError as error:
+        if error.kind in OF_THE_RUN:
+            raise
         problem = _media_error(error)
     except MediaError as error:
         problem = error
@@ -79,6 +85,8 @@ def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: Row) -> list[tu
             raise
         rows = []
     if reader.failure is not None:  # libavformat took it for the end of the file
+        if reader.failure.kind == "requests":
+            return None
         raise reader.failure
     return rows
 
@@ -98,7 +106,7 @@ def identity_of(facts: Facts) -> Row:
 
 def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[tuple[Row, Row]]:
     """Return the row of a sequence of loose images in a folder of a store."""
-    there = {name.rpartition("/")[2]: facts for name, facts in listing(uri) if "/" not in name[len(uri) + 1 :]}
+    there = children(uri)
     identity = loose_identity(images, there)
     wanted = [*images.names, *([TIMES_NAME] if images.may_have_times_file and TIMES_NAME in there else [])]
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
@@ -129,10 +137,8 @@ def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Row:
 def is_same_object(task: ProbeTask, row: Row, facts: Facts | None) -> bool:
     """Return whether an object, or the images of a folder, are still those of a known row. facts: of the object."""
     if task.images is not None and task.images.form == "folder":
-        folder = task.path
-        there = {name.rpartition("/")[2]: facts for name, facts in listing(folder)}
         try:
-            return bool(loose_identity(task.images, there)["fingerprint"] == row["fingerprint"])
+            return bool(loose_identity(task.images, children(task.path))["fingerprint"] == row["fingerprint"])
         except MediaError:
             return False
     return facts is not None and (facts.size_bytes, facts.tag) == (row["size_bytes"], row["fingerprint"])

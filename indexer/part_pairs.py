@@ -75,8 +75,8 @@ class PartPairs:
 
 
 def next_part(index: Place) -> int:
-    """Return the number of the part that follows on all that are there."""
-    return max(part_numbers(index / VIDEOS_FOLDER), default=-1) + 1
+    """Return the number of the part that follows on all that are there, also on halves that a killed run left."""
+    return max([*part_numbers(index / VIDEOS_FOLDER), *part_numbers(index / FRAMES_FOLDER)], default=-1) + 1
 
 
 def _gaps(frames: Row) -> Row:

@@ -13,7 +13,7 @@ from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.image_times import rate_of
 from framedex.indexer.listed import Listed, form_of, is_image_name
 from framedex.indexer.natural import natural_key
-from framedex.storage.objects import listing
+from framedex.storage.objects import children
 from framedex.storage.uris import is_remote
 
 SEQUENCE, SECONDS, RATE = "sequence", "seconds", "fps"  # columns of a listing
@@ -54,8 +54,7 @@ def folder_sequence(item: Listed) -> Listed:
     """Return the mention of a folder as that of the sequence of the images that lie directly in it."""
     try:
         if is_remote(item.path):
-            inside = (uri[len(item.path) + 1 :] for uri, _ in listing(item.path))
-            images = visible_images(name for name in inside if "/" not in name)
+            images = visible_images(children(item.path))
         else:
             with os.scandir(item.path) as entries:
                 images = visible_images(entry.name for entry in entries if not entry.is_dir())

@@ -133,6 +133,8 @@ def _predicted(
         raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
     for begin, end in _stretches(sync, demuxed.hidden):
+        if sparing and begin != sync[0]:  # a start point that would have to keep what the first one promised
+            raise UntrustedTables("an edit list hides samples behind the first start points")
         part = slice(begin, end)
         flags[part] = look(
             read,

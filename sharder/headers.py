@@ -16,6 +16,7 @@ from framedex.indexer.timeline import LEADING, START, UNSHOWN
 from framedex.sharder.media import Medium
 from framedex.sharder.object_sources import Objects
 from framedex.sharder.sources import ByteSource, open_recorded
+from framedex.storage.reader import ObjectReader
 from framedex.storage.uris import is_remote
 
 MOST_BYTES = 16 << 20  # of GOPs that are read together
@@ -80,6 +81,8 @@ class Headers:
         for first, end in self._joined(unread):
             self._look(first, end, at_first_start=first == starts[0])
         self._starts = np.flatnonzero(self.packets.flags & START)
+        if isinstance(self._read, ObjectReader):
+            self._read.forget()  # what it told stands in the flags
         return True
 
     def _joined(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:

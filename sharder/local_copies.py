@@ -13,7 +13,7 @@ from framedex.indexer.schema import IMAGES
 from framedex.sharder.media import Medium
 from framedex.sharder.object_sources import Objects, stale_as
 from framedex.sharder.sources import open_recorded
-from framedex.storage.objects import Facts, at_once, download, listing
+from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.uris import is_remote
 
 LOOSE = "files"  # the container of images that are files of a folder
@@ -43,6 +43,6 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
 
 def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:
     """Copy the objects that lie right in a folder of a store; return what they are, by name."""
-    found = {name[len(uri) + 1 :]: facts for name, facts in listing(uri) if "/" not in name[len(uri) + 1 :]}
+    found = children(uri)
     at_once(lambda name: download(f"{uri}/{name}", found[name], folder / name), list(found))
     return found

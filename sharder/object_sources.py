@@ -83,9 +83,14 @@ class Objects:
         return facts
 
     def reader(self, source: ByteSource) -> ObjectReader:
-        """Return a function that reads an object. Raises StaleError for one that is gone or changed, StorageError."""
+        """Return a function that reads an object. It raises StaleError for one that is gone or changed, StorageError."""
+
+        def fetch(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
+            with stale_as(source):
+                return self._fetch(uri, ranges, facts)
+
         with stale_as(source):
-            return ObjectReader(source.path, self.facts(source), fetch_ranges=self._fetch)
+            return ObjectReader(source.path, self.facts(source), fetch_ranges=fetch)
 
 
 @contextlib.contextmanager

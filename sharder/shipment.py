@@ -33,7 +33,7 @@ from framedex.sharder.schema import (
     SHARDS_FOLDER,
     SHARDS_NAME,
 )
-from framedex.storage.objects import Facts, delete, exists, put, upload, whole
+from framedex.storage.objects import Facts, delete, exists, listing, put, upload, whole
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Stored
 
@@ -41,7 +41,7 @@ Row = dict[str, Any]
 
 CLAIM_NAME = "unfinished.json"
 REPORT_NAME = "report.json"
-RUN_NAME, CLEARED_NAME = "run.json", "cleared"
+RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
 MOST_CLAIM_BYTES = 1 << 16
 # All that a dataset consists of: what is removed where one is replaced, and nothing else ever is.
 OWN_NAME = re.compile(
@@ -66,10 +66,19 @@ class Shipment:
     def ship(self, *paths: Path, inside: Path) -> None:
         """Write files that are complete into the store, and remove them here. inside: the folder that they are named by."""
         self._check_claim()
+        done = self._shipped()
         for path in paths:
-            upload(path, f"{self.to.uri}/{path.relative_to(inside).as_posix()}")
+            name = path.relative_to(inside).as_posix()
+            done[name] = upload(path, f"{self.to.uri}/{name}").tag
+        self._check_claim()
+        write_json_aside(self.folder / SHIPPED_NAME, done)
         for path in paths:
             path.unlink()
+
+    def _shipped(self) -> dict[str, str]:
+        """Return what was shipped, and as which object."""
+        path = self.folder / SHIPPED_NAME
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def deliver(self) -> None:
         """Write all that is left, and the header last. Raises OutputError where another run took this one's place."""
@@ -77,6 +86,9 @@ class Shipment:
         rest = [path for path in sorted(self.local.rglob("*")) if path.is_file() and path != header]
         for path in rest:
             self.ship(path, inside=self.local)
+        there = {uri[len(self.to.uri) + 1 :]: facts.tag for uri, facts in listing(self.to.uri)}
+        if {name: there.get(name) for name in self._shipped()} != self._shipped():
+            raise self._displaced()
         self._check_claim()
         put(f"{self.to.uri}/{HEADER}", header.read_bytes())
         delete([f"{self.to.uri}/{CLAIM_NAME}"])
@@ -93,12 +105,15 @@ class Shipment:
 
     def _check_claim(self) -> None:
         if exists(f"{self.to.uri}/{CLAIM_NAME}") != self.claim:
-            raise OutputError(
-                "another run has taken this one's place",
-                where=self.to.uri,
-                found=f"another {CLAIM_NAME}",
-                remedy="leave it to that run, or run again with --overwrite when it has ended",
-            )
+            raise self._displaced()
+
+    def _displaced(self) -> OutputError:
+        return OutputError(
+            "another run has taken this one's place",
+            where=self.to.uri,
+            found=f"another {CLAIM_NAME}, or other tars",
+            remedy="leave it to that run, or run again with --overwrite when it has ended",
+        )
 
 
 @contextlib.contextmanager
@@ -110,7 +125,9 @@ def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> I
     base = Path(tempfile.gettempdir()) / f"framedex-{os.getuid()}" if scratch is None else scratch
     folder = base / f"shard-{name}"
     check_writable(to)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if base.stat().st_uid != os.getuid():
+        raise OutputError("the scratch folder is somebody else's", where=str(base), remedy="choose one with --scratch")
     with held(folder):
         yield Shipment(
             to=to, folder=folder, claim=_claimed(to, folder, json.dumps(job, sort_keys=True), overwrite=overwrite)
@@ -133,8 +150,8 @@ def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
         write_json_aside(run, {"run": uuid.uuid4().hex, "job": job})
         claim = _claim(uri, run.read_bytes(), None if theirs is None else theirs[1])
     if not cleared.exists():
-        # The header goes first: what has none is no dataset.
-        rest = [name for name in names if name != CLAIM_NAME]
+        # Listed again: a run may have ended since. The header goes first: what has none is no dataset.
+        rest = [name for name in to.names() if name != CLAIM_NAME and OWN_NAME.fullmatch(name)]
         delete([f"{to.uri}/{name}" for name in sorted(rest, key=lambda name: name != HEADER)])
         cleared.touch()
     return claim

@@ -411,6 +411,33 @@ class TestFaults:
         said = run("index", f"{bucket.uri}/v", "--out", tmp_path / "J", code=1).output
         assert "refuses the credentials" in said
 
+    def test_credentials_that_expire_cost_no_row(
+        self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path
+    ) -> None:
+        for name in "abc":
+            bucket.put(f"v/{name}.mp4", medium("h264_default.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        proxy.rule = lambda request: Spoil(status=403, code="ExpiredToken") if "v/b.mp4" in request.path else None
+        said = run(
+            "index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--depth", "packets", "--workers", 1, code=1
+        ).output
+        assert "refuses the credentials" in said
+        assert set(Index(tmp_path / "I").columns(["status"])["status"].to_pylist()) == {"ok"}
+
+    def test_an_object_that_is_replaced_before_its_plan_is_a_failed_clip(
+        self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
+        for name in "abc":
+            bucket.put(f"v/{name}.mp4", medium("h264_open_gop.mp4"))
+        build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", engine=here))
+        bucket.put("v/a.mp4", medium("h264_vfr.mp4"))
+        bucket.delete("v/b.mp4")
+        arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--json", "--out"]
+        report = json.loads(run(*arguments, tmp_path / "D", code=3).output)
+        assert {(row["uri"], row["kind"]) for row in report["failures"]} == {("a.mp4", "stale"), ("b.mp4", "stale")}
+        assert report["clips"] > 0
+
     def test_credentials_are_written_nowhere(
         self, bucket: Bucket, medium: Medium, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -448,6 +475,17 @@ class TestWriting:
         assert found == ["c.mp4", "h264_default.mp4"]
         build_index(IndexOptions(**options, engine=here))  # type: ignore[arg-type]
         assert len(Index(out)) == len(Index(out).listing) == 3
+
+    def test_half_a_part_that_a_killed_run_left_is_passed_over(
+        self, bucket: Bucket, medium: Medium, tmp_path: Path
+    ) -> None:
+        bucket.put("v/a.mp4", medium("h264_single.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        bucket.put("I/frames/part-000001.parquet", b"of a run that was killed")
+        bucket.put("v/b.mp4", medium("h264_single.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        index = Index(f"{bucket.uri}/I")
+        assert [len(index.packets(name).size) for name in index.columns(["media_id"])["media_id"].to_pylist()] == [1, 1]
 
     def test_slices_and_compaction(
         self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -509,10 +547,11 @@ class TestWriting:
         run(*policy, *stored, "--pack", "clips", "--shard-size", "20kB")
         proxy.rule = lambda request: Spoil(status=500) if request.method in ("DELETE", "POST") else None
         run(*policy, *stored, "--overwrite", code=1)
+        bucket.put("D/notes.txt", b"of somebody else")
         proxy.rule = lambda request: None
         run(*policy, *stored)
         run(*policy, "--out", tmp_path / "D")
-        assert bucket.keys("D/") == sorted(f"D/{key}" for key in content(tmp_path / "D"))
+        assert bucket.keys("D/") == sorted(["D/notes.txt", *(f"D/{key}" for key in content(tmp_path / "D"))])
         same(ClipDataset(f"{bucket.uri}/D"), ClipDataset(tmp_path / "D"), "in the place of another")
 
     def test_a_run_that_is_broken_off_goes_on_and_keeps_others_out(

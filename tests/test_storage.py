@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests import proxy as proxies
 from tests.proxy import Proxy, Request, Spoil
 from tests.running import environment
 from tests.s3 import SECRET, Bucket
+from tests.web import serving
 
 RNG = np.random.default_rng(5)
 
@@ -50,7 +51,14 @@ def test_names_of_objects_are_told_from_paths() -> None:
 
 
 @pytest.mark.parametrize(
-    "uri", ["https://user:word@host/a.mp4", "https://host/a.mp4?X-Amz-Signature=abc", "s3://key:word@bucket/a.mp4"]
+    "uri",
+    [
+        "https://user:word@host/a.mp4",
+        "https://host/a.mp4?X-Amz-Signature=abc",
+        "s3://key:word@bucket/a.mp4",
+        "s3://bucket/a.mp4?X-Amz-Signature=abc",
+        "az://container/a.mp4?sv=2020&sig=abc",
+    ],
 )
 def test_a_uri_with_a_secret_is_refused_and_not_shown(uri: str) -> None:
     with pytest.raises(SourceError, match="credentials") as error:
@@ -115,6 +123,41 @@ def test_ranges_come_at_once_and_of_the_object_that_is_meant(bucket: Bucket) -> 
         objects.fetch_many(uri, [(0, 10), (50_000, 60_000)], facts)
     assert error.value.kind == "changed"
     assert objects.fetch(bucket.put("empty", b""), 0, 10)[0] == b""
+
+
+def test_a_reader_gives_what_a_file_gives_however_it_is_asked(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = RNG.bytes(60_000)
+    uri = bucket.put("a", content)
+    facts = objects.head(uri)
+    for name, size in {"BLOCK_BYTES": 700, "NEXT_BYTES": 1500, "TAIL_BYTES": 3000}.items():
+        monkeypatch.setattr(f"framedex.storage.reader.{name}", size)
+
+    def here(_: str, ranges: Sequence[tuple[int, int]], __: Facts) -> list[memoryview]:
+        return [memoryview(content)[begin:end] for begin, end in ranges]
+
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        reader = ObjectReader(uri, facts, fetch_ranges=here, kept_bytes=int(rng.integers(2_000, 40_000)))
+        for _ in range(40):
+            if rng.random() < 0.3:
+                reader.prepare(rng.integers(0, 59_000, 6), rng.integers(0, 900, 6))
+            at, length = int(rng.integers(0, 60_000)), int(rng.integers(0, 5_000))
+            assert reader(at, length) == content[at : at + length]
+
+
+def test_what_cannot_be_told_from_another_object_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"content")
+    with serving(tmp_path, etags=False, times=False) as address, pytest.raises(StorageError) as error:
+        objects.head(f"{address}/a.mp4")
+    assert error.value.kind == "unpinned"
+
+
+def test_a_key_that_cannot_be_named_is_said(bucket: Bucket) -> None:
+    bucket.put("a//b.mp4", b"")
+    with pytest.raises(StorageError, match="empty parts") as error:
+        list(objects.listing(bucket.uri))
+    assert error.value.kind == "name"
+    assert "a//b.mp4" in str(error.value)
 
 
 def test_many_objects_of_many_pieces_come_at_once(bucket: Bucket) -> None:
@@ -199,6 +242,7 @@ def test_messages_hold_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", "another-secret")
     said = without_secrets("GET http://host/x?X-Amz-Signature=77 with a-token-of-some-length and another-secret")
     assert said == "GET http://host/x?… with *** and ***"
+    assert without_secrets("Error performing HEAD http://user:word@host/x") == "Error performing HEAD http://…@host/x"
 
 
 def test_what_is_missing_is_a_missing_file(bucket: Bucket) -> None:

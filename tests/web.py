@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *, etags: bool) -> Iterator[str]:
+def serving(folder: Path, *, etags: bool, times: bool = True) -> Iterator[str]:
     """Serve a folder; give its address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -50,7 +50,8 @@ def serving(folder: Path, *, etags: bool) -> Iterator[str]:
                 self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{len(content)}")
             if etags:
                 self.send_header("ETag", tag)
-            self.send_header("Last-Modified", email.utils.formatdate(path.stat().st_mtime, usegmt=True))
+            if times:
+                self.send_header("Last-Modified", email.utils.formatdate(path.stat().st_mtime, usegmt=True))
             self.send_header("Content-Length", str(end - begin))
             self.end_headers()
             if body:

@@ -11,6 +11,7 @@ from framedex.errors import StorageError
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|SIGNATURE", re.IGNORECASE)
 _STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_")
 _QUERY = re.compile(r"\?[^\s\"']*")
+_USER = re.compile(r"//[^/@\s]*@")
 _LEAST_SECRET = 6  # letters; shorter values are no secrets, and would be found everywhere
 MOST_TEXT = 600
 # Statuses and codes with which stores refuse credentials; some say 400 where a token has expired.
@@ -34,6 +35,7 @@ KINDS = {
     "NotImplementedError": ("unsupported", "the store cannot do that"),
 }
 REMEDIES = {
+    "name": "rename the object, or name folders without it",
     "denied": "check that they are there, have not expired and allow this (docs/storage.md)",
     "exists": "another run is writing here, or has: wait for it, or choose another place",
     "unanswered": "run the same again; what was written stays",
@@ -57,6 +59,8 @@ def kind_of(error: Exception) -> tuple[str, str]:
     text = str(error)
     if REFUSED.search(text):
         return KINDS["PermissionDeniedError"]
+    if "path segment" in text:
+        return "name", "a key there has empty parts, or some that are . or .."
     if "NoSuchBucket" in text:
         return "missing", "there is no such bucket"
     return KINDS.get(type(error).__name__, ("unanswered", "the store does not answer as it should"))
@@ -79,7 +83,7 @@ def without_secrets(text: str) -> str:
     }
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
-    text = _QUERY.sub("?…", text)
+    text = _USER.sub("//…@", _QUERY.sub("?…", text))
     return text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}…"
 
 

@@ -55,6 +55,13 @@ def facts_of(meta: Any) -> Facts:
         etag = f'"{etag}"'
     # A weak tag (RFC 9110 8.8.1) does not promise the same bytes, and If-Match never takes one.
     strong = bool(etag) and not etag.startswith("W/")
+    if not strong and mtime_ns <= 0:
+        raise StorageError(
+            "the server says neither an ETag nor a time, so an object cannot be told from another one",
+            kind="unpinned",
+            where=meta.get("path"),
+            remedy="copy the object to a store that does, or to a disk",
+        )
     return Facts(size_bytes=meta["size"], mtime_ns=mtime_ns, tag=f"etag {etag}" if strong else f"modified {mtime_ns}")
 
 
@@ -69,6 +76,8 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
 
     facts: what it must still be. Raises StorageError, also for another object.
     """
+    if begin >= end:
+        return memoryview(b""), facts or head(uri)
     store, key = _open(uri)
     options: dict[str, Any] = {"range": (begin, end)}
     if facts is not None and facts.etag is not None:
@@ -80,7 +89,10 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
         except Exception as error:  # obstore's own class for it is no part of its interface
             if not is_past_the_end(error):
                 raise
-            return memoryview(b""), head(uri)
+            seen = head(uri)
+            if facts is not None and (seen.size_bytes, seen.tag) != (facts.size_bytes, facts.tag):
+                raise changed(uri, facts, seen) from error
+            return memoryview(b""), seen
         seen = facts_of(answer.meta)
         if facts is not None and (seen.size_bytes, seen.tag) != (facts.size_bytes, facts.tag):
             raise changed(uri, facts, seen)
@@ -175,6 +187,12 @@ def listing(uri: str) -> Iterator[tuple[str, Facts]]:
     for meta in sorted(found, key=lambda meta: meta["path"]):
         if meta["path"].startswith(prefix) and not meta["path"].endswith("/"):
             yield uri_of(name, meta["path"]), facts_of(meta)
+
+
+def children(uri: str) -> dict[str, Facts]:
+    """Return the objects that lie right in a folder, by their names in it. Raises StorageError."""
+    below = ((name[len(uri) + 1 :], facts) for name, facts in listing(uri))
+    return {name: facts for name, facts in below if "/" not in name}
 
 
 def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:

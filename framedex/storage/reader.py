@@ -95,10 +95,15 @@ class ObjectReader:
             made = coalesce(offset[missing], length[missing], gap=BLOCK_BYTES, waste=np.inf)
             self._get(list(zip(made.begin.tolist(), made.end.tolist(), strict=True)))
 
+    def forget(self) -> None:
+        """Keep nothing of what was read so far."""
+        self._kept, self._kept_bytes = [], 0
+
     def _get(self, ranges: list[tuple[int, int]]) -> None:
         self.requests += len(ranges)
         if self._most_requests is not None and self.requests > self._most_requests:
-            raise StorageError("reading the object takes too many requests", kind="requests", where=self.uri)
+            self.failure = StorageError("reading the object takes too many requests", kind="requests", where=self.uri)
+            raise self.failure
         try:
             found = self._fetch(self.uri, ranges, self.facts)
         except StorageError as error:
@@ -120,12 +125,15 @@ class ObjectReader:
 
     def _keep(self, begin: int, data: memoryview) -> None:
         """Keep a piece, joined to one that it follows."""
-        for place, (at, before) in enumerate(self._kept):
-            if at + len(before) == begin and len(before) <= self._most_kept // 2:
-                del self._kept[place]
-                self._kept_bytes -= len(before)
-                begin, data = at, memoryview(bytes(before) + bytes(data))
-                break
+        ending = [
+            place
+            for place, (at, before) in enumerate(self._kept)
+            if at + len(before) == begin and len(before) <= self._most_kept // 2
+        ]
+        if ending:  # of several, that which reaches back furthest
+            at, before = self._kept.pop(min(ending, key=lambda place: self._kept[place][0]))
+            self._kept_bytes -= len(before)
+            begin, data = at, memoryview(bytes(before) + bytes(data))
         self._kept.append((begin, data))
         self._kept_bytes += len(data)
         while self._kept_bytes > self._most_kept and len(self._kept) > 1:

@@ -11,6 +11,7 @@ from framedex.errors import SourceError
 
 SCHEMES = frozenset({"s3", "gs", "az", "http", "https"})
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
+_SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)=", re.IGNORECASE)
 _FILE = "file://"
 
 
@@ -39,7 +40,8 @@ def checked(uri: str) -> str:
     scheme, rest = uri.split("://", 1)
     authority, _, key = rest.partition("/")
     shown = f"{scheme.lower()}://{authority.rpartition('@')[2]}/…"
-    if "@" in authority or (scheme.lower() in ("http", "https") and ("?" in rest or "#" in rest)):
+    is_web = scheme.lower() in ("http", "https")
+    if "@" in authority or (is_web and ("?" in rest or "#" in rest)) or _SIGNED.search(rest):
         raise SourceError(
             "a uri holds credentials or a query, which would be recorded",
             where=shown,
