@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from framedex.indexer.build import build_index
 from framedex.indexer.engines import Outcome
 from framedex.indexer.objects import probe_object
 from framedex.indexer.probe import ProbeTask, probe_medium
+from framedex.indexer.timeline import HIDDEN
 from framedex.indexer.work import IndexOptions
 from framedex.storage import stores
 from tests import proxy as proxies
@@ -99,6 +101,19 @@ class TestProbing:
             assert different <= {"open_gop_count"}, path.name
             by_ranges += video["depth"] == "tables" and video["open_gop_count"] is None
         assert by_ranges > 5
+
+    def test_a_tail_that_an_edit_list_hides_is_not_taken_on_trust(
+        self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
+        data = bytearray(medium("h264_default.mp4").read_bytes())
+        at = data.index(b"elst") + 12  # its only entry: a duration, in the movie's timescale
+        struct.pack_into(">I", data, at, struct.unpack_from(">I", data, at)[0] * 9 // 10)
+        (tmp_path / "a.mp4").write_bytes(data)
+        ((video, _),) = probe_object(ProbeTask(path=bucket.put("a.mp4", bytes(data))))
+        ((other, frames),) = probe_medium(ProbeTask(path=str(tmp_path / "a.mp4")))
+        assert np.flatnonzero(np.ma.getdata(frames["flags"]) & HIDDEN).min() > 12  # behind the first start points
+        assert columns(video) == columns(other)
 
     def test_a_long_mp4_takes_few_requests(self, bucket: Bucket, proxy: Proxy, long_mp4: Path) -> None:
         for name, path in (("end.mp4", long_mp4), ("front.mp4", long_mp4.with_name("front.mp4"))):
