@@ -18,7 +18,10 @@ Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
 
 FIRST_BYTES = 256 << 10  # of an object, read with the request that tells what it is
 BLOCK_BYTES = 128 << 10  # that are read where less is asked for
-NEXT_BYTES = 256 << 10  # that are read where what was read before ends
+NEXT_BYTES, MOST_NEXT_BYTES = (
+    256 << 10,
+    1 << 20,
+)  # that are read where what was read before ends; a quarter more each time
 TAIL_BYTES = 512 << 10  # of the end, read at once: what is wanted there is often more than one thing
 KEPT_BYTES = 64 << 20
 
@@ -43,9 +46,9 @@ class ObjectReader:
     ) -> None:
         self.uri, self._fetch, self._most_kept = uri, fetch_ranges, kept_bytes
         self.requests, self._most_requests = 0, most_requests
-        self.failure: StorageError | None = (
-            None  # what was raised, for callers of libraries that make something else of it
-        )
+        self._next = NEXT_BYTES
+        # What was raised, for callers of libraries that make something else of it.
+        self.failure: StorageError | None = None
         self._kept: list[tuple[int, memoryview]] = []
         self._kept_bytes = 0
         if facts is None:
@@ -76,8 +79,10 @@ class ObjectReader:
         found = self._find(offset, end)
         if found is None:
             begin = self._kept_until(offset)  # what is kept already is not asked for again
-            block = BLOCK_BYTES if begin is None else NEXT_BYTES
-            begin = offset if begin is None else begin
+            if begin is None:
+                begin, block, self._next = offset, BLOCK_BYTES, NEXT_BYTES
+            else:
+                block, self._next = self._next, min(self._next * 5 // 4, MOST_NEXT_BYTES)
             if size - begin <= TAIL_BYTES:  # all that is left, and what lies right before it
                 before = max((at + len(data) for at, data in self._kept if at + len(data) <= begin), default=0)
                 self._get([(max(begin - BLOCK_BYTES, before), size)])
