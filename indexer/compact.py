@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from framedex.indexer.build import opened_whole
-from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, read_header, rows_by_group
+from framedex.indexer.index import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, Index, as_videos, read_header, rows_by_group
 from framedex.indexer.part_pairs import next_part
 from framedex.indexer.parts import PartWriter, part_path, write_json_aside
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
@@ -75,8 +75,9 @@ class _Merged:
         """Copy some rows of an old part, ascending."""
         if not len(rows):
             return
-        videos = parquet_file(part_path(self._output.where / VIDEOS_FOLDER, part)).read().take(rows)
-        self._videos.append(videos.replace_schema_metadata(None))
+        self._videos.append(
+            as_videos(parquet_file(part_path(self._output.where / VIDEOS_FOLDER, part)).read()).take(rows)
+        )
         for table in rows_by_group(parquet_file(part_path(self._output.where / FRAMES_FOLDER, part)), rows):
             lengths = pc.list_value_length(table["size"]).to_numpy()
             for first, end in _stretches(lengths, FRAMES_PER_ROW_GROUP):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
+import av
 import av.container
 import av.stream
 import av.video.stream
@@ -11,9 +13,12 @@ from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import MediaError
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
+from framedex.indexer.stated import stated_columns
 
 Row = dict[str, Any]
 
+# Containers whose headers state how long a stream is; of others, libavformat guesses.
+STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
@@ -31,6 +36,24 @@ def video_streams(container: av.container.InputContainer) -> list[av.video.strea
         raise MediaError("no_video", "there is no video stream")
     best = container.streams.best("video")
     return sorted(videos, key=lambda stream: (stream is not best, stream.index))
+
+
+def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Row:
+    """Return the columns of `videos` on what the container's header states of a stream's length and rate."""
+    name = container_name(container)
+    if name not in STATING or (name == "mp4" and not stream.frames):  # in fragments, none of which knows of the others
+        return stated_columns(None, None, _rate(stream.codec_context.framerate))
+    seconds = None if container.duration is None else container.duration / av.time_base
+    if stream.duration is not None and stream.time_base is not None:
+        seconds = float(stream.duration * stream.time_base)
+    rate = _rate(stream.codec_context.framerate)
+    if rate is None and name != "mp4":  # of which libavformat counts it
+        rate = _rate(stream.average_rate)
+    return stated_columns(stream.frames or None, seconds, rate)
+
+
+def _rate(value: Fraction | None) -> Fraction | None:
+    return value or None
 
 
 def describe_stream(stream: av.video.stream.VideoStream) -> Row:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from framedex.errors import MediaError
+from framedex.indexer.fingerprint import first_packets
 from framedex.indexer.identity import no_frames, opened_file, problem_columns
 from framedex.indexer.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.image_times import TIMES_NAME, Times, at_rate, at_seconds, read_times
@@ -244,7 +245,8 @@ def _probe_sequence(
     video |= {"time_base_num": tick.numerator, "time_base_den": tick.denominator, "pts_source": times.source}
     video |= _remarks(names, known, problems)
     frames: Row = {"pts": times.pts, "size": size, "flags": flags, "crc32": crc32}
-    return video | {"packet_count": len(names)}, frames | {"md5": md5 if verify else None}
+    video |= {"packet_count": len(names), "packet_bytes": int(size.sum())}
+    return video | {"first_packets": first_packets(size, crc32)}, frames | {"md5": md5 if verify else None}
 
 
 def _constant_columns(known: Sequence[ImageFacts]) -> Row:

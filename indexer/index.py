@@ -142,7 +142,7 @@ class Index:
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Return some columns of `videos`, a row a medium."""
-        parts = [self._videos_part(number).read(names).replace_schema_metadata(None) for number in self._parts]
+        parts = [as_videos(self._videos_part(number).read(names), names) for number in self._parts]
         return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
 
     def some_videos(self, most: int) -> Iterator[pa.Table]:
@@ -150,6 +150,7 @@ class Index:
         for number in self._parts:
             rows = self.counting_rows(number)
             for table in rows_by_group(self._videos_part(number), rows):
+                table = as_videos(table)
                 for first in range(0, len(table), most):
                     yield table.slice(first, most)
 
@@ -169,7 +170,7 @@ class Index:
     @functools.lru_cache(maxsize=4)  # noqa: B019 - an Index lives as long as its process' job
     def _videos_group(self, part: int, group: int) -> pa.Table:
         file, _ = self._file(VIDEOS_FOLDER, part)
-        return file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
+        return as_videos(file.read_row_group(group, use_threads=False))
 
     @functools.cached_property
     def unusable(self) -> int:
@@ -238,6 +239,14 @@ class Index:
         file = self._opened(part_path(self.path / folder, part))
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
+
+
+def as_videos(table: pa.Table, names: Sequence[str] = tuple(VIDEOS.names)) -> pa.Table:
+    """Return columns of `videos` that a part has, and nulls for those that its minor version of the format did not have."""
+    columns = [
+        table[name] if name in table.schema.names else pa.nulls(len(table), VIDEOS.field(name).type) for name in names
+    ]
+    return pa.table(columns, schema=pa.schema([VIDEOS.field(name).remove_metadata() for name in names]))
 
 
 def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.Table]:

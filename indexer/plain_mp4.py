@@ -7,18 +7,23 @@ Whatever is not plain is left to libavformat; of what is, every column is what l
 from __future__ import annotations
 
 import struct
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from framedex.indexer.bitstream.h264 import SPS, parse_configuration
 from framedex.indexer.bitstream.h264_sequence import Sequence, parse_sequence
 from framedex.indexer.boxes import UntrustedTables, child_boxes
-from framedex.indexer.tracks import Movie, Track, read_sample_entries
+from framedex.indexer.stated import stated_columns
+from framedex.indexer.tracks import Movie, Track, entry_table, read_sample_entries
 
 Row = dict[str, Any]
 
 VISUAL_ENTRY_BYTES = 78  # of a VisualSampleEntry before its boxes (ISO/IEC 14496-12 12.1.3)
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
 COLOR_DEPTH = 24
+MAX_DURATION = 1 << 62
 PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
 CONSTRAINED = 0b010000  # constraint_set1_flag
 
@@ -53,7 +58,7 @@ def _describe(movie: Movie, track: Track) -> tuple[int, Row] | None:
         and (sequence.width, sequence.height) == (entries.width, entries.height)
         and aspect == sequence.sample_aspect
     )
-    return (track.track_id, _columns(sequence, track, entries.configurations[0])) if plain else None
+    return (track.track_id, _columns(sequence, movie, track, entries.configurations[0])) if plain else None
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
@@ -65,7 +70,7 @@ def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
     return found if depth == COLOR_DEPTH and found.keys() <= PLAIN_BOXES else None
 
 
-def _columns(sequence: Sequence, track: Track, configuration: bytes) -> Row:
+def _columns(sequence: Sequence, movie: Movie, track: Track, configuration: bytes) -> Row:
     profile = PROFILES[sequence.profile_idc]
     if sequence.profile_idc == 66 and sequence.constraints & CONSTRAINED:
         profile = "Constrained Baseline"
@@ -92,4 +97,19 @@ def _columns(sequence: Sequence, track: Track, configuration: bytes) -> Row:
         "time_base_den": track.timescale,
         "extradata": configuration,
         "reorder_depth": sequence.reorder_depth,
-    }
+    } | _stated(sequence, movie, track)
+
+
+def _stated(sequence: Sequence, movie: Movie, track: Track) -> Row:
+    """Return what libavformat takes for the length of the stream: the least that the headers say, edits counted."""
+    counts, steps = entry_table(movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
+    rate = None
+    if sequence.ticks is not None and all(sequence.ticks):
+        rate = Fraction(sequence.ticks[1], 2 * sequence.ticks[0])
+    if not counts.sum():
+        return stated_columns(None, None, rate)
+    units = min(track.duration or MAX_DURATION, int(counts @ steps))
+    if track.edits:
+        edited = sum(edit.duration for edit in track.edits) * track.timescale
+        units = min(units, round(edited / track.movie_timescale))
+    return stated_columns(int(counts.sum()), float(Fraction(units, track.timescale)), rate)

@@ -25,8 +25,9 @@ from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.decoding import compare, decode_all
 from framedex.indexer.demux import Demuxed, demux
-from framedex.indexer.describe import container_name, describe_stream, video_streams
+from framedex.indexer.describe import container_name, describe_header, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
+from framedex.indexer.fingerprint import first_packets
 from framedex.indexer.identity import no_frames, opened_file, problem_columns
 from framedex.indexer.images import ImageTask, probe_images
 from framedex.indexer.opening import memory_errors
@@ -135,7 +136,10 @@ def _probe_file(task: ProbeTask, file: Probed, video: Row) -> list[tuple[Row, Ro
         streams = video_streams(container)
         video["video_streams"] = len(streams)
         chosen = streams if task.streams == "all" else streams[:1]
-        rows = [_probe_stream(task, stream, file, video | {"best_stream": not n}) for n, stream in enumerate(chosen)]
+        rows = [
+            _probe_stream(task, stream, describe_header(container, stream), file, video | {"best_stream": not n})
+            for n, stream in enumerate(chosen)
+        ]
         audio, packets = describe_audio(file, container, tables_only=task.depth == "tables" and not task.verify)
         return [(row | audio, frames | packets if row["status"] == OK else frames) for row, frames in rows]
 
@@ -157,9 +161,11 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def _probe_stream(task: ProbeTask, stream: av.video.stream.VideoStream, file: Probed, video: Row) -> tuple[Row, Row]:
+def _probe_stream(
+    task: ProbeTask, stream: av.video.stream.VideoStream, header: Row, file: Probed, video: Row
+) -> tuple[Row, Row]:
     try:
-        video |= describe_stream(stream)
+        video |= describe_stream(stream) | header
         if video["pixel_format"] == "pal8" and video["codec"] in PALETTE_OUTSIDE:
             raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
         frames = _try_tables(task, stream, file, video)
@@ -321,6 +327,8 @@ def _summarise(
     video |= asdict(summary)
     video |= {
         "packet_count": len(pts),
+        "packet_bytes": int(demuxed.size.sum()),
+        "first_packets": first_packets(demuxed.size),
         "byte_addressable": demuxed.offset is not None,
         "states": list(pictures.states),
         "inband_parameter_sets": pictures.inband_sets,

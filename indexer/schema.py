@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.0"  # readers accept any minor version of their own major one
+SCHEMA_VERSION = "3.1"  # readers accept any minor version of their own major one
 
 # What some columns say, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -76,7 +76,12 @@ VIDEOS = pa.schema(
         column("max_ref_frames", pa.int32(), "max_num_ref_frames of an H.264 stream (0: every picture is intra); null for other codecs.", unit="frames"),
         column("field_coded", pa.bool_(), "Some pictures are coded as two fields."),
         column("hidden_unordered", pa.bool_(), "Packets that an edit list hides are output in another order than their timestamps say, so their places among the frames are not known."),
+        column("stated_frames", pa.int64(), "Packets that the container's header says the stream has; null where it says nothing."),
+        column("stated_duration_seconds", pa.float64(), "Duration that the header states, of the stream where it states that, else of the file; what an edit list hides counts. Null where it states none.", unit="s"),
+        column("stated_rate", pa.float64(), "Frames a second that the codec's parameter sets state, else the header; null where neither does.", unit="Hz"),
         column("packet_count", pa.int64(), "Packets of the stream."),
+        column("packet_bytes", pa.int64(), "Bytes of its packets.", unit="bytes"),
+        column("first_packets", pa.string(), "16 hex digits of BLAKE2b over the sizes of the first 256 packets, of images over the CRC-32 of each; null where they would say nothing: of packets of one size, and of fewer than 4 packets that are no images."),
         column("frame_count", pa.int64(), "Presented frames.", unit="frames"),
         column("keyframe_count", pa.int64(), "Packets where decoding may start."),
         column("min_gap_seconds", pa.float64(), "Least time between two frames; null for a single frame.", unit="s"),
@@ -86,6 +91,7 @@ VIDEOS = pa.schema(
         column("min_gop", pa.int32(), "Shortest distance between start points.", unit="packets"),
         column("mean_gop", pa.float64(), "Mean distance between start points.", unit="packets"),
         column("max_gop", pa.int32(), "Longest distance between start points.", unit="packets"),
+        column("seek_packets", pa.float64(), "Mean number of packets that a decoder gets before it shows a frame drawn at random: from its start point to it.", unit="packets"),
         column("non_reference_share", pa.float64(), "Share of packets that no other packet needs."),
         column("open_gop_count", pa.int32(), "Start points whose leading pictures need the GOP before; null where not all were looked at."),
         column("damaged_gop_count", pa.int32(), "GOPs in which something is damaged or missing."),

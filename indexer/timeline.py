@@ -208,6 +208,16 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
     return int(held.max(initial=0))
 
 
+def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return int64 [frames]: how many packets lie from the start point before each frame's packet to it, itself among them.
+
+    order: as of `presentation_order`; starts: int64, the start points' packets. What comes before the first counts from 0.
+    """
+    begins = np.concatenate([[0], starts])
+    counts: NDArray[np.int64] = order - begins[np.searchsorted(starts, order, side="right")] + 1
+    return counts
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """A timeline in a few numbers, in the columns of `videos`; gaps in seconds, GOPs in packets."""
@@ -223,6 +233,7 @@ class Summary:
     min_gop: int
     mean_gop: float
     max_gop: int
+    seek_packets: float
     non_reference_share: float
     open_gop_count: int
     damaged_gop_count: int
@@ -252,6 +263,7 @@ def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: 
         min_gop=int(gops.min()),
         mean_gop=float(gops.mean()),
         max_gop=int(gops.max()),
+        seek_packets=float(np.mean(packets_to_frames(order, starts))),
         non_reference_share=float(np.mean((flags & NON_REFERENCE) != 0)),
         open_gop_count=int(np.count_nonzero(flags & OPEN)),
         # What comes before the first start point counts as one.

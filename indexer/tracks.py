@@ -50,13 +50,14 @@ class TrackDefaults:
 class Track:
     """One `trak`: its headers, and where each sample table lies in the bytes of the moov.
 
-    rotation_degrees: counterclockwise, -180 … 180, as a frame's display matrix says. rewrites: whether a demuxer
+    duration: of the media, in its time units. rotation_degrees: counterclockwise, -180 … 180, as a frame's display matrix says. rewrites: whether a demuxer
     rewrites the samples after the edit list (it does not in fragmented movies, there it shifts all timestamps).
     """
 
     track_id: int
     handler: bytes
     timescale: int
+    duration: int
     movie_timescale: int
     rotation_degrees: int
     edits: tuple[Edit, ...]
@@ -183,13 +184,16 @@ def _track(data: bytes, start: int, end: int, timescale: int, matrix: Matrix, re
     media = data[slice(*tables[b"mdhd"])]
     if media[:1] > b"\1":
         raise UntrustedTables(f"mdhd is of version {media[0]}")
-    (media_timescale,) = _unpack(">I", media, 20 if media[:1] == b"\1" else 12, "mdhd")
+    media_timescale, duration = _unpack(
+        ">IQ" if media[:1] == b"\1" else ">II", media, 20 if media[:1] == b"\1" else 12, "mdhd"
+    )
     if not 0 < media_timescale <= MAX_TIMESCALE:
         raise UntrustedTables(f"the timescale of track {track_id} is {media_timescale}")
     return Track(
         track_id=track_id,
         handler=handler,
         timescale=media_timescale,
+        duration=duration,
         movie_timescale=timescale,
         rotation_degrees=_rotation(own_matrix, matrix),
         edits=_edits(data[slice(*tables[b"elst"])]) if b"elst" in tables else (),

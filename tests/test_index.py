@@ -23,9 +23,10 @@ from framedex.indexer import probe
 from framedex.indexer.build import build_index
 from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
-from framedex.indexer.schema import FRAMES, VIDEOS
+from framedex.indexer.schema import FRAMES, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.work import IndexOptions
 from tests.datasets import run
+from tests.media import remux
 from tests.running import environment
 
 Medium = Callable[[str], Path]
@@ -57,7 +58,7 @@ def test_parts_follow_their_schema_and_are_stamped(folder: Path) -> None:
         (path,) = (index.path / name).glob("*.parquet")
         found = pq.read_schema(path)
         assert found.remove_metadata().equals(schema.remove_metadata())
-        assert found.metadata[b"framedex.schema_version"] == b"3.0"
+        assert found.metadata[b"framedex.schema_version"] == SCHEMA_VERSION.encode()
         assert "av" in json.loads(found.metadata[b"framedex.libraries"])
         assert all(field.metadata[b"doc"] for field in found)
 
@@ -323,3 +324,46 @@ def test_dry_run_writes_nothing(folder: Path) -> None:
     result = run("index", folder, "--out", out, "--dry-run")
     assert "would probe 3 media" in result.output
     assert not out.exists()
+
+
+def test_what_headers_state_is_recorded(folder: Path, medium: Medium) -> None:
+    (folder / "h264_vfr.mkv").rename(folder / "variable.mkv")
+    shutil.copy(medium("h264_fragmented.mp4"), folder / "fragmented.mp4")
+    with av.open(str(folder / "rate.mp4"), "w") as out:
+        stream = out.add_stream("libx264", rate=24)
+        for number in range(24):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), number, np.uint8))
+            frame.pts = number * 2  # half as fast as the encoder was told
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    found = rows(build(folder)[0])
+    assert (found["rate.mp4"]["stated_rate"], found["rate.mp4"]["median_gap_seconds"]) == (24.0, pytest.approx(2 / 24))
+    plain = found["h264_default.mp4"]  # whose encoder counts in ticks of a clock
+    assert (plain["stated_frames"], plain["stated_duration_seconds"], plain["stated_rate"]) == (50, 2.0, None)
+    assert plain["packet_bytes"] == sum(Index(folder.parent / "INDEX").packets(str(plain["media_id"])).size)
+    assert found["variable.mkv"]["stated_frames"] is None  # Matroska says no number
+    assert found["fragmented.mp4"]["stated_duration_seconds"] is None  # what fragments hold, no header knows
+    assert len({row["first_packets"] for row in found.values()}) == 5
+
+
+def test_streams_of_the_same_packets_are_told_by_their_sizes(folder: Path, medium: Medium) -> None:
+    remux(medium("h264_default.mp4"), folder / "the_same.mkv")
+    found = rows(build(folder)[0])
+    assert found["the_same.mkv"]["first_packets"] == found["h264_default.mp4"]["first_packets"]
+
+
+def test_parts_of_an_older_minor_version_have_nulls_for_what_it_did_not_know(folder: Path) -> None:
+    index, _ = build(folder)
+    (path,) = (index.path / "videos").glob("*.parquet")
+    pq.write_table(pq.read_table(path).drop_columns(["stated_rate", "seek_packets"]), path)
+    header = index.path / "index.json"
+    header.write_text(header.read_text().replace(f'"{SCHEMA_VERSION}"', '"3.0"'))
+    (folder / "another.mkv").write_bytes((folder / "h264_vfr.mkv").read_bytes()[:-1])
+    index, _ = build(folder)
+    old = rows(index)["h264_vfr.mkv"]
+    assert (old["stated_rate"], old["seek_packets"], old["frame_count"]) == (None, None, 50)
+    assert index.video(str(old["media_id"])) == old
+    assert rows(index)["another.mkv"]["seek_packets"]
+    assert [row["uri"] for table in index.some_videos(2) for row in table.to_pylist()] == [*rows(index)]
+    run("index", "--compact", "--out", index.path)
+    assert rows(Index(index.path)) == rows(index)

@@ -22,6 +22,7 @@ from framedex.indexer.timeline import (
     SKIPPED,
     check_reorder_depth,
     packet_flags,
+    packets_to_frames,
     presentation_order,
     reorder_depth_needed,
     settle_timestamps,
@@ -122,8 +123,16 @@ def test_summary_of_a_variable_rate_timeline() -> None:
     assert summary.duration_pts == 70
     assert (summary.min_gop, summary.mean_gop, summary.max_gop) == (2, 2.5, 3)
     assert summary.non_reference_share == pytest.approx(0.2)
+    assert summary.seek_packets == pytest.approx((1 + 2 + 3 + 1 + 2) / 5)
 
 
 def test_rounding_to_the_time_base_is_not_a_variable_rate() -> None:
     pts = np.round(np.arange(100) * 1000 / 30).astype(np.int64)  # milliseconds, as Matroska has them
     assert not summarise(pts, np.full(100, CLOSED, np.int32), last_duration=33, time_base_seconds=0.001).is_vfr
+
+
+def test_packets_to_frames_agrees_with_counting_by_hand(rng: np.random.Generator) -> None:
+    order = rng.permutation(40)
+    starts = np.array([3, 11, 12, 30])  # what comes before the first counts from 0
+    by_hand = [packet - max((start for start in (0, *starts) if start <= packet), default=0) + 1 for packet in order]
+    assert packets_to_frames(order, starts).tolist() == by_hand

@@ -23,7 +23,8 @@ class Sequence:
 
     constraints: the bits of constraint_set0_flag … constraint_set5_flag, first one highest. sample_aspect: (width,
     height), (0, 1) where not stated. full_range, primaries, transfer, matrix: None where not stated. reorder_depth:
-    max_num_reorder_frames, None where not stated.
+    max_num_reorder_frames, None where not stated. ticks: (num_units_in_tick, time_scale), two ticks to a frame; None where
+    not stated.
     """
 
     profile_idc: int
@@ -39,6 +40,7 @@ class Sequence:
     transfer: int
     matrix: int
     reorder_depth: int | None
+    ticks: tuple[int, int] | None
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class _Usability:
     transfer: int = UNSPECIFIED
     matrix: int = UNSPECIFIED
     reorder_depth: int | None = None
+    ticks: tuple[int, int] | None = None
 
 
 def parse_sequence(nal: bytes) -> Sequence:
@@ -98,6 +101,7 @@ def parse_sequence(nal: bytes) -> Sequence:
         transfer=usability.transfer,
         matrix=usability.matrix,
         reorder_depth=usability.reorder_depth,
+        ticks=usability.ticks,
     )
 
 
@@ -132,7 +136,8 @@ def _parse_usability(bits: BitReader) -> _Usability:
     if bits.flag():
         bits.ue(), bits.ue()
     if bits.flag():
-        bits.u(65)
+        found.ticks = (bits.u(32), bits.u(32))
+        bits.flag()
     timed = [_skip_buffering(bits) for _ in range(2) if bits.flag()]
     if timed:
         bits.flag()
