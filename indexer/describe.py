@@ -49,7 +49,8 @@ def describe_header(container: av.container.InputContainer, stream: av.video.str
     rate = _rate(stream.codec_context.framerate)
     if rate is None and name != "mp4":  # of which libavformat counts it
         rate = _rate(stream.average_rate)
-    return stated_columns(stream.frames or None, seconds, rate)
+    frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat makes them up of a duration
+    return stated_columns(frames, seconds, rate)
 
 
 def _rate(value: Fraction | None) -> Fraction | None:

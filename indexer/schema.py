@@ -76,7 +76,7 @@ VIDEOS = pa.schema(
         column("max_ref_frames", pa.int32(), "max_num_ref_frames of an H.264 stream (0: every picture is intra); null for other codecs.", unit="frames"),
         column("field_coded", pa.bool_(), "Some pictures are coded as two fields."),
         column("hidden_unordered", pa.bool_(), "Packets that an edit list hides are output in another order than their timestamps say, so their places among the frames are not known."),
-        column("stated_frames", pa.int64(), "Packets that the container's header says the stream has; null where it says nothing."),
+        column("stated_frames", pa.int64(), "Packets that the sample tables of an MP4 or MOV file say the stream has; null elsewhere, and in fragmented files."),
         column("stated_duration_seconds", pa.float64(), "Duration that the header states, of the stream where it states that, else of the file; what an edit list hides counts. Null where it states none.", unit="s"),
         column("stated_rate", pa.float64(), "Frames a second that the codec's parameter sets state, else the header; null where neither does.", unit="Hz"),
         column("packet_count", pa.int64(), "Packets of the stream."),

@@ -1,0 +1,7 @@
+-- Clips of other picture sizes than most
+-- severity: note
+-- means: They cannot be stacked unless the loader scales them.
+-- remedy: size=(height, width) in the loader
+SELECT min(clip_id) AS clip_id, min(uri) AS uri, width, height, count(*) AS clips FROM clips
+WHERE (width, height) <> (SELECT mode((width, height)) FROM clips) GROUP BY width, height ORDER BY clips DESC,
+    width

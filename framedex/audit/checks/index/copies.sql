@@ -1,0 +1,14 @@
+-- The same file more than once
+-- severity: warning
+-- means: Files of the same fingerprint (size, and samples of their bytes). Split by file, they leak from training
+--   into evaluation.
+-- remedy: remove all but one, or give all of them the same split
+WITH repeated AS (
+    SELECT hash(fingerprint) AS mark FROM videos WHERE size_bytes > 0 GROUP BY mark HAVING count(*) > 1
+)
+SELECT min(media_id) AS media_id, min(uri) AS uri, count(DISTINCT uri) AS files,
+    array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others
+FROM videos SEMI JOIN repeated ON hash(fingerprint) = mark
+WHERE fingerprint IS NOT NULL
+GROUP BY fingerprint HAVING count(DISTINCT uri) > 1
+ORDER BY files DESC, uri

@@ -1,0 +1,229 @@
+"""`framedex audit`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import click
+import orjson
+
+from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
+from framedex.audit.asked import SEVERITIES, Check, Question, Severity, checks, questions, words
+from framedex.audit.audited import Kind, opened
+from framedex.audit.database import database, write_database
+from framedex.audit.findings import Audit, ask_all
+from framedex.audit.sources import FACTS, add_files, add_tars
+from framedex.audit.text import lines
+from framedex.errors import FramedexError, OutputError
+from framedex.place_options import FILE, PLACE_THAT_IS_THERE
+from framedex.storage.places import Place
+
+FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
+KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that nearly every check asks
+FAILED = 3
+
+EXAMPLE = """\b
+Examples:
+  framedex audit INDEX
+  framedex audit DATASET --files --fail-on warning
+  framedex audit INDEX --sql "SELECT codec, count(*) FROM videos GROUP BY codec"
+  framedex audit INDEX --report report.html
+"""
+
+
+@click.command("audit", epilog=EXAMPLE)
+@click.argument("what", metavar="INDEX|DATASET", type=PLACE_THAT_IS_THERE)
+@click.option(
+    "--check", "names", multiple=True, metavar="NAME", help="Ask this check alone; may be repeated. `list` lists them."
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with 3 where something of this severity or a worse one is found.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@click.option("--files", "look", is_flag=True, help="Look whether the media are still there and unchanged, too.")
+@click.option(
+    "--policy", type=FILE, metavar="FILE", help="Ask which media of an index are too short for this policy, too."
+)
+@click.option("--root", type=click.Path(file_okay=False), help="Where the media lie now, if they moved.")
+@click.option("--sql", metavar="QUERY", help="Ask this instead: one SELECT over the views. `-` reads it from stdin.")
+@click.option("--ask", metavar="NAME", help="Ask this question of the cookbook (docs/audit.md). `list` lists them.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="Of the answer to --sql and --ask.",
+)
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write that answer to a new file.")
+@click.option(
+    "--duckdb",
+    "duckdb_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a DuckDB database of the views instead, to ask with DuckDB itself.",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page (.html) that needs no other file and no network, and a .json beside it.",
+)
+@click.option("--pictures/--no-pictures", default=True, show_default=True, help="Frames of examples in the report.")
+@click.option("--overwrite", is_flag=True, help="Replace files that are already there.")
+def audit(
+    what: Place,
+    names: tuple[str, ...],
+    fail_on: Severity | None,
+    as_json: bool,
+    look: bool,
+    policy: Path | None,
+    root: str | None,
+    sql: str | None,
+    ask: str | None,
+    form: Format,
+    out: Path | None,
+    duckdb_file: Path | None,
+    report: Path | None,
+    pictures: bool,
+    overwrite: bool,
+) -> None:
+    """Say what is in an index or a dataset, and what is wrong with it, before anything is trained on it.
+
+    Findings have a severity: error (frames are missing or would be wrong), warning (likely not what you want), note (good
+    to know). Each comes with examples and with the SQL behind it, which --sql takes, changed or not.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 done and --fail-on was met.
+    """
+    if sum(option is not None for option in (sql, ask, duckdb_file, report)) > 1:
+        raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
+    if out is not None and sql is None and ask is None:
+        raise click.UsageError("--out is for the answer to --sql or --ask")
+    for path in (out, duckdb_file, report):
+        check_free(path, overwrite)
+    if sql == "-":
+        sql = sys.stdin.read()
+    if duckdb_file is not None:
+        _write_database(what, duckdb_file)
+    elif sql is not None or ask is not None:
+        _answer(what, sql, ask, form, out)
+    elif "list" in names:
+        _list_checks(what)
+    else:
+        found = run(what, names, look=look, policy=policy, root=root, report=report, pictures=pictures)
+        if as_json:
+            click.echo(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode())
+        else:
+            for line in lines(found):
+                click.echo(line)
+            if report is not None:
+                click.echo(f"→ {report}, {report.with_suffix('.json')}")
+        if fail_on is not None and any(
+            SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
+        ):
+            sys.exit(FAILED)
+
+
+def run(
+    what: Place,
+    names: tuple[str, ...] = (),
+    *,
+    look: bool = False,
+    policy: Path | None = None,
+    root: str | None = None,
+    report: Path | None = None,
+    pictures: bool = True,
+) -> Audit:
+    """Ask all checks, or those that are named, and write a report of them where one is asked for."""
+    with opened(what, frames=report is not None) as audited:
+        asked = chosen(audited.kind, names)
+        summary = questions("summary", audited.kind)
+        everything: list[Question] = [*asked, *summary]
+        kept = {} if report else {KEPT[audited.kind]: words(everything) | {*FACTS}}
+        with database(audited, kept=kept) as db:
+            needed = {need for check in asked for need in check.needs}
+            if "files" in needed and (look or names):
+                add_files(db, root)
+            if "tars" in needed:
+                add_tars(db, content=look)
+            if policy is not None:
+                _check_is_index(audited.kind)
+                from framedex.audit.misses import add_policy_misses  # the planner is not loaded for anything else
+
+                add_policy_misses(db, policy)
+            found = ask_all(db, asked, summary=not names)
+            if report is not None:
+                from framedex.audit.report import write_report  # nor is what decodes pictures
+
+                write_report(db, found, report, root=root, pictures=pictures)
+            return found
+
+
+def _check_is_index(kind: Kind) -> None:
+    if kind != "index":
+        raise FramedexError("--policy asks an index; a dataset's failures say what its own policy missed", found=kind)
+
+
+def chosen(kind: Kind, names: tuple[str, ...]) -> list[Check]:
+    """Return the checks of these names, all where there are none. Raises FramedexError for an unknown one."""
+    known = checks(kind)
+    for name in names:
+        if name not in {check.name for check in known}:
+            raise FramedexError(
+                f"there is no such check of {'an index' if kind == 'index' else 'a dataset'}",
+                found=name,
+                allowed=", ".join(sorted(check.name for check in known)),
+            )
+    return [check for check in known if not names or check.name in names]
+
+
+def check_free(path: Path | None, overwrite: bool) -> None:
+    """Raise OutputError where a file is there already and is not to be replaced."""
+    if path is not None and path.exists():
+        if not overwrite:
+            raise OutputError(
+                "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
+            )
+        if path.is_dir():
+            raise OutputError("the output is a folder", where=str(path))
+
+
+def _list_checks(what: Place) -> None:
+    with opened(what, frames=False) as audited:
+        for check in checks(audited.kind):
+            click.echo(f"{check.name:<18} {check.severity:<8} {check.title}")
+
+
+def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None) -> None:
+    with opened(what, frames=ask is not None or bool(FRAMES_VIEWS.search(sql or ""))) as audited:
+        if ask is not None:
+            known = {question.name: question for question in questions("questions", audited.kind)}
+            if ask == "list":
+                for question in known.values():
+                    click.echo(f"{question.name:<24} {question.title}")
+                return
+            if ask not in known:
+                raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
+            sql = known[ask].sql
+        assert sql is not None  # one of both was given
+        with database(audited) as db:
+            if out is None:
+                print_answer(db.user(sql), form)
+            else:
+                rows = write_answer(db.user(sql), form, out)
+                click.echo(f"{rows:,} rows → {out}")
+
+
+def _write_database(what: Place, path: Path) -> None:
+    with opened(what) as audited:
+        if audited.folder != audited.place.absolute():
+            raise OutputError(
+                "views cannot name a folder of object storage",
+                where=str(what),
+                remedy="copy the index or dataset to this machine; its Parquet files are small",
+            )
+        path.unlink(missing_ok=True)
+        views = write_database(audited, path)
+    click.echo(f"views {', '.join(views)} of {what} → {path}")

@@ -1,0 +1,176 @@
+"""DuckDB over an index or a dataset: read-only views, and nothing else of this machine or the network within reach."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from framedex.audit.audited import Audited
+from framedex.audit.relations import INNER, PARTS, VIEWS, Names, quoted, reader, statements
+from framedex.audit.table_files import TableFiles, url
+from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
+
+try:
+    import duckdb
+except ModuleNotFoundError as error:
+    raise MissingExtraError("duckdb", "audit", "framedex audit") from error
+
+ASKED_OFTEN = ("repeated", "superseded")  # by all other views of an index
+READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a query gave. names: of its columns. rows: of Python values."""
+
+    names: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return each row by names."""
+        return [dict(zip(self.names, row, strict=True)) for row in self.rows]
+
+
+class Database:
+    """The views of an index or a dataset, asked by SQL. Raises FramedexError for SQL that cannot be run."""
+
+    def __init__(self, connection: Any, audited: Audited) -> None:
+        self._connection = connection
+        self.audited = audited
+
+    def columns(self, view: str) -> list[str]:
+        """Return the columns of a view, none where there is no such view."""
+        found = self._connection.execute(
+            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
+        )
+        return [name for (name,) in found.fetchall()]
+
+    def ask(self, sql: str) -> Result:
+        """Return all rows of a query."""
+        found = self._run(sql)
+        return Result(names=[column[0] for column in found.description], rows=found.fetchall())
+
+    def arrow(self, sql: str) -> pa.RecordBatchReader:
+        """Return the rows of a query as they come."""
+        try:
+            return self._connection.sql(sql).to_arrow_reader()
+        except duckdb.Error as error:
+            raise _cannot_run(error) from error
+
+    def user(self, sql: str) -> pa.RecordBatchReader:
+        """Return the rows of somebody's own query: one statement that reads."""
+        try:
+            parsed = duckdb.extract_statements(sql)
+        except duckdb.Error as error:
+            raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
+        if len(parsed) != 1 or parsed[0].type not in READING:
+            kinds = ", ".join(statement.type.name for statement in parsed) or "nothing"
+            raise FramedexError(
+                "only one statement that reads is run",
+                found=kinds,
+                allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, EXPLAIN",
+            )
+        return self.arrow(sql)
+
+    def add(self, name: str, table: pa.Table) -> None:
+        """Add a table that the views do not have."""
+        self._connection.register(name, table)
+
+    def _run(self, sql: str) -> Any:
+        try:
+            return self._connection.execute(sql)
+        except duckdb.Error as error:
+            raise _cannot_run(error) from error
+
+
+def _cannot_run(error: Exception) -> FramedexError:
+    return FramedexError("the query cannot be run", found=str(error).strip())
+
+
+@contextlib.contextmanager
+def database(audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None) -> Iterator[Database]:
+    """Open the views of an index or a dataset, for queries of anybody's: they read its files, and nothing else, and write nothing.
+
+    The files are on a file system of their own, and DuckDB has no other, nor any network; its settings cannot be changed. kept: for
+    framedex's own questions, of which views only these columns are had, read once, by DuckDB itself, into memory.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="framedex-audit-") as spill,
+        contextlib.closing(duckdb.connect()) as connection,
+    ):
+        connection.execute("SET temp_directory = ?", [spill])
+        names = Names.OURS if kept is None or _is_pattern(audited) else Names.PATHS
+        connection.register_filesystem(TableFiles(audited.tables()))
+        connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
+        if names is Names.OURS:
+            connection.execute(LOCK)
+        _define(connection, audited, names, kept or {})
+        connection.execute("SET preserve_insertion_order = true; SET lock_configuration = true")
+        yield Database(connection, audited)
+
+
+def write_database(audited: Audited, path: Path) -> list[str]:
+    """Write a DuckDB database of the views, which see what is indexed later, too; return their names. Raises OutputError."""
+    if _is_pattern(audited):
+        raise OutputError(
+            "views cannot name this folder, whose path DuckDB takes for a pattern",
+            where=str(audited.folder),
+            remedy="give the folder another name, or a link to it",
+        )
+    if path.exists():
+        raise OutputError("the file is there already", where=str(path), remedy="remove it, or choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".writing-{path.name}")
+    aside.unlink(missing_ok=True)
+    try:
+        with contextlib.closing(duckdb.connect(str(aside))) as connection:
+            _define(connection, audited, Names.PATTERN, {})
+    except duckdb.Error as error:
+        aside.unlink(missing_ok=True)
+        raise FramedexError("the database cannot be written", where=str(path), found=str(error).strip()) from error
+    os.replace(aside, path)
+    return [name for name in VIEWS[audited.kind] if name not in INNER]
+
+
+def _is_pattern(audited: Audited) -> bool:
+    """Return whether DuckDB takes the path of what is audited for a pattern."""
+    return any(character in str(audited.folder) for character in "*?[")
+
+
+def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, Collection[str]]) -> None:
+    """Make the views. Raises FormatError where the files cannot be read."""
+    try:
+        columns = {
+            table: _names(
+                connection,
+                f"SELECT * EXCLUDE (filename, file_row_number) FROM {reader(audited, table, names)}",
+            )
+            if numbers
+            else PARTS[table].names
+            for table, numbers in audited.parts.items()
+        }
+        for name, query in statements(audited, columns, names).items():
+            if name in kept:
+                chosen = [column for column in _names(connection, query) if column in kept[name]]
+                connection.execute(f"CREATE TABLE {name} AS SELECT {', '.join(map(quoted, chosen))} FROM ({query})")
+            elif name in ASKED_OFTEN and names is not Names.PATTERN:
+                connection.execute(f"CREATE TABLE {name} AS {query}")
+            else:
+                connection.execute(f"CREATE VIEW {name} AS {query}")
+    except duckdb.Error as error:
+        raise FormatError(
+            "a table is missing or damaged", where=str(audited.place), found=str(error).strip()
+        ) from error
+
+
+def _names(connection: Any, query: str) -> list[str]:
+    """Return the columns of a query."""
+    return [row[0] for row in connection.execute(f"DESCRIBE {query}").fetchall()]

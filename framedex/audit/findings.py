@@ -1,0 +1,126 @@
+"""What an audit finds: the answers of a summary, and of each check that has any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from framedex.audit.asked import SEVERITIES, Check, Question, Severity, questions
+from framedex.audit.database import Database
+
+EXAMPLES = 5
+OPTION_OF = {"files": "--files", "policy_misses": "--policy"}  # what brings a view that a check needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a check found. count: rows of its query. examples: the first of them, by column."""
+
+    check: Check
+    count: int
+    examples: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the summary."""
+
+    question: Question
+    names: list[str]
+    rows: list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """What an audit says of an index or a dataset.
+
+    passed: checks that found nothing. unasked: those that could not be asked, with what they need.
+    """
+
+    kind: str
+    place: str
+    sections: list[Section]
+    findings: list[Finding]
+    passed: list[Check]
+    unasked: list[tuple[Check, str]]
+
+    def worst(self) -> Severity | None:
+        """Return the gravest severity found."""
+        found = {finding.check.severity for finding in self.findings}
+        return next((severity for severity in SEVERITIES if severity in found), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "kind": self.kind,
+            "place": self.place,
+            "summary": {
+                section.question.name: [dict(zip(section.names, row, strict=True)) for row in section.rows]
+                for section in self.sections
+            },
+            "findings": [
+                {
+                    "check": finding.check.name,
+                    "title": finding.check.title,
+                    "severity": finding.check.severity,
+                    "count": finding.count,
+                    "examples": finding.examples,
+                    "means": finding.check.means,
+                    "remedy": finding.check.remedy,
+                    "sql": finding.check.sql,
+                }
+                for finding in self.findings
+            ],
+            "passed": [check.name for check in self.passed],
+            "unasked": {check.name: needs for check, needs in self.unasked},
+        }
+
+
+def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True) -> Audit:
+    """Ask a summary, and all that checks ask."""
+    audited = database.audited
+    asked_first = questions("summary", audited.kind) if summary else []
+    sections = [_section(database, question) for question in asked_first if missing(database, question) is None]
+    findings, passed, unasked = [], [], []
+    for check in asked:
+        lack = missing(database, check)
+        if lack is not None:
+            unasked.append((check, lack))
+        elif (finding := find(database, check)) is not None:
+            findings.append(finding)
+        else:
+            passed.append(check)
+    findings.sort(key=lambda finding: (SEVERITIES.index(finding.check.severity), -finding.count))
+    return Audit(
+        kind=audited.kind,
+        place=str(audited.place),
+        sections=sections,
+        findings=findings,
+        passed=passed,
+        unasked=unasked,
+    )
+
+
+def missing(database: Database, question: Question) -> str | None:
+    """Return what a question needs and there is not: an option, or a column; None where it has all."""
+    for need in question.needs:
+        view, _, column = need.partition(".")
+        columns = database.columns(view)
+        if not columns or (column and column not in columns):
+            return OPTION_OF.get(view, f"a column {column!r}")
+    return None
+
+
+def find(database: Database, check: Check) -> Finding | None:
+    """Return what a check finds, None where that is nothing. Raises FramedexError where it cannot be asked."""
+    ((count,),) = database.ask(f"SELECT count(*) FROM ({check.sql})").rows
+    if not count:
+        return None
+    examples = database.ask(f"{check.sql}\nLIMIT {EXAMPLES}").records()
+    return Finding(check=check, count=count, examples=examples)
+
+
+def _section(database: Database, question: Question) -> Section:
+    answer = database.ask(question.sql)
+    return Section(question=question, names=answer.names, rows=answer.rows)

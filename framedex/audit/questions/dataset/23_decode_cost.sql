@@ -1,0 +1,9 @@
+-- What does a clip cost to read and decode, by codec and size?
+SELECT codec, width, height, count(*) AS clips,
+    round(avg(decoded_packets / distinct_frames), 1) AS packets_a_frame,
+    round(avg(bytes_read) / 1e6, 3) AS megabytes
+FROM clips
+WHERE distinct_frames > 0
+GROUP BY ALL
+ORDER BY packets_a_frame DESC, codec, width
+LIMIT 8

@@ -1,0 +1,5 @@
+-- Which clips cost the most?
+SELECT clip_id, uri, decoded_packets, runs, round(bytes_read / 1e6, 2) AS megabytes
+FROM clips
+ORDER BY decoded_packets DESC, clip_id
+LIMIT 5

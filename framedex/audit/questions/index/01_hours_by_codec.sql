@@ -1,0 +1,7 @@
+-- How many hours are there of each codec and size?
+SELECT codec, width, height, count(*) AS videos, round(sum(duration_seconds) / 3600, 2) AS hours
+FROM videos
+WHERE status = 'ok'
+GROUP BY ALL
+ORDER BY hours DESC, codec, width
+LIMIT 8

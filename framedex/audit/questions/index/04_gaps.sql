@@ -1,0 +1,6 @@
+-- Where, in which video, is nothing shown for more than a second?
+SELECT uri, frame, round(seconds - gap_seconds, 3) AS from_second, round(seconds, 3) AS to_second
+FROM frames
+WHERE gap_seconds > 1
+ORDER BY gap_seconds DESC, uri
+LIMIT 5

@@ -1,0 +1,7 @@
+-- What does one frame drawn at random cost, by codec?
+SELECT codec, round(avg(seek_packets), 1) AS packets,
+    round(avg(seek_packets * packet_bytes / packet_count) / 1e6, 3) AS megabytes
+FROM videos
+WHERE status = 'ok'
+GROUP BY codec
+ORDER BY packets DESC

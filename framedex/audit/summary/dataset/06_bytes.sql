@@ -1,0 +1,9 @@
+-- Megabytes read a clip
+SELECT clips, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[3], 3) AS nine_tenths,
+    greatest, mean
+FROM (
+    SELECT count(v) AS clips, round(min(v), 3) AS least, quantile_cont(v, [0.1, 0.5, 0.9]) AS q,
+        round(max(v), 3) AS greatest, round(avg(v), 3) AS mean
+    FROM (SELECT bytes_read / 1e6 AS v FROM clips)
+)
+WHERE clips > 0

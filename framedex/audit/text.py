@@ -1,0 +1,101 @@
+"""An audit as lines for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from framedex.audit.findings import Audit, Finding, Section
+
+WIDTH = 118
+ROWS = 8  # of a table of the summary
+NAMES = ("media_id",)  # columns that only programs read
+LONGEST = 48  # characters of a cell
+
+
+def lines(audit: Audit) -> Iterator[str]:
+    """Yield an audit's lines."""
+    for section in audit.sections:
+        if section.rows:
+            yield from _section(section)
+            yield ""
+    if not audit.findings:
+        yield f"nothing found by {len(audit.passed)} checks"
+    for finding in audit.findings:
+        yield from _finding(finding)
+    if audit.findings:
+        counts = {
+            severity: sum(f.check.severity == severity for f in audit.findings)
+            for severity in ("error", "warning", "note")
+        }
+        said = ", ".join(f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items())
+        yield f"{said}; {len(audit.passed)} checks found nothing"
+    asked = sorted({needs for _, needs in audit.unasked})
+    for needs in asked:
+        names = ", ".join(check.name for check, what in audit.unasked if what == needs)
+        yield f"not asked without {needs}: {names}"
+
+
+def _section(section: Section) -> Iterator[str]:
+    title = section.question.title
+    if len(section.rows) == 1 and len(section.names) > 2:
+        said = [f"{cell(value)} {name}" for name, value in zip(section.names, section.rows[0], strict=True)]
+        text = f"{title}: " + ", ".join(part.replace("_", " ") for part in said)
+        yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+        return
+    yield f"{title}:"
+    yield from (f"  {line}" for line in table(section.names, section.rows[:ROWS]))
+    if len(section.rows) > ROWS:
+        yield f"  … and {len(section.rows) - ROWS:,} more rows (--json has all)"
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    check = finding.check
+    yield f"{check.severity}: {check.title}: {finding.count:,}   [{check.name}]"
+    yield from textwrap.wrap(check.means, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    shown = [name for name in finding.examples[0] if name not in NAMES]
+    rows = [tuple(example[name] for name in shown) for example in finding.examples]
+    yield from (f"    {line}" for line in table(shown, rows))
+    if finding.count > len(rows):
+        yield f"    … and {finding.count - len(rows):,} more"
+    yield from textwrap.wrap(f"remedy: {check.remedy}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    yield ""
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Yield the lines of a table: numbers to the right, all else to the left."""
+    cells = [[cell(value) for value in row] for row in rows]
+    widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
+    right = [all(isinstance(row[place], (int, float, type(None))) for row in rows) for place in range(len(names))]
+
+    def line(values: Sequence[str]) -> str:
+        padded = (
+            value.rjust(width) if to_right else value.ljust(width)
+            for value, width, to_right in zip(values, widths, right, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    yield line(names)
+    yield from (line(row) for row in cells)
+
+
+def cell(value: object) -> str:
+    """Return a value as one short line that no terminal acts on."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.10g}"
+    if isinstance(value, bytes):
+        return value.hex() if len(value) <= LONGEST // 2 else f"{value[: LONGEST // 2 - 1].hex()}…"
+    text = printable(str(value))
+    return text if len(text) <= LONGEST else "…" + text[1 - LONGEST :]
+
+
+def printable(text: str) -> str:
+    """Return a text without control characters."""
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,12 @@
+-- A row a place of a clip: which frame stands there, at which time, and whether it is padding (`frame` null: by a constant).
+SELECT clip_id, place,
+    CASE WHEN frame >= 0 THEN frame END AS frame,
+    seconds, is_padding
+FROM (
+    SELECT clip_id,
+        generate_subscripts(frames, 1) - 1 AS place,
+        unnest(frames) AS frame,
+        unnest(seconds) AS seconds,
+        NOT unnest(mask) AS is_padding
+    FROM clips_parts
+)

@@ -1,0 +1,2 @@
+-- Media that have several rows.
+SELECT media_id FROM videos_parts GROUP BY media_id HAVING count(*) > 1

@@ -1,0 +1,57 @@
+"""Indexes of rows as they are given, for what no medium of a test has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.audit_data import LABELS, synthetic_media
+from framedex.indexer.index import HEADER, LISTING_NAME
+from framedex.indexer.listing_table import Row
+from framedex.indexer.part_pairs import PartPairs
+from framedex.indexer.parts import table_of, write_json_aside, write_part
+from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION
+
+
+def sound_row(number: int) -> Row:
+    """Return the row of `videos` of a video in which no check finds anything. number: rows of two differ in all names."""
+    seed = number
+    while True:
+        draw = np.random.default_rng(seed)
+        video, _, _ = synthetic_media(number, draw, 20.0)
+        plain = video["status"] == "ok" and not video["is_vfr"] and video["color_matrix"] == 1
+        sound = not video["open_gop_count"] and not video["rotation_degrees"] and video["color_transfer"] == 1
+        simple = video["codec"] == "h264" and video["max_gap_seconds"] < 1 and not video.get("audio_start_seconds")
+        stated = video["stated_duration_seconds"] == video["duration_pts"] / video["time_base_den"]
+        if (
+            plain
+            and sound
+            and simple
+            and stated
+            and video["seek_packets"] < 120
+            and video["fingerprint"] == f"{number:032x}"
+        ):
+            return video | {"audio_codec": None, "field_order": "progressive", "first_packets": f"{number:016x}"}
+        seed += 1000
+
+
+def write_rows(out: Path, *parts: list[dict[str, Any]], labels: dict[str, str] | None = None) -> Path:
+    """Write an index of these rows of `videos`, a part for each list, all without packets. labels: of media, by uri."""
+    out.mkdir(parents=True)
+    header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
+    write_json_aside(out / HEADER, header)
+    for rows in parts:
+        pairs = PartPairs(out)
+        for row in rows:
+            pairs.add([(row, {"media_id": row["media_id"], "pts": [], "size": [], "flags": []})])
+        pairs.flush()
+    if labels is not None:
+        listed = [row for rows in parts for row in rows]
+        table = table_of(
+            [{"media_id": row["media_id"], "listing_row": 0, "listed_uri": row["uri"]} for row in listed], LISTING
+        )
+        own = [labels.get(row["uri"], LABELS[0]) for row in listed]
+        write_part(out / LISTING_NAME, table.append_column("label", [own]), version=SCHEMA_VERSION)
+    return out

@@ -1,0 +1,274 @@
+"""Views say what the index says, frame by frame; queries read and do nothing else; answers come in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+from benchmarks.audit_data import write_index
+from framedex.audit.asked import questions
+from framedex.audit.audited import opened
+from framedex.audit.database import Database, database
+from framedex.errors import FramedexError
+from framedex.indexer.index import Index
+from framedex.indexer.timeline import DAMAGED, NON_REFERENCE, OPEN, START, presentation_order
+from tests.audited import sound_row, write_rows
+from tests.datasets import content, run
+
+
+def rows_of(db: Database, sql: str) -> list[dict[str, Any]]:
+    return db.ask(sql).records()
+
+
+@pytest.mark.parametrize("depth", ["index", "packets_index"])
+def test_frames_are_those_of_the_index(depth: str, request: pytest.FixtureRequest) -> None:
+    index: Index = request.getfixturevalue(depth)
+    seen = 0
+    with opened(index.path) as audited, database(audited) as db:
+        for video in index.videos.to_pylist():
+            packets = index.packets(video["media_id"])
+            order = presentation_order(packets.pts, packets.flags)
+            where = f"WHERE media_id = '{video['media_id']}'"
+            frames = rows_of(db, f"SELECT * FROM frames {where} ORDER BY frame")
+            assert [row["frame"] for row in frames] == list(range(video["frame_count"]))
+            assert [row["packet"] for row in frames] == order.tolist()
+            assert [row["pts"] for row in frames] == packets.pts[order].tolist()
+            assert [row["size_bytes"] for row in frames] == packets.size[order].tolist()
+            assert [row["is_start"] for row in frames] == ((packets.flags[order] & START) != 0).tolist()
+            assert [row["is_damaged"] for row in frames] == ((packets.flags[order] & DAMAGED) != 0).tolist()
+            reference = np.where(packets.read, (packets.flags & NON_REFERENCE) == 0, None)[order].tolist()
+            stated = [row["is_reference"] for row in frames]
+            assert all(said == known for said, known in zip(stated, reference, strict=True) if known is not None)
+            tick = video["time_base_num"] / video["time_base_den"]
+            assert np.allclose([row["seconds"] for row in frames], packets.pts[order] * tick)
+            gaps = [row["gap_seconds"] for row in frames]
+            assert gaps[0] is None
+            assert np.allclose(gaps[1:], np.diff(packets.pts[order]) * tick)
+            seen += len(frames)
+    assert seen > 1000
+
+
+def test_packets_and_gops_are_those_of_the_index(packets_index: Index) -> None:
+    with opened(packets_index.path) as audited, database(audited) as db:
+        for video in packets_index.videos.to_pylist():
+            packets = packets_index.packets(video["media_id"])
+            where = f"WHERE media_id = '{video['media_id']}'"
+            rows = rows_of(db, f"SELECT * FROM packets {where} ORDER BY packet")
+            assert [row["size_bytes"] for row in rows] == packets.size.tolist()
+            offsets = [None] * len(rows) if packets.offset is None else packets.offset.tolist()
+            assert [row["byte_offset"] for row in rows] == offsets
+            starts = np.flatnonzero(packets.flags & START)
+            gops = rows_of(db, f"SELECT * FROM gops {where} ORDER BY gop")
+            assert [row["first_packet"] for row in gops] == starts.tolist()
+            assert [row["packets"] for row in gops] == np.diff(starts, append=len(packets.size)).tolist()
+            assert [row["size_bytes"] for row in gops] == np.add.reduceat(packets.size, starts).tolist()
+            assert [row["is_open"] for row in gops] == ((packets.flags[starts] & OPEN) != 0).tolist()
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an index of made-up videos, INDEX, and a dataset of it with labels and splits, DS."""
+    folder = tmp_path_factory.mktemp("synthetic")
+    write_index(folder / "INDEX", 120, seconds=12)
+    policy = folder / "policy.yaml"
+    policy.write_text(
+        "policy: windows\nframes: 8\nfps: 4\nstep_seconds: 2\nshort: pad\nsplit: {shares: {train: 8, val: 2}}\n"
+    )
+    run("shard", folder / "INDEX", "--policy", policy, "--out", folder / "DS")
+    return folder
+
+
+WRITING = [
+    "CREATE TABLE x AS SELECT 1",
+    "DROP VIEW videos",
+    "DELETE FROM superseded",
+    "COPY (SELECT 1) TO '{there}/x.csv'",
+    "EXPORT DATABASE '{there}/x'",
+    "ATTACH '{there}/x.duckdb'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET enable_external_access = true",
+    "PRAGMA enable_external_access",
+    "CALL duckdb_tables()",
+    "SELECT 1; SELECT 2",
+    "",
+    "WITH a AS (COPY (SELECT 1) TO '{there}/x.csv') SELECT 1",
+    "WITH a AS (COPY (SELECT 1) TO '{there}/videos/part-000000.parquet') SELECT 1",
+    "WITH a AS (COPY (SELECT 1) TO 'framedex://x.csv') SELECT 1",
+    "WITH a AS (COPY (SELECT 1) TO 'framedex://videos/part-000000.parquet') SELECT 1",
+    "EXPLAIN ANALYZE WITH a AS (COPY (SELECT 1) TO '{there}/x.csv') SELECT 1",
+    "SELECT * FROM query('WITH a AS (COPY (SELECT 1) TO ''{there}/x.csv'') SELECT 1')",
+]
+READING_ELSEWHERE = [
+    "SELECT * FROM read_text('/etc/hostname')",
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM read_text('file:///etc/hostname')",
+    "SELECT * FROM read_parquet('{there}/videos/*.parquet')",
+    "SELECT * FROM read_text('{there}/index.json')",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT * FROM read_csv('http://127.0.0.1:1/x')",
+    "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
+    "SELECT * FROM sqlite_scan('/tmp/x', 'y')",
+    "SELECT getenv('HOME')",
+]
+
+
+@pytest.mark.parametrize("sql", WRITING + READING_ELSEWHERE)
+def test_a_query_reads_the_views_and_does_nothing_else(sql: str, synthetic: Path) -> None:
+    before = content(synthetic)
+    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+        with pytest.raises(FramedexError):
+            db.user(sql.format(there=synthetic / "INDEX")).read_all()
+        assert db.ask("SELECT count(*) FROM videos").rows == [(120,)]
+    assert content(synthetic) == before
+
+
+@pytest.mark.parametrize("name", ["index.json", "../index.json", "*", "**/*.json"])
+def test_other_files_of_the_folder_are_not_there(name: str, synthetic: Path) -> None:
+    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+        assert db.user(f"SELECT * FROM read_text('framedex://{name}')").read_all().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM videos",
+        "DESCRIBE frames",
+        "SHOW TABLES",
+        "SUMMARIZE gops",
+        "VALUES (1)",
+        "WITH a AS (SELECT 1) FROM a",
+        "EXPLAIN SELECT 1",
+    ],
+)
+def test_every_statement_that_reads_is_run(sql: str, synthetic: Path) -> None:
+    assert len(run("audit", synthetic / "INDEX", "--sql", sql).output.splitlines()) > 1
+
+
+def test_a_query_that_cannot_be_run_says_why(synthetic: Path) -> None:
+    with pytest.raises(AssertionError, match='"frme" not found'):
+        run("audit", synthetic / "INDEX", "--sql", "SELECT frme FROM frames")
+    with pytest.raises(AssertionError, match="not SQL that DuckDB takes"):
+        run("audit", synthetic / "INDEX", "--sql", "SELEC 1")
+
+
+def test_answers_come_in_every_format(synthetic: Path, tmp_path: Path) -> None:
+    sql = "SELECT uri, frame_count, is_vfr, [1, NULL]::INT[] AS l, 'a'::BLOB AS b, label FROM videos JOIN listing USING (media_id) ORDER BY uri LIMIT 3"
+    ask = ("audit", synthetic / "INDEX", "--sql", sql)
+    rows = json.loads(run(*ask, "--format", "json").stdout)
+    assert [rows[0][name] for name in ("l", "b")] == [[1, None], "61"]
+    read = [*csv.reader(io.StringIO(run(*ask, "--format", "csv").stdout))]
+    assert [row[0] for row in read[1:]] == [row["uri"] for row in rows]
+    assert json.loads(read[1][3]) == [1, None]
+    out = tmp_path / "answer.parquet"
+    assert run(*ask, "--format", "parquet", "--out", out).output == f"3 rows → {out}\n"
+    assert [row["frame_count"] for row in pq.read_table(out).to_pylist()] == [row["frame_count"] for row in rows]
+    with pytest.raises(AssertionError, match="there already"):
+        run(*ask, "--format", "csv", "--out", out)
+    run(*ask, "--format", "csv", "--out", out, "--overwrite")
+    assert out.read_text() == run(*ask, "--format", "csv").stdout
+    table = run(*ask).output.splitlines()
+    assert table[0].split() == ["uri", "frame_count", "is_vfr", "l", "b", "label"]
+    assert len(table) == 4
+
+
+def test_a_long_answer_is_cut_on_a_terminal_alone(synthetic: Path) -> None:
+    ask = ("audit", synthetic / "INDEX", "--sql", "SELECT frame FROM frames LIMIT 1500")
+    lines = run(*ask).output.splitlines()
+    assert (len(lines), lines[-1]) == (1002, "… and 500 more rows (--format csv has all)")
+    assert len(run(*ask, "--format", "csv").output.splitlines()) == 1501
+
+
+@pytest.mark.parametrize("kind", ["INDEX", "DS"])
+def test_every_question_of_the_cookbook_has_an_answer(kind: str, synthetic: Path) -> None:
+    asked = questions("questions", "index" if kind == "INDEX" else "dataset")
+    assert len(asked) == (17 if kind == "INDEX" else 8)
+    listed = run("audit", synthetic / kind, "--ask", "list").output
+    for question in asked:
+        assert f"{question.name} " in listed
+        rows = json.loads(run("audit", synthetic / kind, "--ask", question.name, "--format", "json").stdout)
+        empty = question.name == "leakage"  # which is as it should be
+        assert rows or empty, question.name
+
+
+def test_a_database_of_views_sees_what_is_indexed_later(tmp_path: Path) -> None:
+    index = write_rows(tmp_path / "IN'DEX", [sound_row(1)], labels={})
+    path = tmp_path / "views.duckdb"
+    assert "views videos, packets, frames, gops, listing, failures" in run("audit", index, "--duckdb", path).output
+    with duckdb.connect(str(path), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM videos").fetchall() == [(1,)]
+    more = write_rows(tmp_path / "MORE", [sound_row(2)])
+    for table in ("videos", "frames"):
+        (more / table / "part-000000.parquet").rename(index / table / "part-000001.parquet")
+    with duckdb.connect(str(path), read_only=True) as connection:
+        assert connection.execute("SELECT count(*), count(duration_seconds) FROM videos").fetchall() == [(2, 2)]
+    with pytest.raises(AssertionError, match="there already"):
+        run("audit", index, "--duckdb", path)
+    run("audit", index, "--duckdb", path, "--overwrite")
+
+
+def test_a_database_of_a_dataset(synthetic: Path, tmp_path: Path) -> None:
+    run("audit", synthetic / "DS", "--duckdb", tmp_path / "ds.duckdb")
+    with duckdb.connect(str(tmp_path / "ds.duckdb"), read_only=True) as connection:
+        clips, frames = connection.execute("SELECT count(*), sum(wanted_frames) FROM clips").fetchall()[0]
+        assert connection.execute("SELECT count(DISTINCT clip_id), count(*) FROM clip_frames").fetchall() == [
+            (clips, frames)
+        ]
+
+
+@pytest.mark.parametrize("name", ["a[1]", "what?", "st*r", "it's", 'qu"ote', "ünï"])
+def test_folders_of_any_name(name: str, tmp_path: Path) -> None:
+    index = write_rows(tmp_path / name / "INDEX", [sound_row(1)])
+    assert json.loads(run("audit", index, "--json").stdout)["summary"]["totals"][0]["media"] == 1
+    assert run("audit", index, "--sql", "SELECT count(*) AS n FROM videos").output.split() == ["n", "1"]
+    if set(name) & set("*?["):
+        with pytest.raises(AssertionError, match="takes for a pattern"):
+            run("audit", index, "--duckdb", tmp_path / "x.duckdb")
+    else:
+        run("audit", index, "--duckdb", tmp_path / "x.duckdb")
+
+
+def test_user_columns_of_any_name_reach_the_clips(tmp_path: Path, synthetic: Path) -> None:
+    (video,) = json.loads(
+        run(
+            "audit",
+            synthetic / "INDEX",
+            "--sql",
+            "SELECT uri FROM videos WHERE status = 'ok' LIMIT 1",
+            "--format",
+            "json",
+        ).stdout
+    )
+    clips = tmp_path / "clips.jsonl"
+    own = {"runs": "mine", 'a "quoted" name': 1, "select": True, "label": "x"}
+    clips.write_text(json.dumps({"uri": video["uri"], "clip_id": "c", "frames": [0, 1]} | own) + "\n")
+    run("shard", synthetic / "INDEX", "--clips", clips, "--out", tmp_path / "DS")
+    (row,) = json.loads(run("audit", tmp_path / "DS", "--sql", "FROM clips", "--format", "json").stdout)
+    assert (row['a "quoted" name'], row["select"], row["label"]) == (1, True, "x")
+    assert "mine" in row.values()
+    run("audit", tmp_path / "DS", "--json")
+
+
+def test_other_libraries_read_the_same_files(synthetic: Path) -> None:
+    """What docs/audit.md shows."""
+    parts = str(synthetic / "INDEX" / "videos" / "*.parquet")
+    by_polars = pl.read_parquet(parts).filter(pl.col("status") == "ok")["frame_count"].sum()
+    by_pandas = pd.concat(map(pd.read_parquet, sorted((synthetic / "INDEX" / "videos").glob("*.parquet"))))[
+        "frame_count"
+    ].sum()
+    by_arrow = pq.read_table(synthetic / "INDEX" / "videos", columns=["frame_count"])["frame_count"].to_numpy()
+    ((ours),) = json.loads(
+        run("audit", synthetic / "INDEX", "--sql", "SELECT count(*) AS n FROM frames", "--format", "json").stdout
+    )
+    assert by_polars == by_pandas == np.nansum(by_arrow) == ours["n"]
