@@ -41,7 +41,7 @@ def parts_of(options: argparse.Namespace) -> dict[str, Part]:
     gpu, workers, small = options.device == "gpu", options.workers, options.small
     home: Path = options.home
     batches = options.batches
-    flat = {"batches": batches, "gpu": gpu, "clips": 48 if small else 240, "every": max(1, batches // 20)}
+    flat = {"batches": batches, "gpu": gpu, "clips": 48 if small else 240, "every": max(1, batches // 50)}
     parts: dict[str, Part] = {
         "flat": lambda: run_flat(home / "flat", workers=workers, **flat),
         "flat scaled": lambda: run_flat(home / "flat", workers=workers, scaled=True, **flat),

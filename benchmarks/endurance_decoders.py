@@ -109,13 +109,14 @@ def decoder(batch_size: int) -> Any:
     """Return a decoder as ClipLoader makes it."""
     from framedex.loader.dali import MovieDecoder
 
-    return MovieDecoder(scaled=False, batch_size=batch_size, threads=4, device_id=0)
+    return MovieDecoder(scaled=False, batch_size=batch_size, device_id=0)
 
 
 def decodes(made: Any, clips: Sequence[Fetched]) -> bool:
     """Run one batch; return whether all pictures are right."""
-    output = made.run([clip.movie for clip in clips if clip.movie is not None], [None] * len(clips)).as_cpu()
-    return all(is_right(np.asarray(output[number]), clip) for number, clip in enumerate(clips))
+    parts = made.run([clip.movie for clip in clips if clip.movie is not None], [None] * len(clips))
+    outputs = [np.asarray(part[number]) for part in (part.as_cpu() for part in parts) for number in range(len(part))]
+    return all(is_right(frames, clip) for frames, clip in zip(outputs, clips, strict=True))
 
 
 def remade_loaders(home: Path, count: int) -> dict[str, Any]:

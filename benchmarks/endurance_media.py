@@ -54,8 +54,7 @@ def make_dataset(home: Path, *, clips: int, images: bool = True, audio: bool = F
         return dataset
     media = make_media(home / "media", images=images)
     command("index", media, "--out", home / "INDEX", "--image-fps", 25)
-    names = [recipe.name for recipe in MOVIES]
-    names += [f"images_{number}" for number in range(len(IMAGE_SIZES))] if images else []
+    names = names_of_media() if images else [recipe.name for recipe in MOVIES]
     rng = np.random.default_rng(1)
     wanted = [
         {
@@ -70,6 +69,17 @@ def make_dataset(home: Path, *, clips: int, images: bool = True, audio: bool = F
     sound = ["--audio", "--audio-rate", 16_000] if audio else []
     command("shard", home / "INDEX", "--clips", home / "clips.jsonl", "--out", dataset, *sound)
     return dataset
+
+
+def names_of_media() -> list[str]:
+    """Return what clips take turns in."""
+    return [recipe.name for recipe in MOVIES] + [f"images_{number}" for number in range(len(IMAGE_SIZES))]
+
+
+def medium_by_medium(clips: int, batch: int, *, batches: int = 6) -> list[int]:
+    """Return clip numbers of a dataset of so many clips, for so many batches of each medium alone."""
+    media = len(names_of_media())
+    return [medium + media * (place % (clips // media)) for medium in range(media) for place in range(batch * batches)]
 
 
 def command(*arguments: object) -> None:

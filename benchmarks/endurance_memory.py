@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -11,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.endurance_media import make_dataset, wrong_clips
+from benchmarks.endurance_media import make_dataset, medium_by_medium, wrong_clips
 from framedex import ClipDataset, ClipLoader, ClipSampler
 
 MIB = 1 << 20
 BATCH = 8
+RESULT = "/memfd:framedex (deleted)"  # a clip that a worker fetched; it is open as long as its arrays are in use
 # What may be added between the first and the last quarter, of what was there and at least: allocators keep pieces.
 ALLOWED = {
     "host_mib": (0.03, 24.0),
@@ -24,6 +27,7 @@ ALLOWED = {
     "torch_allocated_mib": (0.05, 16.0),
     "open_files": (0.0, 2.0),
     "workers_open_files": (0.0, 2.0),
+    "results_open": (0.0, BATCH),
     "threads": (0.0, 2.0),
     "workers_threads": (0.0, 2.0),
     "processes": (0.0, 0.0),
@@ -32,15 +36,34 @@ WARM_UP = 0.2  # of the samples, at the beginning, are not counted
 
 
 def process_facts(process: int) -> dict[str, float]:
-    """Return resident memory in MiB (shared pages counted), open files and threads of a process; zeros where it ended."""
-    home = Path(f"/proc/{process}")
+    """Return a process' resident memory in MiB (shared pages counted), its open files, of which results of workers stand by
+    themselves, and its threads; zeros where it ended.
+    """
     try:
-        status = dict(line.split(":", 1) for line in (home / "status").read_text().splitlines())
-        files = len(os.listdir(home / "fd"))
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
     except (OSError, ValueError):
-        return {"mib": 0.0, "open_files": 0, "threads": 0}
+        return {"mib": 0.0, "open_files": 0, "results_open": 0, "threads": 0}
     resident = float(status.get("VmRSS", "0 kB").split()[0]) / 1024
-    return {"mib": resident, "open_files": files, "threads": int(status.get("Threads", "0"))}
+    files = files_by_kind(process)
+    results = files.pop(RESULT, 0)
+    threads = int(status.get("Threads", "0"))
+    return {"mib": resident, "open_files": sum(files.values()), "results_open": results, "threads": threads}
+
+
+def files_by_kind(process: int) -> dict[str, int]:
+    """Return how many files of each kind a process holds open, the most first: their names without numbers."""
+    kinds: collections.Counter[str] = collections.Counter()
+    home = f"/proc/{process}/fd"
+    try:
+        places = os.listdir(home)
+    except OSError:
+        return {}
+    for place in places:
+        try:
+            kinds[re.sub(r"\d+", "N", os.readlink(f"{home}/{place}"))] += 1
+        except OSError:
+            continue
+    return dict(kinds.most_common())
 
 
 def gpu_facts() -> dict[str, float]:
@@ -66,7 +89,7 @@ def sample(loader: ClipLoader, *, gpu: bool) -> dict[str, float]:
     """Return what this process, its workers and the GPU hold now."""
     own = process_facts(os.getpid())
     workers = [process_facts(process) for process in loader._pool.process_ids]
-    facts = {"host_mib": own["mib"], "open_files": own["open_files"], "threads": own["threads"]}
+    facts = {"host_mib": own["mib"]} | {name: own[name] for name in ("open_files", "results_open", "threads")}
     facts |= {f"workers_{name}": sum(worker[name] for worker in workers) for name in ("mib", "open_files", "threads")}
     return facts | {"processes": len(workers)} | (gpu_facts() if gpu else {})
 
@@ -111,6 +134,7 @@ def run_flat(
 ) -> dict[str, Any]:
     """Deliver so many batches; return the samples, the verdict, and how many checked clips were wrong.
 
+    First come batches of one medium each, which need the most of a kind that any can: DALI and NVDEC keep what was needed once.
     scaled: with size, transform, normalisation and sound, as a training has it; without, clips of all sizes as decoded.
     break_off: begin another iteration after so many batches of one.
     """
@@ -127,7 +151,11 @@ def run_flat(
     loader = ClipLoader(
         dataset, batch_size=BATCH, sampler=sampler, device=device, num_workers=workers, output="torch", **options
     )
+    began = time.perf_counter()
+    warm_up = deliver(loader, medium_by_medium(clips, BATCH))
+    warm_up_seconds = time.perf_counter() - began
     samples: list[dict[str, float]] = []
+    files = [files_by_kind(os.getpid())]
     wrong = checked = delivered = 0
     began = time.perf_counter()
     for batch in broken_off(loader, break_off):
@@ -141,8 +169,11 @@ def run_flat(
         if delivered == batches:
             break
     seconds = time.perf_counter() - began
+    files.append(files_by_kind(os.getpid()))
     report = loader.report
     facts: dict[str, Any] = {
+        "warm_up_batches": warm_up,
+        "warm_up_seconds": round(warm_up_seconds, 2),
         "batches": delivered,
         "seconds": round(seconds, 2),
         "clips_by_decoder": dict(report.decoded),
@@ -151,9 +182,19 @@ def run_flat(
         "checked_clips": checked,
         "wrong_clips": wrong,
         "faults_kept": len(report.faults),
+        "files_after_warm_up": files[0],
+        "files_at_the_end": files[1],
     }
     loader.close()
     return facts | {"verdict": verdict(samples), "samples": rounded(samples)}
+
+
+def deliver(loader: ClipLoader, numbers: list[int]) -> int:
+    """Deliver the clips of these numbers out of the order of the loader's sampler; return how many batches they were."""
+    loader.sampler, sampler = numbers, loader.sampler
+    batches = sum(1 for _ in loader)
+    loader.sampler = sampler
+    return batches
 
 
 def broken_off(loader: ClipLoader, after: int | None) -> Iterator[dict[str, Any]]:

@@ -185,7 +185,8 @@ def loader_section(result: dict[str, Any], several: dict[str, Any]) -> str:
 {setup["clips"]} clips of {setup["frames_a_clip"]} frames at 1 fps from random places of 720p60 H.264 with x264's default settings, in
 batches of {setup["batch_size"]}, delivered at {setup["size"][0]}×{setup["size"][1]} as float FCHW on the GPU. framedex: the median of {setup["epochs_measured"]} epochs after one warm-up epoch,
 reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening the file for each clip.
-Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so.
+Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so. What has no
+figure was not measured: DALI takes minutes for long files.
 
 {loader_table(result)}
 
@@ -197,7 +198,10 @@ decode; image shards cost JPEG decoding alone.
 {made_by(result)}
 
 {loader_devices_sentence(several)} What was expected: twice as many, since
-nothing is shared but the page cache. NVDEC idles before each pair of batches, while DALI sets up their decoders; that is not hidden yet.
+nothing is shared but the page cache and the driver. DALI sets up all decoders of a run before it decodes the first movie, about 9 ms a movie, one
+after the other on the whole machine. So 16 movies are a run, and of the two runs that share a GPU the second begins at least a
+third of a run after the first: one is set up while the other decodes. Before, when batches of 64 were runs that began together, NVDEC was idle
+meanwhile, and two GPUs gave 1.74 times one.
 
 {made_by(several)}
 """

@@ -28,6 +28,7 @@ from framedex.loader.rotation import Rotation
 from framedex.loader.sampler import ClipSampler
 from framedex.loader.share import Share, adapted, first_share, is_on_cpu
 from framedex.loader.tensors import tensor_maker
+from framedex.loader.turns import Turns
 from framedex.sharder.decoder import Size
 
 TASK_SECONDS = 600.0  # a clip may take in a worker
@@ -134,8 +135,8 @@ class ClipLoader:
         self._open_stages(finish, device, device_id, scaled=size is not None)
 
     def _open_stages(self, finish: Finish, device: Device, device_id: int, *, scaled: bool) -> None:
-        """Prepare what makes batches. On a GPU in threads beside the trainer's, two at a time: while one waits for NVDEC's
-        last pictures or finishes, the other keeps NVDEC busy.
+        """Prepare what makes batches. On a GPU in threads beside the trainer's, two at a time, which take turns: while one
+        sets decoders up, waits for NVDEC's last pictures or finishes, the other keeps NVDEC busy.
         """
         self._stages: queue.SimpleQueue[Frames] = queue.SimpleQueue()
         self._makers: ThreadPoolExecutor | None = None
@@ -145,8 +146,9 @@ class ClipLoader:
             return
         from framedex.loader.gpu import GpuFrames  # which needs DALI and torch
 
+        turns = Turns()
         for _ in range(MAKERS):
-            self._stages.put(GpuFrames(finish, device_id=device_id, scaled=scaled, **how))
+            self._stages.put(GpuFrames(finish, device_id=device_id, scaled=scaled, turns=turns, **how))
         self._makers = ThreadPoolExecutor(MAKERS, thread_name_prefix="framedex-gpu")
 
     def __len__(self) -> int:

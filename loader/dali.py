@@ -6,6 +6,7 @@ anew for the next batch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
 from framedex.loader.fetch import Movie
+from framedex.loader.turns import Turns
 from framedex.sharder.decoder import Size
 
 try:
@@ -24,7 +26,7 @@ except ModuleNotFoundError as error:
 
 Transform = Callable[[Any], Any]
 
-IMAGES_AT_ONCE = 1024
+MOVIES_AT_ONCE, IMAGES_AT_ONCE = 16, 1024
 FRAMES, AUDIO = "FHWC", "Ct"  # layouts of what is transformed
 
 
@@ -139,17 +141,26 @@ class _Pipeline:
 
 
 class MovieDecoder:
-    """Decodes tiny movies on NVDEC. scaled: each is scaled to a size."""
+    """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` in a run, each in a thread where there are cores enough.
 
-    def __init__(self, *, scaled: bool, batch_size: int, threads: int, device_id: int) -> None:
-        self._scaled = scaled
-        self._pipeline = _Pipeline(_movies, scaled, batch_size=batch_size, threads=threads, device_id=device_id)
+    scaled: each is scaled to a size. turns: of all decoders that run at once on a GPU.
+    """
 
-    def run(self, movies: Sequence[Movie], sizes: Sequence[Size | None]) -> Any:
-        """Return a tensor list on the GPU: uint8 [unique, H, W, 3] a movie. Raises RuntimeError."""
-        inputs = [movie.inputs() for movie in movies]
-        feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
-        return self._pipeline.run(feeds | _sizes(sizes, self._scaled))
+    def __init__(self, *, scaled: bool, batch_size: int, device_id: int, turns: Turns | None = None) -> None:
+        self._scaled, self._turns = scaled, turns or Turns()
+        most = min(batch_size, MOVIES_AT_ONCE)
+        threads = min(most, os.cpu_count() or 1)
+        self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
+
+    def run(self, movies: Sequence[Movie], sizes: Sequence[Size | None]) -> list[Any]:
+        """Return tensor lists on the GPU, uint8 [unique, H, W, 3] a movie, of one run's movies each. Raises RuntimeError."""
+        outputs = []
+        for part in even_parts(len(movies), MOVIES_AT_ONCE):
+            inputs = [movie.inputs() for movie in movies[part]]
+            feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
+            with self._turns.turn(len(inputs)):
+                outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
+        return outputs
 
 
 class ImageDecoder:
@@ -163,6 +174,12 @@ class ImageDecoder:
         """Return tensor lists on the GPU, uint8 [H, W, 3] an image, of `IMAGES_AT_ONCE` images each. Raises RuntimeError."""
         parts = [slice(first, first + IMAGES_AT_ONCE) for first in range(0, len(images), IMAGES_AT_ONCE)]
         return [self._pipeline.run({"image": list(images[part])} | _sizes(sizes[part], self._scaled)) for part in parts]
+
+
+def even_parts(count: int, most: int) -> list[slice]:
+    """Return slices of so many things, of `most` each at most, that differ by one in length."""
+    parts = -(-count // most)
+    return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
 
 def _sizes(sizes: Sequence[Size | None], scaled: bool) -> dict[str, list[Any]]:

@@ -18,6 +18,7 @@ from framedex.loader.dali import ImageDecoder, MovieDecoder, transformers
 from framedex.loader.faults import LoaderReport
 from framedex.loader.fetch import Fetched
 from framedex.loader.frames import Finish, Made
+from framedex.loader.turns import Turns
 from framedex.sharder.schema import PAD
 
 
@@ -40,16 +41,25 @@ class OnStream(Made):
 
 
 class GpuFrames:
-    """Makes batches of fetched clips on one GPU. scaled: clips say to which size.
+    """Makes batches of fetched clips on one GPU. scaled: clips say to which size. turns: of all that make batches at once.
 
     Work goes on a stream of its own, so that it runs beside the trainer's.
     """
 
-    def __init__(self, finish: Finish, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
+    def __init__(
+        self,
+        finish: Finish,
+        *,
+        device_id: int,
+        batch_size: int,
+        threads: int,
+        scaled: bool,
+        turns: Turns | None = None,
+    ) -> None:
         self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, threads=threads, device_id=device_id)
+        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id, turns=turns)
         self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
         self._transformer, self._audio = transformers(
             finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id
@@ -89,7 +99,8 @@ class GpuFrames:
         if not clips:
             return []
         movies = [clip.movie for clip in clips if clip.movie is not None]
-        return tensors_of(self._movies.run(movies, [clip.size for clip in clips]))
+        outputs = self._movies.run(movies, [clip.size for clip in clips])
+        return [decoded for output in outputs for decoded in tensors_of(output)]
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
         """Return uint8 [unique, H, W, 3] a clip."""
