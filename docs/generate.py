@@ -14,6 +14,7 @@ import click
 import pyarrow as pa
 
 from benchmarks.exactness import markdown, try_folder
+from docs.audit_page import audit_page
 from docs.policies_table import policies_table
 from docs.scale_page import scale_page
 from docs.storage_tables import cost_section, storage_section
@@ -365,6 +366,7 @@ PAGES = {
         scale_page(load("scale.json"), NOTE, made_by(load("scale.json"))) + cost_section(load("object_requests.json"))
     ),
     "policies.md": policies_page,
+    "audit.md": lambda: audit_page(load("audit.json"), NOTE, made_by(load("audit.json"))),
     "exactness.md": exactness_page,
 }
 

@@ -12,12 +12,27 @@ WIDTH = 118
 ROWS = 8  # of a table of the summary
 NAMES = ("media_id",)  # columns that only programs read
 LONGEST = 48  # characters of a cell
+LONGEST_TITLE = 64  # of one that stands at the beginning of a row
+SENTENCES = ("totals", "traits")  # sections that read better as one
+SPREAD = {
+    "least",
+    "tenth",
+    "median",
+    "nine_tenths",
+    "greatest",
+    "mean",
+}  # columns of a section on how numbers are spread
 
 
 def lines(audit: Audit) -> Iterator[str]:
     """Yield an audit's lines."""
+    spreads = [section for section in audit.sections if SPREAD <= {*section.names}]
     for section in audit.sections:
-        if section.rows:
+        if section in spreads:
+            if section is spreads[0]:
+                yield from _spreads(spreads)
+                yield ""
+        elif section.rows:
             yield from _section(section)
             yield ""
     if not audit.findings:
@@ -39,7 +54,7 @@ def lines(audit: Audit) -> Iterator[str]:
 
 def _section(section: Section) -> Iterator[str]:
     title = section.question.title
-    if len(section.rows) == 1 and len(section.names) > 2:
+    if section.question.name in SENTENCES:
         said = [f"{cell(value)} {name}" for name, value in zip(section.names, section.rows[0], strict=True)]
         text = f"{title}: " + ", ".join(part.replace("_", " ") for part in said)
         yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
@@ -48,6 +63,20 @@ def _section(section: Section) -> Iterator[str]:
     yield from (f"  {line}" for line in table(section.names, section.rows[:ROWS]))
     if len(section.rows) > ROWS:
         yield f"  … and {len(section.rows) - ROWS:,} more rows (--json has all)"
+
+
+def _spreads(sections: Sequence[Section]) -> Iterator[str]:
+    """Yield one table of all sections that say how some number is spread."""
+    columns = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
+    yield "How they are spread:"
+    rows = [
+        (section.question.title, *(dict(zip(section.names, row, strict=True))[name] for name in columns))
+        for section in sections
+        for row in section.rows
+    ]
+    yield from (
+        f"  {line}" for line in table(("", "least", "10 %", "median", "90 %", "greatest", "mean"), rows, LONGEST_TITLE)
+    )
 
 
 def _finding(finding: Finding) -> Iterator[str]:
@@ -63,9 +92,9 @@ def _finding(finding: Finding) -> Iterator[str]:
     yield ""
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """Yield the lines of a table: numbers to the right, all else to the left."""
-    cells = [[cell(value) for value in row] for row in rows]
+def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST) -> Iterator[str]:
+    """Yield the lines of a table: numbers to the right, all else to the left. longest: characters of a cell."""
+    cells = [[cell(value, longest) for value in row] for row in rows]
     widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
     right = [all(isinstance(row[place], (int, float, type(None))) for row in rows) for place in range(len(names))]
 
@@ -80,7 +109,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[str]:
     yield from (line(row) for row in cells)
 
 
-def cell(value: object) -> str:
+def cell(value: object, longest: int = LONGEST) -> str:
     """Return a value as one short line that no terminal acts on."""
     if value is None:
         return "-"
@@ -91,9 +120,9 @@ def cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.10g}"
     if isinstance(value, bytes):
-        return value.hex() if len(value) <= LONGEST // 2 else f"{value[: LONGEST // 2 - 1].hex()}…"
+        return value.hex() if len(value) <= longest // 2 else f"{value[: longest // 2 - 1].hex()}…"
     text = printable(str(value))
-    return text if len(text) <= LONGEST else "…" + text[1 - LONGEST :]
+    return text if len(text) <= longest else "…" + text[1 - longest :]
 
 
 def printable(text: str) -> str:

@@ -6,18 +6,17 @@ WITH lists AS (
     FROM frames_parts JOIN media USING (part, row, media_id)
 ),
 unnested AS (
-    SELECT media_id, uri, time_base_num, time_base_den,
+    SELECT *,
         generate_subscripts(starts, 1) - 1 AS gop,
-        unnest(starts) - 1 AS first_packet,
-        unnest(list_transform(starts, lambda s: pts[s])) AS pts,
-        unnest(list_transform(starts, lambda s: flags[s])) AS flags,
-        unnest(list_transform(starts, lambda s, g: coalesce(starts[g + 1], len(size) + 1) - s)) AS packets,
-        unnest(list_transform(starts, lambda s,
-            g: list_sum(size[s:coalesce(starts[g + 1], len(size) + 1) - 1]))) AS size_bytes
+        unnest(starts) AS first,
+        unnest(list_append(starts[2:], len(size) + 1)[:len(starts)]) AS following
     FROM lists
 )
-SELECT media_id, uri, gop, first_packet, packets, size_bytes::BIGINT AS size_bytes,
-    (pts * time_base_num / time_base_den)::DOUBLE AS seconds,
-    CASE WHEN (flags & 1024) = 0 THEN (flags & 2) <> 0 END AS is_open,
-    (flags & 256) <> 0 AS is_damaged
+SELECT media_id, uri, gop,
+    first - 1 AS first_packet,
+    following - first AS packets,
+    list_sum(size[first:following - 1])::BIGINT AS size_bytes,
+    (pts[first] * time_base_num / time_base_den)::DOUBLE AS seconds,
+    CASE WHEN (flags[first] & 1024) = 0 THEN (flags[first] & 2) <> 0 END AS is_open,
+    (flags[first] & 256) <> 0 AS is_damaged
 FROM unnested

@@ -1,0 +1,195 @@
+"""docs/audit.md: the checks, the views, and the cookbook's questions with the answers that an example gives."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from benchmarks.audit_data import write_index
+from framedex.audit.asked import checks, questions
+from framedex.audit.audited import Kind, opened
+from framedex.audit.database import database
+from framedex.audit.relations import described
+from framedex.cli import main
+
+EXAMPLE_VIDEOS = 400
+POLICY = """\
+policy: windows
+frames: 16
+fps: 4
+step_seconds: 3
+short: pad
+split:
+  shares: {train: 8, val: 2}
+  by: media_id
+"""
+WHAT: dict[Kind, str] = {"index": "INDEX", "dataset": "DATASET"}
+
+
+def audit_page(result: dict[str, Any], note: str, made_by: str) -> str:
+    """Return docs/audit.md. result: of benchmarks/audit.py. note: its first line. made_by: the sentence about the run."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        write_index(Path("INDEX"), EXAMPLE_VIDEOS)
+        Path("policy.yaml").write_text(POLICY, encoding="utf-8")
+        run("shard", "INDEX", "--policy", "policy.yaml", "--out", "DATASET")
+        leaked = run("audit", "DATASET", "--check", "leaked_videos")
+        asked = run(
+            "audit",
+            "INDEX",
+            "--sql",
+            "SELECT codec, count(*) AS videos FROM videos WHERE is_vfr GROUP BY codec ORDER BY codec",
+        )
+        cookbook = "\n".join(_cookbook(kind) for kind in WHAT)
+        views = "\n".join(_views(kind) for kind in WHAT)
+    return f"""{note}
+# Audit
+
+Ask an index or a dataset anything before training on it.
+
+```sh
+pip install 'framedex[audit]'
+framedex audit INDEX                        # what is in it, and what is wrong with it
+framedex audit DATASET --fail-on warning    # exit code 3 where something is: for CI
+framedex audit INDEX --report report.html   # one page with charts, a timeline, a table and pictures
+framedex audit INDEX --sql "SELECT …"       # any question; --format table, csv, json or parquet
+framedex audit INDEX --ask gaps             # a question of the cookbook below
+framedex audit INDEX --duckdb views.duckdb  # views to ask with DuckDB itself, or whatever speaks to it
+```
+
+It prints counts, hours, codecs, sizes, rates, GOPs, bit rates, audio and failures, and then findings, the gravest first. Each has
+a count, examples, what it means, what to do about it, and a name: `--check NAME` asks one alone, `--check list` lists them, and
+`--json` has all of it with the SQL behind each. As here, of the made-up dataset that the cookbook asks below:
+
+```console
+$ framedex audit DATASET --check leaked_videos
+{leaked}```
+
+An index or a dataset in [object storage](storage.md) is copied here first, an index's frames only where a question is about them.
+
+## Checks
+
+`error`: frames are missing or would be wrong. `warning`: likely not what you want. `note`: good to know. A medium's rows are
+read, its file is not, but for `changed` and `vanished`, which `--files` asks (`--root` says where the media lie now), and the content of tars,
+which `--files` compares, too; without it their sizes are. `too_short` is asked with `--policy FILE`.
+
+{_checks("index")}
+
+Of a dataset:
+
+{_checks("dataset")}
+
+Thresholds stand in the SQL. To ask with another one, print the query (`--json`), change it, and give it to `--sql`.
+
+Some of what headers state, the cost of random access and the marks of same streams are recorded since version 3.1 of the index's
+format; of media that an older framedex indexed they are not known, and `not_recorded` says so.
+
+## SQL
+
+The engine is [DuckDB](https://duckdb.org); its SQL is at your disposal. One statement that reads is run; it sees these views and
+nothing else: no other file, no network, and it cannot write ([decision 19](decisions/0019-audit.md)).
+
+{views}
+Columns of `videos` and of `clips` are described in [format.md](format.md). Without `frames`, `packets` and `gops`, questions take
+milliseconds: what audits need of frames is summarised in `videos`.
+
+`--duckdb FILE` writes a database of the same views, which see parts that are written later, too. Open it read-only, and from as many
+programs as you like.
+
+Polars, pandas and pyarrow read the same Parquet files:
+
+```python
+import pandas as pd
+import polars as pl
+import pyarrow.dataset as ds
+
+hours = pl.scan_parquet("INDEX/videos/*.parquet").filter(pl.col("status") == "ok").group_by("codec").agg(pl.len()).collect()
+frames = ds.dataset("INDEX/videos").to_table(columns=["uri", "frame_count"]).to_pandas()
+clips = pd.read_parquet("DATASET/clips")
+```
+
+They see rows of media that were indexed again, and of those that are gone, once for each run; the views see the last one.
+
+## Report
+
+`--report report.html` writes one page that needs no other file and no network, and `report.json` beside it. It has the findings with
+pictures of their examples (`--no-pictures` leaves them out), histograms, a timeline of one video's frames and start points, and a table of up to
+10 000 media or clips to sort and filter.
+
+![The report of an index of hazards](report.png)
+
+## Speed
+
+{_speed(result)}
+
+{made_by}
+
+## Cookbook
+
+The answers are those of {EXAMPLE_VIDEOS} made-up videos (`benchmarks/audit_data.py`), and of clips of 16 frames at 4 a second, every three seconds.
+`framedex audit INDEX --ask NAME` asks them of yours.
+
+```console
+$ framedex audit INDEX --sql "SELECT codec, count(*) AS videos FROM videos WHERE is_vfr GROUP BY codec ORDER BY codec"
+{asked}```
+
+{cookbook}"""
+
+
+def run(*arguments: str) -> str:
+    """Return what `framedex ARGUMENTS` prints."""
+    result = CliRunner().invoke(main, [*arguments])
+    if result.exit_code:
+        raise RuntimeError(result.output)
+    return result.stdout
+
+
+def _checks(kind: Kind) -> str:
+    lines = ["| check | severity | finds | which means |", "| --- | --- | --- | --- |"]
+    lines += [f"| `{one.name}` | {one.severity} | {one.title} | {one.means} |" for one in checks(kind)]
+    return "\n".join(lines)
+
+
+def _views(kind: Kind) -> str:
+    lines = [
+        f"Of {'an index' if kind == 'index' else 'a dataset'}:\n",
+        "| view | a row | columns |",
+        "| --- | --- | --- |",
+    ]
+    with opened(Path(WHAT[kind])) as audited, database(audited) as db:
+        for name, text in described(kind).items():
+            columns = db.columns(name)
+            said = ", ".join(f"`{column}`" for column in columns) if len(columns) < 20 else "see below"
+            lines.append(f"| `{name}` | {text} | {said} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cookbook(kind: Kind) -> str:
+    parts = [f"### Of {'an index' if kind == 'index' else 'a dataset'}\n"]
+    for question in questions("questions", kind):
+        answer = run("audit", WHAT[kind], "--ask", question.name)
+        parts.append(f"**{question.title}** `{question.name}`\n\n```sql\n{question.sql}\n```\n\n```text\n{answer}```\n")
+    return "\n".join(parts)
+
+
+def _speed(result: dict[str, Any]) -> str:
+    commands, one, sizes = result["command_seconds"], result["one_video"], result["bytes"]
+    of_frames = [row for row in result["questions"] if row["seconds"] > 0.5 or "long_seconds" in row]
+    others = [row["seconds"] for row in result["questions"] if not row["over"]]
+    lines = ["| question | seconds | of the long table |", "| --- | --- | --- |"]
+    for row in of_frames:
+        long = f"{row['long_seconds']:.2f}" if "long_seconds" in row else "it has no such rows"
+        lines.append(f"| {row['title']} | {row['seconds']:.2f} | {long} |")
+    lines.append(f"| All frames of one video | {one['seconds']:.2f} | {one['long_seconds']:.2f} |")
+    table = "\n".join(lines)
+    return f"""`framedex audit` of {result["many_videos"]:,} videos (a compacted index) takes {commands["audit_many"]:.1f} s, of {result["videos"]:,} videos {commands["audit"]:.1f} s; starting
+the program is {commands["help"]:.1f} s of that. Of the {result["videos"]:,} videos' {result["frames"]:,} frames, questions over `videos` alone take at most {1000 * max(others):.0f} ms. Those over
+frames, beside the same SQL over a table of a row a frame as DuckDB writes it ({sizes["long"] / 1e6:.0f} MB; the index's frames have {sizes["index_frames"] / 1e6:.0f} MB):
+
+{table}
+
+What was expected: less than two seconds for a million videos, and less than five for any question over frames. The long table is
+faster where it stores what the views compute (presentation order, times, gaps); it is not what an index is for, and three times the size."""
