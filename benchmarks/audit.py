@@ -79,7 +79,7 @@ def frame_questions(index: Path, long: Path, runs: int) -> list[dict[str, Any]]:
     with opened(index) as audited, database(audited) as db, long_database(index, long) as other:
         for question in questions("questions", "index"):
             sql = question.sql
-            views = {match for match in FRAME_VIEWS.findall(sql)}
+            views = set(FRAME_VIEWS.findall(sql))
             row: dict[str, Any] = {"name": question.name, "title": question.title, "over": sorted(views)}
             row["seconds"] = timed(lambda sql=sql: db.ask(sql), runs)
             if views == {LONG}:

@@ -115,11 +115,20 @@ They see rows of media that were indexed again, and of those that are gone, once
 
 ## Report
 
-`--report report.html` writes one page that needs no other file and no network, and `report.json` beside it. It has the findings with
-pictures of their examples (`--no-pictures` leaves them out), histograms, a timeline of one video's frames and start points, and a table of up to
-10 000 media or clips to sort and filter.
+`--report report.html` writes one page that needs no other file and no network, and `report.json` beside it: what `--json` prints, and the numbers of
+the charts. The same input gives the same bytes.
 
-![The report of an index of hazards](report.png)
+- **Findings** with their SQL and pictures of three examples each, of 60 media at most, the gravest first; four frames a medium, or start points where
+  decoding four frames would take long. Media whose packets are not byte ranges are copied for that up to 64 MiB. Where there is no picture, the
+  reason stands in its place. `--no-pictures` leaves them out.
+- **Histograms**, logarithmic where the numbers span more than two decades; **a timeline** of the frames (2 000 at most) and start points of the video that
+  most findings name, or of a dataset's clips in one video.
+- **A table** of up to 10 000 media or clips, those with findings first, to sort and to filter: words, and conditions such as `fps>30` or `status=failed`. The
+  page has less than 1 MB besides pictures; where that takes leaving rows out, it says so. `--sql` gives all.
+
+Dark and light follow the browser. Without JavaScript, and on paper, the table shows its first 50 rows.
+
+![Charts and the timeline in the report of an index of hazards](report.png)
 
 ## Speed
 

@@ -1,4 +1,4 @@
-"""What a contact sheet shows: plain records of clips and their pictures, whatever draws them."""
+"""CONTRACT: what a contact sheet shows: plain records of clips and their pictures, whatever draws them."""
 
 from __future__ import annotations
 

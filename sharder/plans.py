@@ -26,13 +26,13 @@ from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Clip, Failure, WantedClip
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.media import Locations, Root
-from framedex.sharder.mentions import mention_name, mentions, own_rows, user_columns
+from framedex.sharder.mentions import mention_name, mentions, own_rows, usable_media, user_columns
 from framedex.sharder.parameters import located
 from framedex.sharder.planning import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.policies import Policy, PolicyFile, Sampled, Sampling, Track, make_policy, read_policy
 from framedex.storage.places import Stored, place
 
-__all__ = ["AudioOptions", "ClipPlans", "PolicyFile", "make_policy", "read_policy"]
+__all__ = ["AudioOptions", "ClipPlans", "PolicyFile", "make_policy", "media_without_clips", "read_policy"]
 
 Row = dict[str, Any]
 
@@ -296,3 +296,13 @@ def _numbered(sampling: Sampling, number: int) -> Sampled | None:
 
 def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:
+    """Yield the row of `videos` of each usable medium that a policy takes and finds no clip in, and why. Raises PolicyError."""
+    for mentioned in usable_media(index, file.filter, file.split):
+        track = IndexedMedium(index, mentioned.video, keep_damaged=True).track
+        samplings = [file.policy.sample(track, mention.columns) for mention in mentioned.mentions]
+        if not any(sampling.clips for sampling in samplings):
+            reasons = [missed.message for sampling in samplings for missed in sampling.missed]
+            yield mentioned.video, reasons[0] if reasons else "the policy asks for no clip of it"

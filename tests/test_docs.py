@@ -30,7 +30,9 @@ def generate() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", ["format.md", "commands.md", "performance.md", "policies.md", "exactness.md", "audit.md"])
+@pytest.mark.parametrize(
+    "page", ["format.md", "commands.md", "performance.md", "policies.md", "exactness.md", "audit.md"]
+)
 def test_generated_pages_are_up_to_date(generate: ModuleType, page: str) -> None:
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
 

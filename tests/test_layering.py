@@ -1,4 +1,4 @@
-"""Data flows one way: errors ← indexer ← sharder ← loader ← cli; heavy libraries stand behind one module each."""
+"""Data flows one way: errors ← indexer ← sharder ← loader ← audit ← cli; heavy libraries stand behind one module each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 STAGES = ("indexer", "sharder", "loader")
+AUDIT = "framedex/audit/"  # the last stage, which has no folder at the top
 # What a stage may import of the stages before it: their contracts, and what those name.
 CONTRACTS = {
     "indexer": {
@@ -41,7 +42,10 @@ CONTRACTS = {
         "clip_audio",
         "plans",
         "local_copies",
+        "indexed",
+        "spool",
     },
+    "loader": {"inspect"},
 }
 HOMES = {
     "av": {
@@ -84,17 +88,20 @@ HOMES = {
         "sharder/image_files.py",
         "loader/sheet_html.py",
         "loader/sheet_png.py",
+        "framedex/audit/pictures.py",
     },
     "pebble": {"indexer/engines.py"},
     "ray": {"indexer/ray_engine.py"},
     "obstore": {"framedex/storage/stores.py"},
+    "duckdb": {"framedex/audit/database.py"},
+    "fsspec": {"framedex/audit/table_files.py"},
     "yaml": {"sharder/policies/reading.py", "sharder/writer.py"},
 }
 FILES = sorted(
     path
     for stage in (*STAGES, "framedex")
     for path in (ROOT / stage).rglob("*.py")
-    if "framedex/" not in str(path.relative_to(ROOT)) or path.parent.name in ("framedex", "storage")
+    if "framedex/" not in str(path.relative_to(ROOT)) or path.parent.name in ("framedex", "storage", "audit")
 )
 
 
@@ -114,15 +121,22 @@ def name(path: Path) -> str:
 
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_stages_import_upstream_contracts_alone(path: Path) -> None:
-    stage = name(path).split("/")[0]
+    stage = "audit" if name(path).startswith(AUDIT) else name(path).split("/")[0]
     for module in imports(path):
         parts = module.split(".")
         assert parts[0] not in STAGES, f"{name(path)} imports {module} past the framedex namespace"
         if parts[0] != "framedex" or len(parts) < 2 or parts[1] not in STAGES or stage == "framedex":
             continue
-        assert STAGES.index(parts[1]) <= STAGES.index(stage), f"{name(path)} imports {module} from downstream"
+        downstream = stage != "audit" and STAGES.index(parts[1]) > STAGES.index(stage)
+        assert not downstream, f"{name(path)} imports {module} from downstream"
         if parts[1] != stage:
             assert parts[2] in CONTRACTS[parts[1]], f"{name(path)} imports {module}, which is no contract"
+
+
+def test_audits_are_asked_by_the_command_alone() -> None:
+    for path in FILES:
+        asks = any(module.startswith("framedex.audit") for module in imports(path))
+        assert not asks or name(path).startswith(AUDIT), name(path)
 
 
 def test_storage_knows_nothing_of_video() -> None:

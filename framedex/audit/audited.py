@@ -12,9 +12,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from framedex.errors import FormatError
-from framedex.indexer import index as index_tables
+from framedex.indexer.index import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.index import HEADER as INDEX_HEADER
 from framedex.indexer.parts import check_format, part_numbers, part_path
-from framedex.sharder import schema as dataset_tables
+from framedex.sharder.schema import (
+    CLIPS_FOLDER,
+    FAILURES_NAME,
+    FORMAT,
+    MEDIA_FOLDER,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    SHARDS_NAME,
+)
+from framedex.sharder.schema import HEADER as DATASET_HEADER
 from framedex.storage.places import Place, Stored
 
 Kind = Literal["index", "dataset"]
@@ -51,12 +61,12 @@ class Audited:
 
 
 TABLES: dict[Kind, tuple[str, ...]] = {
-    "index": (index_tables.VIDEOS_FOLDER, index_tables.FRAMES_FOLDER),
-    "dataset": (dataset_tables.CLIPS_FOLDER, dataset_tables.RECIPES_FOLDER, dataset_tables.MEDIA_FOLDER),
+    "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
+    "dataset": (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER),
 }
 FILES: dict[Kind, tuple[str, ...]] = {
-    "index": (index_tables.HEADER, index_tables.LISTING_NAME),
-    "dataset": (dataset_tables.HEADER, dataset_tables.FAILURES_NAME, dataset_tables.SHARDS_NAME),
+    "index": (INDEX_HEADER, LISTING_NAME),
+    "dataset": (DATASET_HEADER, FAILURES_NAME, SHARDS_NAME),
 }
 
 
@@ -64,7 +74,7 @@ FILES: dict[Kind, tuple[str, ...]] = {
 def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     """Open an index or a dataset. frames: an index's table of packets is needed, too. Raises FormatError."""
     kind = _kind_of(place)
-    tables = [name for name in TABLES[kind] if frames or name != index_tables.FRAMES_FOLDER]
+    tables = [name for name in TABLES[kind] if frames or name != FRAMES_FOLDER]
     parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
     if isinstance(place, Stored):
         with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
@@ -76,22 +86,22 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
 
 def _kind_of(place: Place) -> Kind:
     """Return which of both a folder is; its header is checked by whoever reads it, for one."""
-    if (place / index_tables.HEADER).exists():
-        index_tables.read_header(place)
+    if (place / INDEX_HEADER).exists():
+        read_header(place)
         return "index"
-    if (place / dataset_tables.HEADER).exists():
+    if (place / DATASET_HEADER).exists():
         check_format(
             place,
-            file_name=dataset_tables.HEADER,
-            expected=dataset_tables.FORMAT,
-            version=dataset_tables.SCHEMA_VERSION,
+            file_name=DATASET_HEADER,
+            expected=FORMAT,
+            version=SCHEMA_VERSION,
             what="a framedex dataset",
         )
         return "dataset"
     raise FormatError(
         "is neither an index nor a dataset",
         where=str(place),
-        found=f"no {index_tables.HEADER} and no {dataset_tables.HEADER}",
+        found=f"no {INDEX_HEADER} and no {DATASET_HEADER}",
         remedy="name the folder that framedex index or framedex shard wrote",
     )
 

@@ -101,7 +101,10 @@ def audit(
         raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
     if out is not None and sql is None and ask is None:
         raise click.UsageError("--out is for the answer to --sql or --ask")
-    for path in (out, duckdb_file, report):
+    if report is not None and report.suffix != ".html":
+        raise click.UsageError("--report takes the name of an .html file")
+    beside = None if report is None else report.with_suffix(".json")
+    for path in (out, duckdb_file, report, beside):
         check_free(path, overwrite)
     if sql == "-":
         sql = sys.stdin.read()

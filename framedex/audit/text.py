@@ -26,7 +26,7 @@ SPREAD = {
 
 def lines(audit: Audit) -> Iterator[str]:
     """Yield an audit's lines."""
-    spreads = [section for section in audit.sections if SPREAD <= {*section.names}]
+    spreads = [section for section in audit.sections if {*section.names} >= SPREAD]
     for section in audit.sections:
         if section in spreads:
             if section is spreads[0]:

@@ -2,6 +2,6 @@
 -- severity: note
 -- means: They cannot be stacked unless the loader scales them.
 -- remedy: size=(height, width) in the loader
-SELECT min(clip_id) AS clip_id, min(uri) AS uri, width, height, count(*) AS clips FROM clips
+SELECT min(clip_id) AS clip_id, arg_min(uri, clip_id) AS uri, width, height, count(*) AS clips FROM clips
 WHERE (width, height) <> (SELECT mode((width, height)) FROM clips) GROUP BY width, height ORDER BY clips DESC,
     width

@@ -6,7 +6,7 @@
 WITH repeated AS (
     SELECT hash(fingerprint) AS mark FROM videos WHERE size_bytes > 0 GROUP BY mark HAVING count(*) > 1
 )
-SELECT min(media_id) AS media_id, min(uri) AS uri, count(DISTINCT uri) AS files,
+SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri, count(DISTINCT uri) AS files,
     array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others
 FROM videos SEMI JOIN repeated ON hash(fingerprint) = mark
 WHERE fingerprint IS NOT NULL

@@ -6,7 +6,7 @@
 WITH repeated AS (
     SELECT hash(first_packets) AS mark FROM videos WHERE status = 'ok' GROUP BY mark HAVING count(*) > 1
 )
-SELECT min(media_id) AS media_id, min(uri) AS uri, count(DISTINCT fingerprint) AS files,
+SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri, count(DISTINCT fingerprint) AS files,
     array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others
 FROM videos SEMI JOIN repeated ON hash(first_packets) = mark
 WHERE status = 'ok' AND first_packets IS NOT NULL

@@ -6,6 +6,6 @@ SELECT (SELECT count(*) FROM clips) AS clips,
         FROM clips) AS padding_percent,
     (SELECT round(sum(decoded_packets) / nullif(sum(distinct_frames), 0), 2) FROM clips
         WHERE kind = 'video') AS packets_a_frame,
-    (SELECT round(sum(bytes_read) / 1e9, 3) FROM clips) AS gigabytes_read,
+    (SELECT round(sum(bytes_read) / 1e9, 6) FROM clips) AS gigabytes_read,
     (SELECT count(*) FROM shards) AS tars,
     (SELECT count(*) FROM failures WHERE counts) AS failures

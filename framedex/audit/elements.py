@@ -1,0 +1,124 @@
+"""Elements of a page, built as a tree: what comes from data enters it as text or attribute values, never as markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from xml.etree.ElementTree import Element, tostring
+
+from framedex.loader.inspect import printable
+
+LONGEST = 160  # characters of a value
+RAW = ("script", "style")  # elements whose content browsers do not take for markup; nothing here may end them
+
+
+def element(tag: str, *content: Element | str | None, **attributes: object) -> Element:
+    """Return an element that holds texts and elements; None is left out, as content and as an attribute's value.
+
+    `_` in an attribute's name stands for `-`, and one at its end for nothing. Control characters and changes of direction
+    become escapes, but for line ends.
+    """
+    made = Element(
+        tag,
+        {
+            name.rstrip("_").replace("_", "-"): safe(str(value))
+            for name, value in attributes.items()
+            if value is not None
+        },
+    )
+    for part in content:
+        if isinstance(part, Element):
+            made.append(part)
+        elif part is not None:
+            _add_text(made, part if tag in RAW else safe(part))
+    return made
+
+
+def _add_text(parent: Element, text: str) -> None:
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
+
+
+def safe(text: str) -> str:
+    """Return text of which only line ends are kept of all that cannot be printed."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def markup(made: Element) -> str:
+    """Return an element as HTML."""
+    return tostring(made, encoding="unicode", method="html")
+
+
+def said(value: object, *, longest: int = LONGEST) -> str:
+    """Return a value in words; of a long text, its end, where names differ."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.6g}" if abs(value) < 1e6 else f"{value:,.0f}"
+    if isinstance(value, bytes):
+        return value[: longest // 2].hex()
+    text = str(value)
+    return text if len(text) <= longest else "…" + text[1 - longest :]
+
+
+def brief(value: float) -> str:
+    """Return a number of three digits, or more where it is whole."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def coded(text: str) -> list[Element | str]:
+    """Return the parts of a text in which backticks mark names."""
+    return [element("code", part) if place % 2 else part for place, part in enumerate(text.split("`")) if part]
+
+
+def sentence(name: str) -> str:
+    """Return a column's name in words."""
+    return name.replace("_", " ")
+
+
+def table(names: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str, class_: str = "") -> Element:
+    """Return a table in a box that scrolls by itself where the page is too narrow. caption: what it holds, for ears."""
+    kept = [list(row) for row in rows]
+    right = ["number" if kept and all(_is_number(row[place]) for row in kept) else None for place in range(len(names))]
+    head = [element("th", sentence(name), scope="col", class_=side) for name, side in zip(names, right, strict=True)]
+    body = [
+        element("tr", *[element("td", _value(value), class_=side) for value, side in zip(row, right, strict=True)])
+        for row in kept
+    ]
+    made = element(
+        "table",
+        element("caption", caption, class_="unseen"),
+        element("thead", element("tr", *head)),
+        element("tbody", *body),
+    )
+    return element("div", made, class_=f"box {class_}".strip(), role="group", aria_label=f"{caption} (table)")
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def _value(value: object) -> Element | str:
+    return element("bdi", said(value)) if isinstance(value, str) else said(value)
+
+
+def folded(title: str, *content: Element | None, class_: str | None = None) -> Element:
+    """Return what is shown when somebody unfolds it."""
+    return element("details", element("summary", title), *content, class_=class_)
+
+
+def section(identity: str, title: str, *content: Element | None) -> Element:
+    """Return a part of a page, which its headline names."""
+    return element(
+        "section",
+        element("h2", title, id=f"{identity}-title"),
+        *content,
+        id=identity,
+        aria_labelledby=f"{identity}-title",
+    )
