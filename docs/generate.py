@@ -26,6 +26,7 @@ from docs.tables import (
     index_table,
     loader_devices_sentence,
     loader_load_table,
+    loader_slow_sentence,
     loader_table,
     packing_tables,
     planning_tables,
@@ -177,7 +178,7 @@ packets from memory into the same RGB, in equally many processes:
 """
 
 
-def loader_section(result: dict[str, Any], several: dict[str, Any]) -> str:
+def loader_section(result: dict[str, Any], several: dict[str, Any], slow: dict[str, Any]) -> str:
     """Return the part of docs/performance.md on loading with a GPU, and with several."""
     setup = result["setup"]
     return f"""
@@ -187,7 +188,7 @@ def loader_section(result: dict[str, Any], several: dict[str, Any]) -> str:
 batches of {setup["batch_size"]}, delivered at {setup["size"][0]}×{setup["size"][1]} as float FCHW on the GPU. framedex: the median of {setup["epochs_measured"]} epochs after one warm-up epoch,
 reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening the file for each clip.
 Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so. What has no
-figure was not measured: DALI takes minutes for long files.
+figure was not measured in that run: DALI takes minutes for long files. {loader_slow_sentence(slow)}
 
 {loader_table(result)}
 
@@ -316,7 +317,7 @@ manifest take about as much of a processor as copying does ([decision 16](decisi
 The plain loop decodes each video from its beginning in one process with PyAV and writes the same JPEGs with Pillow.
 
 {made_by(pack)}
-{storage_section(stored, asked, (made_by(stored), made_by(asked)))}{loader_section(load("loader.json"), load("loader_two_gpus.json"))}"""
+{storage_section(stored, asked, (made_by(stored), made_by(asked)))}{loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""
 
 
 POLICIES_BEGIN, POLICIES_END = (

@@ -82,6 +82,15 @@ def loader_load_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def loader_slow_sentence(result: dict[str, Any]) -> str:
+    """Return what the slowest others took in an earlier run."""
+    said = [
+        f"`{row['name'].split()[1]}` {row['seconds'][0]:.0f} s out of {row['video_seconds']} s of video"
+        for row in result["results"]
+    ]
+    return f"In an earlier run on the same kind of machine, DALI's slowest took long: {' and '.join(said)}."
+
+
 def loader_devices_sentence(result: dict[str, Any]) -> str:
     """Return what benchmarks/loader.py --devices found."""
     rows = result["results"]
