@@ -88,7 +88,7 @@ def loader_slow_sentence(result: dict[str, Any]) -> str:
         f"`{row['name'].split()[1]}` {row['seconds'][0]:.0f} s out of {row['video_seconds']} s of video"
         for row in result["results"]
     ]
-    return f"In an earlier run on the same kind of machine, DALI's slowest took long: {' and '.join(said)}."
+    return f"In an earlier run on the same kind of machine, DALI took {' and '.join(said)}."
 
 
 def loader_devices_sentence(result: dict[str, Any]) -> str:
