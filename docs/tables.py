@@ -85,7 +85,7 @@ def loader_load_table(result: dict[str, Any]) -> str:
 def loader_slow_sentence(result: dict[str, Any]) -> str:
     """Return what the slowest others took in an earlier run."""
     said = [
-        f"`{row['name'].split()[1]}` {row['seconds'][0]:.0f} s out of {row['video_seconds']} s of video"
+        f"{row['seconds'][0]:.0f} s with `{row['name'].split()[1]}` out of {row['video_seconds']} s of video"
         for row in result["results"]
     ]
     return f"In an earlier run on the same kind of machine, DALI took {' and '.join(said)}."
