@@ -12,9 +12,9 @@ import orjson
 from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
 from framedex.audit.asked import SEVERITIES, Check, Question, Severity, checks, questions, words
 from framedex.audit.audited import Kind, opened
-from framedex.audit.database import database, write_database
+from framedex.audit.database import Database, database, write_database
 from framedex.audit.findings import Audit, ask_all
-from framedex.audit.sources import FACTS, add_files, add_tars
+from framedex.audit.relations import OF_SOURCES
 from framedex.audit.text import lines
 from framedex.errors import FramedexError, OutputError
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE
@@ -144,24 +144,39 @@ def run(
         asked = chosen(audited.kind, names)
         summary = questions("summary", audited.kind)
         everything: list[Question] = [*asked, *summary]
-        kept = {} if report else {KEPT[audited.kind]: words(everything) | {*FACTS}}
+        kept = {} if report else {KEPT[audited.kind]: words(everything) | {*OF_SOURCES}}
         with database(audited, kept=kept) as db:
-            needed = {need for check in asked for need in check.needs}
-            if "files" in needed and (look or names):
-                add_files(db, root)
-            if "tars" in needed:
-                add_tars(db, content=look)
-            if policy is not None:
-                _check_is_index(audited.kind)
-                from framedex.audit.misses import add_policy_misses  # the planner is not loaded for anything else
-
-                add_policy_misses(db, policy)
+            _add_tables(db, asked, look=look, named=bool(names), policy=policy, root=root)
             found = ask_all(db, asked, summary=not names)
+            if names and found.unasked:
+                check, lack = found.unasked[0]
+                raise FramedexError(
+                    "a check that is named cannot be asked", found=check.name, remedy=f"it needs {lack}"
+                )
             if report is not None:
                 from framedex.audit.report import write_report  # nor is what decodes pictures
 
                 write_report(db, found, report, root=root, pictures=pictures)
             return found
+
+
+def _add_tables(
+    db: Database, asked: list[Check], *, look: bool, named: bool, policy: Path | None, root: str | None
+) -> None:
+    """Add the tables that checks need and no index has. What makes them is loaded for nothing else: that takes a while."""
+    needed = {need for check in asked for need in check.needs}
+    if needed & {"files", "tars"} and (look or named or "tars" in needed):
+        from framedex.audit.sources import add_files, add_tars
+
+        if "files" in needed and (look or named):
+            add_files(db, root)
+        if "tars" in needed:
+            add_tars(db, content=look)
+    if policy is not None:
+        _check_is_index(db.audited.kind)
+        from framedex.audit.misses import add_policy_misses
+
+        add_policy_misses(db, policy)
 
 
 def _check_is_index(kind: Kind) -> None:

@@ -37,6 +37,8 @@ VIEWS: dict[Kind, tuple[str, ...]] = {
     "dataset": ("videos", "shards", "clips", "clip_frames", "failures"),
 }
 INNER = ("repeated", "superseded", "media")  # views that only other views ask
+# Columns of `videos` that tell whether a source is still what was indexed.
+OF_SOURCES = ("media_id", "uri", "kind", "container", "size_bytes", "mtime_ns", "fingerprint")
 PARTS: dict[str, pa.Schema] = {
     VIDEOS_FOLDER: VIDEOS,
     FRAMES_FOLDER: FRAMES,

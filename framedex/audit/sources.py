@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.audit.database import Database
+from framedex.audit.relations import OF_SOURCES
 from framedex.errors import StorageError
 from framedex.indexer.fingerprint import is_object_tag, is_same_file
 from framedex.indexer.schema import IMAGES
@@ -23,7 +24,6 @@ from framedex.storage.uris import is_remote
 
 THREADS = 16  # of network storage, most of the time is waiting
 GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", "unknown"
-FACTS = ("media_id", "uri", "kind", "container", "size_bytes", "mtime_ns", "fingerprint")
 FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
 TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
 Row = dict[str, Any]
@@ -33,7 +33,9 @@ State = tuple[str, str | None]  # and what was found instead
 def add_files(database: Database, root: Root | None) -> None:
     """Add `files`: a row a medium that had a file when it was indexed, and whether that is the same, changed or gone."""
     locations = Locations(database.audited.header["root"], root)
-    rows = database.ask(f"SELECT {', '.join(FACTS)} FROM videos WHERE fingerprint IS NOT NULL ORDER BY uri").records()
+    rows = database.ask(
+        f"SELECT {', '.join(OF_SOURCES)} FROM videos WHERE fingerprint IS NOT NULL ORDER BY uri"
+    ).records()
     paths = {row["uri"]: row for row in rows}  # several streams, or sequences, of one file are looked at once
 
     def look(row: Row) -> State:
