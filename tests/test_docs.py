@@ -120,7 +120,11 @@ def test_a_loader_result_becomes_a_table_that_hides_no_failure(generate: ModuleT
         {"way": "nvdec_on_1_gpus", "video_seconds": 60, "gpus": 1, "clips_a_second": 15.0, "median_seconds": 1.0},
         {"way": "nvdec_on_2_gpus", "video_seconds": 60, "gpus": 2, "clips_a_second": 29.4, "median_seconds": 1.0},
     ]
-    section = generate.loader_section(a_loader_result(), a_loader_result() | {"results": two})
+    slow = [{"name": "DALI readers.video", "video_seconds": 60, "seconds": [187.2]}]
+    section = generate.loader_section(
+        a_loader_result(), a_loader_result() | {"results": two}, a_loader_result() | {"results": slow}
+    )
+    assert "DALI took 187 s with `readers.video` out of 60 s of video." in section
     assert "| seconds for 128 clips | 60 s of video | 3000 s of video |" in section
     assert "| framedex, by reference, NVDEC alone | 8.51 | 8.63 |" in section
     assert "| decord, 16 processes (0.6.0) | 5.20, 3 of 512 frames wrong | – |" in section

@@ -25,7 +25,7 @@ KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that
 FAILED = 3
 
 EXAMPLE = """\b
-Examples:
+Example:
   framedex audit INDEX
   framedex audit DATASET --files --fail-on warning
   framedex audit INDEX --sql "SELECT codec, count(*) FROM videos GROUP BY codec"
