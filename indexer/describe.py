@@ -19,6 +19,7 @@ Row = dict[str, Any]
 
 # Containers whose headers state how long a stream is; of others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
+CLOCKED = frozenset({"h263"})  # codecs whose rate is that of a clock
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
@@ -46,7 +47,9 @@ def describe_header(container: av.container.InputContainer, stream: av.video.str
     seconds = None if container.duration is None else container.duration / av.time_base
     if stream.duration is not None and stream.time_base is not None:
         seconds = float(stream.duration * stream.time_base)
-    rate = _rate(stream.codec_context.framerate)
+    elif len(container.streams) > 1:  # whose longest one the file's duration may be
+        seconds = None
+    rate = None if stream.codec_context.codec.canonical_name in CLOCKED else _rate(stream.codec_context.framerate)
     if rate is None and name != "mp4":  # of which libavformat counts it
         rate = _rate(stream.average_rate)
     frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat makes them up of a duration

@@ -35,6 +35,9 @@ RESERVED_COLUMNS = frozenset(
     [
         "media_id",
         "media_row",
+        "shard",
+        "md5",
+        "file_row_number",
         "listing_row",
         "listed_uri",
         "clip_id",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 SAMPLES, SAMPLE_BYTES = 16, 16 * 1024
 OBJECT_TAGS = ("etag ", "modified ")  # how what is recorded of an object begins, which its store told
 FIRST_PACKETS = 256  # a decoder's pictures of some seconds; two streams whose sizes agree that far are one and the same
-LEAST_PACKETS = 4
+LEAST_SIZES = 8  # different ones among them; still pictures are coded in packets of few sizes, whatever they show
 
 
 def is_object_tag(recorded: str) -> bool:
@@ -66,6 +66,6 @@ def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) 
 def first_packets(size: NDArray[np.int64], crc32: NDArray[np.int64] | None = None) -> str | None:
     """Return the `videos.first_packets` column. size: int64 [packets]; crc32: of images, int64 [packets]."""
     said = size if crc32 is None else crc32
-    if crc32 is None and (len(size) < LEAST_PACKETS or (size[:FIRST_PACKETS] == size[0]).all()):
+    if crc32 is None and len(np.unique(size[:FIRST_PACKETS])) < LEAST_SIZES:
         return None
     return hashlib.blake2b(said[:FIRST_PACKETS].astype("<i8").tobytes(), digest_size=8).hexdigest()

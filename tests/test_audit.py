@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 
 from benchmarks.audit_data import write_index
 from framedex.audit.asked import SEVERITIES, checks, questions
 from tests.audited import sound_row, write_rows
 from tests.datasets import run, shard_clips
-from tests.images import sequence
+from tests.images import encoded, sequence, tar_of
 from tests.media import remux
 
 Medium = Callable[[str], Path]
@@ -32,7 +33,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "turned_back": {"pts_source": "joined"},
     "made_up_times": {"pts_source": "dealt"},
     "same_times": {"min_gap_seconds": 0.0},
-    "stated_frames": {"stated_frames": 7},
+    "stated_frames": {"stated_frames": 7_000_000},
     "stated_duration": {"stated_duration_seconds": 9999.0},
     "stated_rate": {"stated_rate": 12.0},
     "slow_access": {"seek_packets": 250.0},
@@ -142,7 +143,7 @@ def test_the_corpus_hazards_are_found(corpus: Path, tmp_path: Path) -> None:
     assert uris("stated_frames") >= {"trunc60_faststart.mp4", "mp4_zero_sample.mp4"}
     assert uris("stated_duration") >= {"trunc60_faststart.mp4", "trunc60.webm"}
     assert uris("truncated") >= {"trunc60.avi", "trunc60.ts", "trunc60_faststart.mp4"}
-    assert uris("audio_apart") == {"audio_offset.mp4"}
+    assert uris("audio_apart") == {"audio_offset.mp4", "audio_offset.mkv"}
     assert uris("slow_access") == {"h264_gop600.mp4"}
     assert uris("rotated") == {"rotate90.mp4", "rotate180.mov"}
     assert uris("turned_back") >= {"ts_discontinuity.ts"}
@@ -354,6 +355,115 @@ def test_a_damaged_table_is_named(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-100])
     with pytest.raises(AssertionError, match="a table is missing or damaged"):
         run("audit", index)
+
+
+# What checks must not say of media that are as they should be.
+SOUND = [
+    {
+        "median_gap_seconds": 2.0,
+        "min_gap_seconds": 2.0,
+        "max_gap_seconds": 2.0,
+        "stated_rate": 0.5,
+        "duration_pts": None,
+    },
+    {
+        "codec": "mjpeg",
+        "pixel_format": "yuvj420p",
+        "color_range": "full",
+        "color_matrix": 5,
+        "width": 1920,
+        "height": 1080,
+        "no_nvdec": True,
+    },
+    {"pixel_format": "yuvj420p", "color_range": "full", "color_matrix": 5, "width": 1920, "height": 1080},
+    {
+        "color_matrix": 9,
+        "color_transfer": 16,
+        "color_primaries": 12,
+        "pixel_format": "yuv420p10le",
+        "codec": "hevc",
+        "hdr": True,
+    },
+    {"pixel_format": "gray", "color_matrix": 2, "width": 1920, "height": 1080, "no_nvdec": True},
+    {"stated_frames": 30},  # of samples in moov, where all others are in fragments
+    {"fingerprint": "modified 2026-01-01T00:00:00"},
+]
+
+
+@pytest.mark.parametrize("facts", SOUND)
+def test_a_check_does_not_cry_wolf(facts: dict[str, Any], tmp_path: Path) -> None:
+    expected = {name for name in facts if name in FAULTS}
+    rows = [sound_row(number) for number in (1, 2)]
+    for row in rows:
+        row |= {name: value for name, value in facts.items() if name not in FAULTS or name == "stated_frames"}
+        row["duration_pts"] = row["duration_pts"] or 2 * row["frame_count"] * row["time_base_den"]
+        row["stated_duration_seconds"] = row["duration_pts"] / row["time_base_den"]
+    assert found(write_rows(tmp_path / "INDEX", rows)).keys() == expected - {"stated_frames"}
+
+
+@pytest.mark.parametrize("folder", ["part-3", "part-000000.parquet"])
+def test_folders_named_like_parts_are_none(folder: str, tmp_path: Path) -> None:
+    first, second = sound_row(1), sound_row(2)
+    parts = [first, second], [first | {"rotation_degrees": 90}], [second | {"status": "gone"}]
+    index = write_rows(tmp_path / folder / "INDEX", *map(list, parts))
+    assert found(index).keys() == {"rotated"}
+    assert json.loads(run("audit", index, "--json").stdout)["summary"]["totals"][0]["media"] == 1
+    run("audit", index, "--duckdb", tmp_path / "x.duckdb")
+    with duckdb.connect(str(tmp_path / "x.duckdb"), read_only=True) as connection:
+        assert connection.execute("SELECT uri, rotation_degrees FROM videos").fetchall() == [(first["uri"], 90)]
+
+
+def test_sequences_of_one_tar_are_no_copies_of_each_other(tmp_path: Path) -> None:
+    files = [(f"{name}/{n:03d}.png", encoded(seed)) for seed, name in enumerate("abcdef") for n in range(3)]
+    tar_of(tmp_path / "many.tar", files)
+    run("index", tmp_path / "many.tar", "--out", tmp_path / "INDEX")
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policy: uniform\nframes: 2\nsplit: {shares: {train: 1, val: 1}, by: media_id}\n")
+    run("shard", tmp_path / "INDEX", "--policy", policy, "--out", tmp_path / "DS")
+    assert "leaked_videos" not in found(tmp_path / "DS")
+    summary = json.loads(run("audit", tmp_path / "INDEX", "--json").stdout)["summary"]
+    assert summary["totals"][0]["gigabytes"] == pytest.approx((tmp_path / "many.tar").stat().st_size / 1e9, abs=1e-6)
+    assert run("audit", tmp_path / "INDEX", "--ask", "room_of_copies").output.split()[2] == "0"
+
+
+def test_sources_of_packed_clips_are_not_missed(medium: Medium, tmp_path: Path) -> None:
+    video = tmp_path / "video.mp4"
+    shutil.copy(medium("h264_default.mp4"), video)
+    run("index", video, "--out", tmp_path / "INDEX")
+    clips = [{"uri": "video.mp4", "clip_id": "c", "frames": [1, 2]}]
+    packed = shard_clips(tmp_path / "INDEX", tmp_path / "PACKED", clips, "--pack", "clips")
+    paper = shard_clips(tmp_path / "INDEX", tmp_path / "PAPER", clips)
+    video.unlink()
+    assert "vanished" not in found(packed, "--files")
+    assert found(paper, "--files")["vanished"]["count"] == 1
+
+
+def test_loose_images_are_told_by_their_content(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        sequence(tmp_path / "images" / name)
+    run("index", tmp_path / "images", "--out", tmp_path / "INDEX")
+    first, second, *_ = sorted((tmp_path / "images" / "a").iterdir())
+    os.utime(first)  # a new time alone
+    (tmp_path / "images" / "a" / "zz.png").symlink_to("nowhere")
+    assert not found(tmp_path / "INDEX", "--check", "changed", "--check", "vanished")
+    status = first.stat()
+    first.write_bytes(second.read_bytes().ljust(status.st_size, b"\0")[: status.st_size])
+    os.utime(first, ns=(status.st_atime_ns, status.st_mtime_ns))
+    changed = found(tmp_path / "INDEX", "--check", "changed")["changed"]["examples"]
+    assert [(row["uri"], row["found"]) for row in changed] == [("a", f"{first.name} has other content")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--sql", "SELECT 1", "--fail-on", "note"),
+        ("--ask", "rates", "--json"),
+        ("--format", "csv"),
+        ("--sql", "SELECT 1", "--files"),
+    ],
+)
+def test_no_option_is_ignored(options: tuple[str, ...], tmp_path: Path) -> None:
+    run("audit", write_rows(tmp_path / "INDEX", [sound_row(1)]), *options, code=2)
 
 
 @pytest.mark.parametrize("kind", ["index", "dataset"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ from framedex.audit.audited import opened
 from framedex.audit.database import Database, database
 from framedex.errors import FramedexError
 from framedex.indexer.index import Index
-from framedex.indexer.timeline import DAMAGED, NON_REFERENCE, OPEN, START, presentation_order
+from framedex.indexer.part_pairs import PartPairs
+from framedex.indexer.timeline import CLOSED, DAMAGED, HIDDEN, NON_REFERENCE, OPEN, START, presentation_order, summarise
 from tests.audited import sound_row, write_rows
 from tests.datasets import content, run
 
@@ -156,6 +159,89 @@ def test_every_statement_that_reads_is_run(sql: str, synthetic: Path) -> None:
     assert len(run("audit", synthetic / "INDEX", "--sql", sql).output.splitlines()) > 1
 
 
+def test_a_long_table_is_whole_in_a_file(synthetic: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.txt"
+    output = run("audit", synthetic / "INDEX", "--sql", "SELECT frame FROM frames LIMIT 1500", "--out", out).output
+    assert (output, len(out.read_text().splitlines())) == (f"1500 rows → {out}\n".replace("1500", "1,500"), 1501)
+
+
+def test_an_answer_without_end_is_cut(synthetic: Path) -> None:
+    assert len(run("audit", synthetic / "INDEX", "--sql", "FROM range(100000000000)").output.splitlines()) == 1002
+
+
+def test_sums_are_numbers_and_no_column_is_lost(synthetic: Path) -> None:
+    sql = "SELECT sum(frame_count) AS n, 1 AS a, 2 AS a FROM videos"
+    (row,) = json.loads(run("audit", synthetic / "INDEX", "--sql", sql, "--format", "json").stdout)
+    assert (type(row["n"]), row["a"], row["a_1"]) == (int, 1, 2)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_values_that_python_has_not_are_told(form: str, synthetic: Path) -> None:
+    with pytest.raises(AssertionError, match="cast it to VARCHAR"):
+        run("audit", synthetic / "INDEX", "--sql", "SELECT TIMESTAMP 'infinity'", "--format", form)
+
+
+def test_a_blocked_write_is_told_in_a_line(synthetic: Path) -> None:
+    sql = "WITH a AS (COPY (SELECT 1) TO 'framedex://videos/part-000000.parquet') SELECT 1"
+    with pytest.raises(AssertionError, match="is only to be read") as caught:
+        run("audit", synthetic / "INDEX", "--sql", sql)
+    assert "Traceback" not in str(caught.value).split("assert")[0]
+
+
+def test_only_files_are_replaced(synthetic: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    ask = ("audit", synthetic / "INDEX", "--sql", "SELECT 1 AS a", "--format", "csv", "--overwrite")
+    run(*ask, "--out", link)
+    assert link.is_symlink()
+    assert target.read_text().split() == ['"a"', "1"]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(AssertionError, match="no regular file"):
+        run(*ask, "--out", tmp_path / "pipe")
+
+
+def test_names_of_columns_cannot_act_on_a_terminal(synthetic: Path) -> None:
+    output = run("audit", synthetic / "INDEX", "--sql", 'SELECT 1 AS "a\x1b[31m\nb"').output
+    assert "\x1b" not in output
+    assert len(output.splitlines()) == 2
+
+
+def test_a_question_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="it needs a column 'label'"):
+        run("audit", write_rows(tmp_path / "INDEX", [sound_row(1)]), "--ask", "hours_a_label")
+
+
+def test_frames_that_share_a_timestamp_stand_in_their_order(tmp_path: Path) -> None:
+    """As a stable sort has them, which is what plans go by."""
+    draw = np.random.default_rng(3)
+    index, rows = tmp_path / "INDEX", []
+    for number in range(1, 12):
+        count = int(draw.integers(2, 200))
+        pts = (draw.permutation(count) // int(draw.integers(2, 5))).astype(np.int64)
+        flags = np.where(draw.random(count) < 0.1, HIDDEN, 0).astype(np.int32)
+        flags[0] = CLOSED
+        facts = asdict(summarise(pts, flags, last_duration=1, time_base_seconds=1 / 25))
+        frames = {"pts": pts, "size": np.arange(count), "flags": flags}
+        rows.append((sound_row(number) | facts | {"packet_count": count}, frames))
+    write_rows(index)
+    parts = PartPairs(index)
+    for video, frames in rows:
+        parts.add([(video, frames | {"media_id": video["media_id"]})])
+    parts.flush()
+    with opened(index) as audited, database(audited) as db:
+        for video, frames in rows:
+            found = db.ask(f"SELECT packet FROM frames WHERE media_id = '{video['media_id']}' ORDER BY frame").rows
+            assert [packet for (packet,) in found] == presentation_order(frames["pts"], frames["flags"]).tolist()
+
+
+def test_a_missing_part_is_no_empty_answer(tmp_path: Path) -> None:
+    index = write_rows(tmp_path / "INDEX", [sound_row(1)])
+    (index / "frames" / "part-000000.parquet").unlink()
+    with pytest.raises(AssertionError, match="a part of the tables is missing"):
+        run("audit", index, "--ask", "gaps")
+
+
 def test_a_query_that_cannot_be_run_says_why(synthetic: Path) -> None:
     with pytest.raises(AssertionError, match='"frme" not found'):
         run("audit", synthetic / "INDEX", "--sql", "SELECT frme FROM frames")
@@ -186,7 +272,7 @@ def test_answers_come_in_every_format(synthetic: Path, tmp_path: Path) -> None:
 def test_a_long_answer_is_cut_on_a_terminal_alone(synthetic: Path) -> None:
     ask = ("audit", synthetic / "INDEX", "--sql", "SELECT frame FROM frames LIMIT 1500")
     lines = run(*ask).output.splitlines()
-    assert (len(lines), lines[-1]) == (1002, "… and 500 more rows (--format csv has all)")
+    assert (len(lines), lines[-1]) == (1002, "… and more rows (--format csv, or --out FILE, has all)")
     assert len(run(*ask, "--format", "csv").output.splitlines()) == 1501
 
 
@@ -251,12 +337,23 @@ def test_user_columns_of_any_name_reach_the_clips(tmp_path: Path, synthetic: Pat
         ).stdout
     )
     clips = tmp_path / "clips.jsonl"
-    own = {"runs": "mine", 'a "quoted" name': 1, "select": True, "label": "x"}
+    own = {
+        "runs": "mine",
+        "filename": "f",
+        "part": "p",
+        "row": "r",
+        "wanted_frames": "w",
+        "damaged": "d",
+        'a "quoted" name': 1,
+        "select": True,
+        "label": "x",
+    }
     clips.write_text(json.dumps({"uri": video["uri"], "clip_id": "c", "frames": [0, 1]} | own) + "\n")
     run("shard", synthetic / "INDEX", "--clips", clips, "--out", tmp_path / "DS")
     (row,) = json.loads(run("audit", tmp_path / "DS", "--sql", "FROM clips", "--format", "json").stdout)
     assert (row['a "quoted" name'], row["select"], row["label"]) == (1, True, "x")
-    assert "mine" in row.values()
+    assert (row["filename"], row["part"], row["row"], row["wanted_frames"], row["damaged"]) == ("f", "p", "r", 2, False)
+    assert {"mine", "w", "d"} <= {*map(str, row.values())}
     run("audit", tmp_path / "DS", "--json")
 
 

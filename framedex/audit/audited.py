@@ -64,6 +64,11 @@ TABLES: dict[Kind, tuple[str, ...]] = {
     "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
     "dataset": (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER),
 }
+# Tables whose rows belong together, part by part; what the second has is written first.
+PAIRED: dict[Kind, tuple[str, str]] = {
+    "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
+    "dataset": (CLIPS_FOLDER, RECIPES_FOLDER),
+}
 FILES: dict[Kind, tuple[str, ...]] = {
     "index": (INDEX_HEADER, LISTING_NAME),
     "dataset": (DATASET_HEADER, FAILURES_NAME, SHARDS_NAME),
@@ -76,6 +81,10 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     kind = _kind_of(place)
     tables = [name for name in TABLES[kind] if frames or name != FRAMES_FOLDER]
     parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
+    one, other = PAIRED[kind]
+    lacking = sorted(set(parts[one]) - set(parts[other])) if other in tables else []
+    if lacking:
+        raise FormatError("a part of the tables is missing", where=str(place / other), found=f"no part {lacking[0]}")
     if isinstance(place, Stored):
         with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
             _copy(place, kind, parts, Path(folder))

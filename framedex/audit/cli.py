@@ -13,7 +13,7 @@ from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
 from framedex.audit.asked import SEVERITIES, Check, Question, Severity, checks, questions, words
 from framedex.audit.audited import Kind, opened
 from framedex.audit.database import Database, database, write_database
-from framedex.audit.findings import Audit, ask_all
+from framedex.audit.findings import Audit, ask_all, missing
 from framedex.audit.relations import OF_SOURCES
 from framedex.audit.text import lines
 from framedex.errors import FramedexError, OutputError
@@ -55,9 +55,7 @@ Example:
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    default="table",
-    show_default=True,
-    help="Of the answer to --sql and --ask.",
+    help="Of the answer to --sql and --ask.  [default: table]",
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write that answer to a new file.")
 @click.option(
@@ -83,7 +81,7 @@ def audit(
     root: str | None,
     sql: str | None,
     ask: str | None,
-    form: Format,
+    form: Format | None,
     out: Path | None,
     duckdb_file: Path | None,
     report: Path | None,
@@ -99,8 +97,12 @@ def audit(
     """
     if sum(option is not None for option in (sql, ask, duckdb_file, report)) > 1:
         raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
-    if out is not None and sql is None and ask is None:
-        raise click.UsageError("--out is for the answer to --sql or --ask")
+    _check_options(
+        {"--check": names, "--fail-on": fail_on, "--json": as_json, "--files": look, "--policy": policy},
+        {"--out": out, "--format": form},
+        answers=sql is not None or ask is not None,
+        asks=sql is None and ask is None and duckdb_file is None,
+    )
     if report is not None and report.suffix != ".html":
         raise click.UsageError("--report takes the name of an .html file")
     beside = None if report is None else report.with_suffix(".json")
@@ -111,7 +113,7 @@ def audit(
     if duckdb_file is not None:
         _write_database(what, duckdb_file)
     elif sql is not None or ask is not None:
-        _answer(what, sql, ask, form, out)
+        _answer(what, sql, ask, form or "table", out)
     elif "list" in names:
         _list_checks(what)
     else:
@@ -129,6 +131,16 @@ def audit(
             sys.exit(FAILED)
 
 
+def _check_options(of_checks: dict[str, object], of_answers: dict[str, object], *, answers: bool, asks: bool) -> None:
+    """Raise UsageError for options that would be ignored. answers: a query is asked. asks: checks are."""
+    given = [name for name, value in of_checks.items() if value and not asks]
+    if given:
+        raise click.UsageError(f"{given[0]} is for checks, not beside --sql, --ask and --duckdb")
+    given = [name for name, value in of_answers.items() if value is not None and not answers]
+    if given:
+        raise click.UsageError(f"{given[0]} is for the answer to --sql or --ask")
+
+
 def run(
     what: Place,
     names: tuple[str, ...] = (),
@@ -144,7 +156,7 @@ def run(
         asked = chosen(audited.kind, names)
         summary = questions("summary", audited.kind)
         everything: list[Question] = [*asked, *summary]
-        kept = {} if report else {KEPT[audited.kind]: words(everything) | {*OF_SOURCES}}
+        kept = {} if report else {KEPT[audited.kind]: words(everything) | {*OF_SOURCES, "shard"}}
         with database(audited, kept=kept) as db:
             _add_tables(db, asked, look=look, named=bool(names), policy=policy, root=root)
             found = ask_all(db, asked, summary=not names)
@@ -204,8 +216,8 @@ def check_free(path: Path | None, overwrite: bool) -> None:
             raise OutputError(
                 "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
             )
-        if path.is_dir():
-            raise OutputError("the output is a folder", where=str(path))
+        if not path.is_file():
+            raise OutputError("the output is no regular file", where=str(path), remedy="choose another name")
 
 
 def _list_checks(what: Place) -> None:
@@ -216,6 +228,7 @@ def _list_checks(what: Place) -> None:
 
 def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None) -> None:
     with opened(what, frames=ask is not None or bool(FRAMES_VIEWS.search(sql or ""))) as audited:
+        known: dict[str, Question] = {}
         if ask is not None:
             known = {question.name: question for question in questions("questions", audited.kind)}
             if ask == "list":
@@ -227,6 +240,9 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             sql = known[ask].sql
         assert sql is not None  # one of both was given
         with database(audited) as db:
+            lack = None if ask is None else missing(db, known[ask])
+            if lack is not None:
+                raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
             if out is None:
                 print_answer(db.user(sql), form)
             else:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.audit.audited import Audited
-from framedex.audit.relations import INNER, PARTS, VIEWS, Names, quoted, reader, statements
+from framedex.audit.relations import FILE_COLUMN, INNER, PARTS, VIEWS, Names, quoted, reader, statements
 from framedex.audit.table_files import TableFiles, url
 from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
 
@@ -55,21 +55,20 @@ class Database:
 
     def ask(self, sql: str) -> Result:
         """Return all rows of a query."""
-        found = self._run(sql)
-        return Result(names=[column[0] for column in found.description], rows=found.fetchall())
+        with _errors_of_queries():
+            found = self._run(sql)
+            return Result(names=[column[0] for column in found.description], rows=found.fetchall())
 
     def arrow(self, sql: str) -> pa.RecordBatchReader:
         """Return the rows of a query as they come."""
-        try:
+        with _errors_of_queries():
             return self._connection.sql(sql).to_arrow_reader()
-        except duckdb.Error as error:
-            raise _cannot_run(error) from error
 
     def user(self, sql: str) -> pa.RecordBatchReader:
         """Return the rows of somebody's own query: one statement that reads."""
         try:
             parsed = duckdb.extract_statements(sql)
-        except duckdb.Error as error:
+        except (duckdb.Error, RuntimeError, UnicodeError) as error:
             raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
         if len(parsed) != 1 or parsed[0].type not in READING:
             kinds = ", ".join(statement.type.name for statement in parsed) or "nothing"
@@ -85,14 +84,21 @@ class Database:
         self._connection.register(name, table)
 
     def _run(self, sql: str) -> Any:
-        try:
+        with _errors_of_queries():
             return self._connection.execute(sql)
-        except duckdb.Error as error:
-            raise _cannot_run(error) from error
 
 
-def _cannot_run(error: Exception) -> FramedexError:
-    return FramedexError("the query cannot be run", found=str(error).strip())
+@contextlib.contextmanager
+def _errors_of_queries() -> Iterator[None]:
+    """Raise FramedexError for a query that cannot be run, KeyboardInterrupt for one that was interrupted."""
+    try:
+        yield
+    except (duckdb.Error, RuntimeError, UnicodeError) as error:
+        if "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from error
+        said = str(error).strip()
+        found = said.splitlines()[-1] if "Traceback" in said else said  # of the files, which are Python's
+        raise FramedexError("the query cannot be run", found=found) from error
 
 
 @contextlib.contextmanager
@@ -125,6 +131,8 @@ def write_database(audited: Audited, path: Path) -> list[str]:
             where=str(audited.folder),
             remedy="give the folder another name, or a link to it",
         )
+    if not any(audited.parts.values()):
+        raise OutputError("there is nothing yet that views could name", where=str(audited.place), remedy="index first")
     if path.exists():
         raise OutputError("the file is there already", where=str(path), remedy="remove it, or choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,7 +159,7 @@ def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, 
         columns = {
             table: _names(
                 connection,
-                f"SELECT * EXCLUDE (filename, file_row_number) FROM {reader(audited, table, names)}",
+                f"SELECT * EXCLUDE ({FILE_COLUMN}, file_row_number) FROM {reader(audited, table, names)}",
             )
             if numbers
             else PARTS[table].names
@@ -165,7 +173,7 @@ def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, 
                 connection.execute(f"CREATE TABLE {name} AS {query}")
             else:
                 connection.execute(f"CREATE VIEW {name} AS {query}")
-    except duckdb.Error as error:
+    except (duckdb.Error, RuntimeError) as error:  # RuntimeError: a path that is not UTF-8
         raise FormatError(
             "a table is missing or damaged", where=str(audited.place), found=str(error).strip()
         ) from error

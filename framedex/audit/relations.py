@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from framedex.audit.audited import Audited, Kind
 from framedex.audit.table_files import url
+from framedex.errors import FormatError
 from framedex.indexer.index import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER
 from framedex.indexer.schema import FRAMES, LISTING, VIDEOS
 from framedex.indexer.timeline import UNSHOWN
@@ -60,6 +61,8 @@ TYPES = {
     pa.binary(16): "BLOB",
 }
 
+FILE_COLUMN = "_framedex_file"  # a column that nobody else has
+
 Columns = Mapping[str, Iterable[str]]  # by table, those that its files have
 
 
@@ -100,8 +103,11 @@ def _filled(text: str, audited: Audited, columns: Columns) -> str:
     values = {"unshown": str(UNSHOWN)}
     if audited.kind == "dataset":
         own = [name for name in columns[CLIPS_FOLDER] if name not in CLIPS.names]
+        for name in ("clips_per_part", "media_per_part"):
+            if name not in audited.header:
+                raise FormatError("the header is damaged", where=str(audited.place), found=f"no {name}")
         values |= {
-            "user_columns": "".join(f"c.{quoted(name)}, " for name in own),
+            "user_columns": "".join(f", c.{quoted(name)}" for name in own),
             "first_clip": _first(audited.header["clips_per_part"]),
             "first_medium": _first(audited.header["media_per_part"]),
         }
@@ -118,13 +124,13 @@ def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
     """Return the rows of all parts of a table, with the numbers of their parts and their places in these."""
     schema = PARTS[table]
     if not audited.parts[table]:
-        return f"SELECT 0 AS part, 0::BIGINT AS row, * FROM ({_empty(schema)})"
+        return f"SELECT 0 AS _part, 0::BIGINT AS _row, * FROM ({_empty(schema)})"
     had = set(columns[table])
     absent = "".join(
         f", NULL::{sql_type(field.type)} AS {quoted(field.name)}" for field in schema if field.name not in had
     )
-    return f"""SELECT regexp_extract(filename, 'part-(\\d+)', 1)::INTEGER AS part, file_row_number AS row,
-    * EXCLUDE (filename, file_row_number){absent}
+    return f"""SELECT regexp_extract({FILE_COLUMN}, 'part-(\\d+)\\.parquet$', 1)::INTEGER AS _part, file_row_number AS _row,
+    * EXCLUDE ({FILE_COLUMN}, file_row_number){absent}
 FROM {reader(audited, table, names)}"""
 
 
@@ -135,7 +141,7 @@ def reader(audited: Audited, table: str, names: Names) -> str:
     else:
         paths = [url(f"{table}/{path.name}") if names is Names.OURS else str(path) for path in audited.files(table)]
         where = f"[{', '.join(map(_text, paths))}]"
-    return f"read_parquet({where}, filename = true, file_row_number = true, union_by_name = true)"
+    return f"read_parquet({where}, filename = {FILE_COLUMN}, file_row_number = true, union_by_name = true)"
 
 
 def sql_type(kind: pa.DataType) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,10 +13,10 @@ import pyarrow as pa
 
 from framedex.audit.database import Database
 from framedex.audit.relations import OF_SOURCES
-from framedex.errors import StorageError
+from framedex.errors import FormatError, StorageError
 from framedex.indexer.fingerprint import is_object_tag, is_same_file
+from framedex.indexer.index import Index, Packets
 from framedex.indexer.schema import IMAGES
-from framedex.indexer.sequences import visible_images
 from framedex.sharder.media import Locations, Root
 from framedex.sharder.schema import SHARDS_FOLDER
 from framedex.storage.objects import head
@@ -31,29 +32,51 @@ State = tuple[str, str | None]  # and what was found instead
 
 
 def add_files(database: Database, root: Root | None) -> None:
-    """Add `files`: a row a medium that had a file when it was indexed, and whether that is the same, changed or gone."""
-    locations = Locations(database.audited.header["root"], root)
-    rows = database.ask(
-        f"SELECT {', '.join(OF_SOURCES)} FROM videos WHERE fingerprint IS NOT NULL ORDER BY uri"
-    ).records()
-    paths = {row["uri"]: row for row in rows}  # several streams, or sequences, of one file are looked at once
+    """Add `files`: a row a medium that had a file when it was indexed, and whether that is the same, changed or gone.
+
+    Of a dataset, media are looked at of which some clip is not in a tar.
+    """
+    audited = database.audited
+    locations = Locations(_root(database), root)
+    needed = "" if audited.kind == "index" else "AND media_id IN (SELECT media_id FROM clips WHERE shard IS NULL)"
+    sql = f"SELECT {', '.join(OF_SOURCES)} FROM videos WHERE fingerprint IS NOT NULL {needed} ORDER BY uri"
+    rows = database.ask(sql).records()
+    index = Index(audited.place) if audited.kind == "index" else None
 
     def look(row: Row) -> State:
-        return state_of(locations.path(row["uri"]), row)
+        packets = index.packets(row["media_id"]) if index is not None and _is_folder(row) else None
+        return state_of(locations.path(row["uri"]), row, packets)
 
-    with ThreadPoolExecutor(THREADS) as pool:
-        states = dict(zip(paths, pool.map(look, paths.values()), strict=True))
-    found = [row | {"state": states[row["uri"]][0], "found": states[row["uri"]][1]} for row in rows]
+    single = {_identity(row): row for row in rows}  # several streams, or sequences, of one file are looked at once
+    with ThreadPoolExecutor(1 if any(map(_is_folder, rows)) else THREADS) as pool:
+        states = dict(zip(single, pool.map(look, single.values()), strict=True))
+    found = [row | dict(zip(("state", "found"), states[_identity(row)], strict=True)) for row in rows]
     database.add("files", pa.Table.from_pylist(found, schema=FOUND))
 
 
-def state_of(path: str, row: Row) -> State:
-    """Return whether a medium's source is what its row of `videos` says."""
+def _root(database: Database) -> str:
+    try:
+        return str(database.audited.header["root"])
+    except KeyError:
+        raise FormatError("the header is damaged", where=str(database.audited.place), found="no root") from None
+
+
+def _is_folder(row: Row) -> bool:
+    """Return whether a medium is a sequence of loose images."""
+    return bool(row["kind"] == IMAGES and row["container"] == "files")
+
+
+def _identity(row: Row) -> str:
+    return str(row["media_id"] if _is_folder(row) else row["uri"])
+
+
+def state_of(path: str, row: Row, packets: Packets | None = None) -> State:
+    """Return whether a medium's source is what its row of `videos` says. packets: of loose images, where known."""
     try:
         if is_remote(path):
             return _object_state(path, row)
-        if row["kind"] == IMAGES and row["container"] == "files" and os.path.isdir(path):
-            return _folder_state(path, row)
+        if _is_folder(row) and os.path.isdir(path):
+            return (UNKNOWN, None) if packets is None else _images_state(path, packets)
         return _file_state(path, row)
     except FileNotFoundError:
         return GONE, None
@@ -73,18 +96,22 @@ def _file_state(path: str, row: Row) -> State:
         os.close(descriptor)
 
 
-def _folder_state(path: str, row: Row) -> State:
-    """Return whether a folder's images have the size and the latest time that were recorded."""
-    with os.scandir(path) as entries:
-        status = {entry.name: entry.stat() for entry in entries if not entry.is_dir()}
-    images = visible_images(status)
-    if not images:
-        return GONE, "no image lies in the folder"
-    size = sum(status[name].st_size for name in images)
-    latest = max(status[name].st_mtime_ns for name in images)
-    if (size, latest) == (row["size_bytes"], row["mtime_ns"]):
-        return SAME, None
-    return CHANGED, f"{len(images)} images of {size} bytes" if size != row["size_bytes"] else "written again"
+def _images_state(path: str, packets: Packets) -> State:
+    """Return whether loose images are those that were indexed, by their checksums."""
+    assert packets.path is not None  # of loose images, the index says these
+    assert packets.crc32 is not None
+    missing, others = [], []
+    for name, expected in zip(packets.path, packets.crc32.tolist(), strict=True):
+        try:
+            if zlib.crc32(Path(path, name).read_bytes()) != expected:
+                others.append(name)
+        except OSError:
+            missing.append(name)
+    if len(missing) == len(packets.path):
+        return GONE, "none of its images is there"
+    if missing:
+        return CHANGED, f"{missing[0]} is not there" + (f", nor are {len(missing) - 1} more" if missing[1:] else "")
+    return (CHANGED, f"{others[0]} has other content") if others else (SAME, None)
 
 
 def _object_state(path: str, row: Row) -> State:

@@ -7,6 +7,7 @@ file system that cannot write is the lock that holds.
 from __future__ import annotations
 
 import os
+import stat
 import threading
 from collections.abc import Mapping
 from datetime import datetime
@@ -65,8 +66,13 @@ class TableFile:
     """An open file that several threads read, each from where it sought to."""
 
     def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._size = os.fstat(self._descriptor).st_size
+        self.closed = True
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            raise PermissionError(f"{path} is no regular file")
+        self._size = status.st_size
         self._local = threading.local()
         self.closed = False
 

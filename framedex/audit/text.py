@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from typing import Any
 
 from framedex.audit.findings import Audit, Finding, Section
@@ -29,7 +30,7 @@ def lines(audit: Audit) -> Iterator[str]:
     spreads = [section for section in audit.sections if {*section.names} >= SPREAD]
     for section in audit.sections:
         if section in spreads:
-            if section is spreads[0]:
+            if section is spreads[0] and any(spread.rows for spread in spreads):
                 yield from _spreads(spreads)
                 yield ""
         elif section.rows:
@@ -94,9 +95,12 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST) -> Iterator[str]:
     """Yield the lines of a table: numbers to the right, all else to the left. longest: characters of a cell."""
+    names = [printable(name) for name in names]
     cells = [[cell(value, longest) for value in row] for row in rows]
     widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
-    right = [all(isinstance(row[place], (int, float, type(None))) for row in rows) for place in range(len(names))]
+    right = [
+        all(isinstance(row[place], (int, float, Decimal, type(None))) for row in rows) for place in range(len(names))
+    ]
 
     def line(values: Sequence[str]) -> str:
         padded = (
@@ -115,7 +119,7 @@ def cell(value: object, longest: int = LONGEST) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
+    if isinstance(value, (int, Decimal)):
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.10g}"

@@ -2,8 +2,9 @@
 -- severity: note
 -- needs: clips.label
 -- means: Training sees them rarely.
--- remedy: weigh them in the Sampler, or draw more clips of them
-WITH counts AS (SELECT label, count(*) AS clips, min(clip_id) AS clip_id, arg_min(uri, clip_id) AS uri FROM clips
+-- remedy: weigh them in training, or draw more clips of them
+WITH counts AS (SELECT label, count(*) AS clips, min(clip_id) AS clip_id, arg_min(uri, clip_id) AS uri
+    FROM clips
     WHERE label IS NOT NULL GROUP BY label)
 SELECT clip_id, uri, label, clips FROM counts WHERE clips * 10 < (SELECT max(clips) FROM counts)
     ORDER BY clips, label

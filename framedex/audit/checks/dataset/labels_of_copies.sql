@@ -6,5 +6,5 @@
 SELECT arg_min(v.media_id, v.uri) AS media_id, min(v.uri) AS uri,
     array_to_string(list(DISTINCT label ORDER BY label), ', ') AS labels, count(DISTINCT v.uri) AS files
 FROM clips JOIN videos v USING (media_id)
-WHERE label IS NOT NULL GROUP BY fingerprint HAVING count(DISTINCT label) > 1 AND count(DISTINCT v.uri) > 1
+WHERE label IS NOT NULL GROUP BY content HAVING count(DISTINCT label) > 1 AND count(DISTINCT v.uri) > 1
     ORDER BY files DESC, uri

@@ -3,4 +3,6 @@
 -- means: They cannot be stacked into one tensor.
 -- remedy: collate="pad" in the loader, or a policy that pads
 SELECT clip_id, uri, wanted_frames FROM clips
-WHERE wanted_frames <> (SELECT mode(wanted_frames) FROM clips) ORDER BY wanted_frames, clip
+WHERE wanted_frames <> (
+    SELECT wanted_frames FROM clips GROUP BY wanted_frames ORDER BY count(*) DESC, wanted_frames LIMIT 1)
+        ORDER BY wanted_frames, clip

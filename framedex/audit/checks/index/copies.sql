@@ -9,6 +9,6 @@ WITH repeated AS (
 SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri, count(DISTINCT uri) AS files,
     array_to_string(list_sort(list(DISTINCT uri))[2:4], ', ') AS others
 FROM videos SEMI JOIN repeated ON hash(fingerprint) = mark
-WHERE fingerprint IS NOT NULL
+WHERE fingerprint NOT LIKE 'modified %' AND (kind = 'video' OR container IS DISTINCT FROM 'files')
 GROUP BY fingerprint HAVING count(DISTINCT uri) > 1
 ORDER BY files DESC, uri

@@ -1,14 +1,15 @@
 -- Odd colour tags
 -- severity: warning
--- means: The tags contradict each other or the size, so colours are likely wrong in whatever follows them,
---   framedex among it.
+-- means: The tags contradict each other or the size. framedex follows them, as others do; where they are wrong,
+--   colours are. Some phones do record BT.601 in high definition.
 -- remedy: look at a frame; mend the tags with a bitstream filter (FFmpeg: h264_metadata, hevc_metadata)
 SELECT media_id, uri, reason, pixel_format, color_matrix, color_primaries, color_transfer FROM (
     SELECT *, CASE
         WHEN color_matrix = 0 AND pixel_format LIKE 'yuv%' THEN 'an RGB matrix on YUV samples'
-        WHEN color_matrix IN (5, 6) AND least(width, height) >= 720 AND kind = 'video'
+        WHEN color_matrix IN (5, 6) AND least(width, height) >= 720 AND kind = 'video' AND codec <> 'mjpeg'
+            AND pixel_format NOT LIKE 'yuvj%'
             THEN 'BT.601, a matrix of standard definition, at this size'
-        WHEN color_transfer IN (16, 18) AND color_primaries NOT IN (2, 9)
+        WHEN color_transfer IN (16, 18) AND color_primaries NOT IN (2, 9, 11, 12)
             THEN 'an HDR transfer on primaries of SDR'
         WHEN color_transfer IN (16, 18) AND NOT regexp_matches(pixel_format, '(9|1[0-6])(le|be)$')
             THEN 'an HDR transfer in 8 bits'

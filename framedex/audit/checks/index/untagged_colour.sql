@@ -4,4 +4,5 @@
 --   size. Colours come out a little different from what people see.
 -- remedy: tag them with a bitstream filter (FFmpeg: h264_metadata, hevc_metadata), where it matters
 SELECT media_id, uri, width, height, codec FROM videos
-WHERE status = 'ok' AND kind = 'video' AND color_matrix = 2 AND least(width, height) >= 720 ORDER BY uri
+WHERE status = 'ok' AND kind = 'video' AND color_matrix = 2 AND pixel_format LIKE 'yuv%'
+    AND least(width, height) >= 720 ORDER BY uri

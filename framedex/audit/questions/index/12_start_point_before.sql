@@ -2,6 +2,6 @@
 SELECT uri, max(gop) AS gop, max(first_packet) AS from_packet, round(5 - max(seconds), 2) AS seconds_behind
 FROM gops
 WHERE seconds <= 5
-GROUP BY uri
+GROUP BY media_id, uri
 ORDER BY seconds_behind DESC, uri
 LIMIT 5

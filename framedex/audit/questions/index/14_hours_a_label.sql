@@ -2,6 +2,6 @@
 -- needs: listing.label
 SELECT label, count(*) AS videos, round(sum(duration_seconds) / 3600, 2) AS hours,
     count(*) FILTER (WHERE status <> 'ok') AS unusable
-FROM listing JOIN videos USING (media_id)
+FROM (SELECT DISTINCT media_id, label FROM listing) JOIN videos USING (media_id)
 GROUP BY label
 ORDER BY hours DESC

@@ -1,5 +1,7 @@
 -- How much room do copies of files take?
 SELECT count(*) AS files_too_many, round(sum(size_bytes) / 1e9, 3) AS gigabytes
-FROM (SELECT size_bytes, row_number() OVER (PARTITION BY fingerprint ORDER BY uri) AS number FROM videos
-    WHERE fingerprint IS NOT NULL)
+FROM (
+    SELECT size_bytes, row_number() OVER (PARTITION BY fingerprint ORDER BY uri) AS number
+    FROM (SELECT DISTINCT uri, size_bytes, fingerprint FROM videos WHERE fingerprint NOT LIKE 'modified %')
+)
 WHERE number > 1

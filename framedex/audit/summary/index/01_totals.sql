@@ -6,5 +6,8 @@ SELECT count(*) AS media,
     count(*) FILTER (WHERE kind = 'images') AS image_sequences,
     coalesce(round(sum(duration_seconds) FILTER (WHERE kind = 'video') / 3600, 4), 0) AS hours,
     coalesce(sum(frame_count), 0)::BIGINT AS frames,
-    coalesce(round(sum(size_bytes) / 1e9, 6), 0) AS gigabytes
+    round((coalesce(sum(size_bytes) FILTER (WHERE member IS NULL AND coalesce(video_streams, 1) = 1), 0) + (
+        SELECT coalesce(sum(size_bytes), 0) FROM (
+            SELECT DISTINCT uri, size_bytes FROM videos WHERE member IS NOT NULL OR video_streams > 1)
+    )) / 1e9, 6) AS gigabytes
 FROM videos

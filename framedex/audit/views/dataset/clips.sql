@@ -1,9 +1,8 @@
 -- A row a clip: its medium, the user's columns, `wanted_frames`, `distinct_frames`, `padded_frames`, when it begins and ends, and
 -- what reading it costs: `decoded_packets`, `runs` (decoder sessions), `byte_ranges` and `bytes_read`.
 -- `frames_hash` tells which frames it holds.
-SELECT list_extract({first_clip}, c.part + 1) + c.row AS clip, c.clip_id,
+SELECT list_extract({first_clip}, c._part + 1) + c._row AS clip, c.clip_id,
     v.media_id, v.uri, v.member, v.kind, v.codec, v.width, v.height,
-    {user_columns}
     c.shard,
     len(c.frames) AS wanted_frames,
     len(list_distinct(list_filter(c.frames, lambda f: f >= 0))) AS distinct_frames,
@@ -16,6 +15,7 @@ SELECT list_extract({first_clip}, c.part + 1) + c.row AS clip, c.clip_id,
     list_sum(r.range_length)::BIGINT AS bytes_read,
     hash(c.frames) AS frames_hash,
     r.damaged
+    {user_columns}
 FROM clips_parts c
-JOIN recipes_parts r ON c.part = r.part AND c.row = r.row
+JOIN recipes_parts r ON c._part = r._part AND c._row = r._row
 JOIN videos v USING (media_row)

@@ -2,11 +2,15 @@
 -- `gap_seconds` is the time since the frame before it. `is_reference` is null where the packet was not read (depth `tables`).
 WITH lists AS (
     SELECT media.media_id, uri, time_base_num, time_base_den, pts, size, flags,
-        CASE WHEN frame_count = packet_count THEN list_grade_up(pts)
+        CASE WHEN min_gap_seconds <= 0 THEN list_transform(
+            list_sort(list_filter(list_transform(pts, lambda time, p: {'time': time, 'place': p}),
+                lambda one: one.time IS NOT NULL AND (coalesce(flags[one.place], 0) & {unshown}) = 0)),
+            lambda one: one.place)
+        WHEN frame_count = packet_count THEN list_grade_up(pts)
         ELSE list_filter(list_grade_up(pts), lambda p: pts[p] IS NOT NULL
             AND (coalesce(flags[p], 0) & {unshown}) = 0)
         END AS shown
-    FROM frames_parts JOIN media USING (part, row, media_id)
+    FROM frames_parts JOIN media USING (_part, _row, media_id)
 ),
 ordered AS (SELECT *, list_select(pts, shown) AS times FROM lists),
 unnested AS (

@@ -3,7 +3,7 @@
 WITH lists AS (
     SELECT media.media_id, uri, time_base_num, time_base_den, pts, size, flags,
         list_filter(range(1, len(flags) + 1), lambda p: (flags[p] & 3) <> 0) AS starts
-    FROM frames_parts JOIN media USING (part, row, media_id)
+    FROM frames_parts JOIN media USING (_part, _row, media_id)
 ),
 unnested AS (
     SELECT *,

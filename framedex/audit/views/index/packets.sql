@@ -9,5 +9,5 @@ FROM (
         unnest(gap) AS gap,
         unnest(size) AS size_bytes,
         unnest(flags) AS flags
-    FROM frames_parts JOIN media USING (part, row, media_id)
+    FROM frames_parts JOIN media USING (_part, _row, media_id)
 )
