@@ -73,8 +73,9 @@ An index or a dataset in [object storage](storage.md) is copied here first, an i
 ## Checks
 
 `error`: frames are missing or would be wrong. `warning`: likely not what you want. `note`: good to know. A medium's rows are
-read, its file is not, but for `changed` and `vanished`, which `--files` asks (`--root` says where the media lie now), and the content of tars,
-which `--files` compares, too; without it their sizes are. `too_short` is asked with `--policy FILE`.
+read, its file is not, but for `changed` and `vanished`, which `--files` asks (`--root` says where the media lie now): by size, and by content where the
+time is another one; loose images of an index by their checksums. Of a dataset, media are looked at of which some clip is not in a tar. Tars are held
+against the manifest by their sizes, with `--files` by their content, too. `too_short` is asked with `--policy FILE`.
 
 {_checks("index")}
 
