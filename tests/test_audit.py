@@ -453,6 +453,25 @@ def test_loose_images_are_told_by_their_content(tmp_path: Path) -> None:
     assert [(row["uri"], row["found"]) for row in changed] == [("a", f"{first.name} has other content")]
 
 
+def test_sequences_that_could_not_be_read_are_not_called_gone(tmp_path: Path) -> None:
+    folder = sequence(tmp_path / "images" / "broken")
+    for image in folder.iterdir():
+        image.write_bytes(b"no image at all")
+    sequence(tmp_path / "images" / "whole")
+    run("index", tmp_path / "images", "--out", tmp_path / "INDEX", code=3)
+    assert not found(tmp_path / "INDEX", "--check", "changed", "--check", "vanished")
+
+
+def test_what_was_an_object_is_told_by_its_size(medium: Medium, tmp_path: Path) -> None:
+    row = sound_row(1) | {"uri": "video.mp4", "fingerprint": 'etag "abc"', "size_bytes": 5}
+    index = write_rows(tmp_path / "INDEX", [row])
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "video.mp4").write_bytes(b"12345")
+    assert not found(index, "--check", "changed", "--check", "vanished", "--root", tmp_path / "here")
+    (tmp_path / "here" / "video.mp4").write_bytes(b"1234")
+    assert found(index, "--check", "changed", "--root", tmp_path / "here")["changed"]["count"] == 1
+
+
 @pytest.mark.parametrize(
     "options",
     [

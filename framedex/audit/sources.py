@@ -76,7 +76,7 @@ def state_of(path: str, row: Row, packets: Packets | None = None) -> State:
         if is_remote(path):
             return _object_state(path, row)
         if _is_folder(row) and os.path.isdir(path):
-            return (UNKNOWN, None) if packets is None else _images_state(path, packets)
+            return _images_state(path, packets) if packets is not None and packets.path else (UNKNOWN, None)
         return _file_state(path, row)
     except FileNotFoundError:
         return GONE, None
@@ -88,6 +88,8 @@ def _file_state(path: str, row: Row) -> State:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         size = os.fstat(descriptor).st_size
+        if is_object_tag(row["fingerprint"]) and size == row["size_bytes"]:
+            return UNKNOWN, None  # it was an object when it was indexed, of whose content nothing is known
         recorded = {"size_bytes": row["size_bytes"], "mtime_ns": row["mtime_ns"], "expected": row["fingerprint"]}
         if is_same_file(descriptor, **recorded):
             return SAME, None
