@@ -16,7 +16,7 @@ from framedex.indexer.fingerprint import first_packets
 from framedex.indexer.index import HEADER, LISTING_NAME
 from framedex.indexer.part_pairs import PartPairs
 from framedex.indexer.parts import PartWriter, part_path, table_of, write_json_aside, write_part
-from framedex.indexer.schema import FORMAT, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.schema import FORMAT, FRAMES, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, OPEN, START, summarise
 
 Row = dict[str, Any]
@@ -154,9 +154,9 @@ def _facts(draw: np.random.Generator, fault: int) -> Row:
 def write_many_videos(out: Path, videos: int, *, kinds: int = 2000, seed: int = 0) -> None:
     """Write an index of very many videos whose packets nobody asks for: rows of a few, repeated under other names.
 
-    Parts are those of a compacted index, and the table `frames` stays empty.
+    Parts are those of a compacted index; those of `frames` hold no packets.
     """
-    (out / "frames").mkdir(parents=True)
+    out.mkdir(parents=True)
     write_json_aside(
         out / HEADER, {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
     )
@@ -178,3 +178,5 @@ def write_many_videos(out: Path, videos: int, *, kinds: int = 2000, seed: int = 
         for group in range(0, len(table), VIDEOS_A_ROW_GROUP):
             writer.write(table.slice(group, VIDEOS_A_ROW_GROUP))
         writer.commit()
+        packets = [{"media_id": name, "pts": [], "size": [], "flags": []} for name in own["media_id"]]
+        write_part(part_path(out / "frames", part), table_of(packets, FRAMES), version=SCHEMA_VERSION)

@@ -107,7 +107,7 @@ import pandas as pd
 import polars as pl
 import pyarrow.dataset as ds
 
-hours = pl.scan_parquet("INDEX/videos/*.parquet").filter(pl.col("status") == "ok").group_by("codec").agg(pl.len()).collect()
+videos = pl.scan_parquet("INDEX/videos/*.parquet").group_by("codec").agg(pl.len()).collect()
 frames = ds.dataset("INDEX/videos").to_table(columns=["uri", "frame_count"]).to_pandas()
 clips = pd.read_parquet("DATASET/clips")
 ```
