@@ -109,10 +109,10 @@ import pyarrow.dataset as ds
 
 videos = pl.scan_parquet("INDEX/videos/*.parquet").group_by("codec").agg(pl.len()).collect()
 frames = ds.dataset("INDEX/videos").to_table(columns=["uri", "frame_count"]).to_pandas()
-clips = pd.read_parquet("DATASET/clips")
+clips = pd.read_parquet("DATASET/clips", columns=["clip_id", "frames", "seconds"])
 ```
 
-They see rows of media that were indexed again, and of those that are gone, once for each run; the views see the last one.
+pandas has nothing for lists of MD5s: name the columns that you want. These readers see rows of media that were indexed again, and of those that are gone, once for each run; the views see the last one.
 
 ## Report
 
