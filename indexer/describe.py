@@ -61,8 +61,10 @@ def _rate(value: Fraction | None) -> Fraction | None:
 
 
 def describe_stream(stream: av.video.stream.VideoStream) -> Row:
-    """Return the columns of `videos` that libavformat's stream states."""
+    """Return the columns of `videos` that libavformat's stream states. Raises MediaError where there is no decoder."""
     context = stream.codec_context
+    if context is None:
+        raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
     aspect = stream.sample_aspect_ratio
     return {
         "stream_index": stream.index,

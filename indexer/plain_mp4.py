@@ -102,6 +102,8 @@ def _columns(sequence: Sequence, movie: Movie, track: Track, configuration: byte
 
 def _stated(sequence: Sequence, movie: Movie, track: Track) -> Row:
     """Return what libavformat takes for the length of the stream: the least that the headers say, edits counted."""
+    if b"stts" not in track.tables:
+        raise UntrustedTables("the track has no stts box")
     counts, steps = entry_table(movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T
     rate = None
     if sequence.ticks is not None and all(sequence.ticks):

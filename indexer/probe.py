@@ -137,7 +137,7 @@ def _probe_file(task: ProbeTask, file: Probed, video: Row) -> list[tuple[Row, Ro
         video["video_streams"] = len(streams)
         chosen = streams if task.streams == "all" else streams[:1]
         rows = [
-            _probe_stream(task, stream, describe_header(container, stream), file, video | {"best_stream": not n})
+            _probe_stream(task, container, stream, file, video | {"best_stream": not n})
             for n, stream in enumerate(chosen)
         ]
         audio, packets = describe_audio(file, container, tables_only=task.depth == "tables" and not task.verify)
@@ -162,10 +162,14 @@ def _reason(error: Exception) -> str:
 
 
 def _probe_stream(
-    task: ProbeTask, stream: av.video.stream.VideoStream, header: Row, file: Probed, video: Row
+    task: ProbeTask,
+    container: av.container.InputContainer,
+    stream: av.video.stream.VideoStream,
+    file: Probed,
+    video: Row,
 ) -> tuple[Row, Row]:
     try:
-        video |= describe_stream(stream) | header
+        video |= describe_stream(stream) | describe_header(container, stream)
         if video["pixel_format"] == "pal8" and video["codec"] in PALETTE_OUTSIDE:
             raise BitstreamError("palette", "the pictures' palette comes from outside of the bitstream")
         frames = _try_tables(task, stream, file, video)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import av
 import av.error
+import numpy as np
 import pytest
 
 from framedex.errors import PolicyError
@@ -81,6 +82,9 @@ def run_length(kind: bytes) -> Change:
     return put(kind, 4, struct.pack(">III", 1, 0xFFFFFFFF, 1))
 
 
+TABLES = (
+    b"mvhd", b"tkhd", b"mdhd", b"hdlr", b"elst", b"stsd", b"avcC", b"stts", b"ctts", b"stss", b"stsc", b"stsz", b"stco",
+)  # fmt: skip
 MP4_HEAD = box(b"ftyp", b"isom\0\0\0\0isom")
 
 PATCHED: dict[str, Change] = {
@@ -114,7 +118,7 @@ PATCHED: dict[str, Change] = {
     "trak_size_seven": put(b"trak", -8, b"\0\0\0\7"),
     "trak_over_its_parent": put(b"trak", -8, b"\x7f\xff\xff\xff"),
     "moov_in_itself": put(b"mvhd", -4, b"moov"),
-}
+} | {f"no_{kind.decode()}": put(kind, -4, b"free") for kind in TABLES}
 
 MADE: dict[str, bytes] = {
     "nested_moov.mp4": MP4_HEAD + nested(b"moov", 200_000),
@@ -174,6 +178,22 @@ def test_absurd_claims_cost_neither_time_nor_memory(name: str, outcomes: dict[st
     assert resident_kib < MOST_RESIDENT_KIB, kind
     assert status == "ok" or packets == 0
     assert name in PATCHED or status != "ok"
+
+
+def test_a_codec_without_a_decoder_is_refused(medium: Medium, tmp_path: Path) -> None:
+    path = tmp_path / "unknown.mp4"
+    damage(medium("h264_faststart.mp4"), path, put(b"stsd", 12, b"zzzz"))
+    ((video, frames),) = probe_medium(ProbeTask(path=str(path)))
+    assert (video["status"], video["error_kind"], len(frames["size"])) == ("refused", "no_decoder", 0)
+
+
+def test_a_fragmented_movie_without_sample_tables_is_libavformats(medium: Medium, tmp_path: Path) -> None:
+    path = tmp_path / "bare.mp4"
+    damage(medium("h264_fragmented.mp4"), path, put(b"stts", -4, b"free"))
+    ((video, frames),) = probe_medium(ProbeTask(path=str(path)))
+    ((_, same),) = probe_medium(ProbeTask(path=str(medium("h264_fragmented.mp4"))))
+    assert (video["status"], video["stated_frames"]) == ("ok", None)
+    assert np.array_equal(frames["pts"], same["pts"])
 
 
 def test_hostile_files_are_rows_of_a_run(medium: Medium, tmp_path: Path) -> None:
