@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.audit.audited import Audited
-from framedex.audit.relations import FILE_COLUMN, INNER, PARTS, VIEWS, Names, quoted, reader, statements
-from framedex.audit.table_files import TableFiles, url
+from framedex.audit.relations import FILE_COLUMN, INNER, PARTS, VIEWS, Names, in_memory, reader, statements, url
 from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
 
 try:
@@ -54,9 +53,9 @@ class Database:
         return [name for (name,) in found.fetchall()]
 
     def ask(self, sql: str) -> Result:
-        """Return all rows of a query."""
-        with _errors_of_queries():
-            found = self._run(sql)
+        """Return all rows of a query; several threads may ask."""
+        with _errors_of_queries(), contextlib.closing(self._connection.cursor()) as cursor:
+            found = cursor.execute(sql)
             return Result(names=[column[0] for column in found.description], rows=found.fetchall())
 
     def arrow(self, sql: str) -> pa.RecordBatchReader:
@@ -81,11 +80,9 @@ class Database:
 
     def add(self, name: str, table: pa.Table) -> None:
         """Add a table that the views do not have."""
-        self._connection.register(name, table)
-
-    def _run(self, sql: str) -> Any:
-        with _errors_of_queries():
-            return self._connection.execute(sql)
+        self._connection.register("added", table)
+        self._connection.execute(f"CREATE TABLE {name} AS FROM added")
+        self._connection.unregister("added")
 
 
 @contextlib.contextmanager
@@ -114,9 +111,11 @@ def database(audited: Audited, *, kept: Mapping[str, Collection[str]] | None = N
     ):
         connection.execute("SET temp_directory = ?", [spill])
         names = Names.OURS if kept is None or _is_pattern(audited) else Names.PATHS
-        connection.register_filesystem(TableFiles(audited.tables()))
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
         if names is Names.OURS:
+            from framedex.audit.table_files import TableFiles  # which takes a while to load
+
+            connection.register_filesystem(TableFiles(audited.tables()))
             connection.execute(LOCK)
         _define(connection, audited, names, kept or {})
         connection.execute("SET preserve_insertion_order = true; SET lock_configuration = true")
@@ -168,7 +167,7 @@ def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, 
         for name, query in statements(audited, columns, names).items():
             if name in kept:
                 chosen = [column for column in _names(connection, query) if column in kept[name]]
-                connection.execute(f"CREATE TABLE {name} AS SELECT {', '.join(map(quoted, chosen))} FROM ({query})")
+                connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen)}")
             elif name in ASKED_OFTEN and names is not Names.PATTERN:
                 connection.execute(f"CREATE TABLE {name} AS {query}")
             else:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from framedex.audit.asked import SEVERITIES, Check, Question, Severity, questions
 from framedex.audit.database import Database
 
 EXAMPLES = 5
+AT_ONCE = 2  # queries: while one is planned, another one runs
 OPTION_OF = {"files": "--files", "policy_misses": "--policy"}  # what brings a view that a check needs
 
 
@@ -80,25 +83,21 @@ class Audit:
 def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True) -> Audit:
     """Ask a summary, and all that checks ask."""
     audited = database.audited
-    asked_first = questions("summary", audited.kind) if summary else []
-    sections = [_section(database, question) for question in asked_first if missing(database, question) is None]
-    findings, passed, unasked = [], [], []
-    for check in asked:
-        lack = missing(database, check)
-        if lack is not None:
-            unasked.append((check, lack))
-        elif (finding := find(database, check)) is not None:
-            findings.append(finding)
-        else:
-            passed.append(check)
+    first = questions("summary", audited.kind) if summary else []
+    lacks = {question: missing(database, question) for question in [*first, *asked]}
+    can = [check for check in asked if lacks[check] is None]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        sections = pool.map(_section, repeat(database), [question for question in first if lacks[question] is None])
+        answers = dict(zip(can, pool.map(find, repeat(database), can), strict=True))
+    findings = [finding for finding in answers.values() if finding is not None]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.check.severity), -finding.count))
     return Audit(
         kind=audited.kind,
         place=str(audited.place),
-        sections=sections,
+        sections=list(sections),
         findings=findings,
-        passed=passed,
-        unasked=unasked,
+        passed=[check for check in can if answers[check] is None],
+        unasked=[(check, lack) for check in asked if (lack := lacks[check]) is not None],
     )
 
 

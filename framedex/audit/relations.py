@@ -14,11 +14,22 @@ import numpy as np
 import pyarrow as pa
 
 from framedex.audit.audited import Audited, Kind
-from framedex.audit.table_files import url
 from framedex.errors import FormatError
 from framedex.indexer.index import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER
-from framedex.indexer.schema import FRAMES, LISTING, VIDEOS
-from framedex.indexer.timeline import UNSHOWN
+from framedex.indexer.schema import (
+    COLOR_RANGES,
+    FAILED,
+    FIELD_ORDERS,
+    FRAMES,
+    GONE,
+    IMAGES,
+    LISTING,
+    OK,
+    REFUSED,
+    VIDEO,
+    VIDEOS,
+)
+from framedex.indexer.timeline import CONTAINER, COUNTED, DEALT, FILLED, JOINED, LISTED, UNSHOWN
 from framedex.sharder.schema import (
     CLIPS,
     CLIPS_FOLDER,
@@ -40,6 +51,17 @@ VIEWS: dict[Kind, tuple[str, ...]] = {
 INNER = ("repeated", "superseded", "media")  # views that only other views ask
 # Columns of `videos` that tell whether a source is still what was indexed.
 OF_SOURCES = ("media_id", "uri", "kind", "container", "size_bytes", "mtime_ns", "fingerprint")
+# Columns of a few texts, and these, in the order of the alphabet: as numbers they are copied and compared faster.
+FEW_VALUES = {
+    name: sorted(values)
+    for name, values in {
+        "status": (OK, REFUSED, FAILED, GONE),
+        "kind": (VIDEO, IMAGES),
+        "pts_source": (CONTAINER, FILLED, JOINED, DEALT, COUNTED, LISTED),
+        "color_range": COLOR_RANGES.values(),
+        "field_order": FIELD_ORDERS.values(),
+    }.items()
+}
 PARTS: dict[str, pa.Schema] = {
     VIDEOS_FOLDER: VIDEOS,
     FRAMES_FOLDER: FRAMES,
@@ -62,6 +84,7 @@ TYPES = {
 }
 
 FILE_COLUMN = "_framedex_file"  # a column that nobody else has
+PROTOCOL = "framedex"  # of the files of what is audited
 
 Columns = Mapping[str, Iterable[str]]  # by table, those that its files have
 
@@ -72,6 +95,11 @@ class Names(Enum):
     OURS = "ours"
     PATHS = "paths"
     PATTERN = "pattern"
+
+
+def url(name: str) -> str:
+    """Return what a query calls a file of what is audited."""
+    return f"{PROTOCOL}://{name}"
 
 
 def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, str]:
@@ -147,6 +175,15 @@ def reader(audited: Audited, table: str, names: Names) -> str:
 def sql_type(kind: pa.DataType) -> str:
     """Return DuckDB's name of an Arrow type."""
     return f"{sql_type(kind.value_type)}[]" if pa.types.is_list(kind) else TYPES[kind]
+
+
+def in_memory(query: str, columns: Iterable[str]) -> str:
+    """Return what reads these columns of a query to be kept in memory and asked often."""
+    chosen = [
+        f"{name}::ENUM({', '.join(map(_text, FEW_VALUES[name]))}) AS {name}" if name in FEW_VALUES else quoted(name)
+        for name in columns
+    ]
+    return f"SELECT {', '.join(chosen)} FROM ({query})"
 
 
 def _empty(schema: pa.Schema) -> str:

@@ -14,19 +14,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from framedex.audit.relations import PROTOCOL
 from framedex.errors import MissingExtraError
 
 try:
     from fsspec import AbstractFileSystem
 except ModuleNotFoundError as error:
     raise MissingExtraError("fsspec", "audit", "framedex audit") from error
-
-PROTOCOL = "framedex"
-
-
-def url(name: str) -> str:
-    """Return what a query calls a file."""
-    return f"{PROTOCOL}://{name}"
 
 
 class TableFiles(AbstractFileSystem):  # type: ignore[misc]
