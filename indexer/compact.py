@@ -20,8 +20,8 @@ from framedex.storage.places import Place, parquet_file
 
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
-# One of which is read to look one video up. Smaller ones cost an audit of a million videos half a second.
-VIDEOS_A_ROW_GROUP = 4096
+# One of which is read to look one video up (decision 0019).
+VIDEOS_A_ROW_GROUP = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
