@@ -26,8 +26,10 @@ from PIL import Image
 from benchmarks.audit_data import write_index, write_many_videos
 from framedex.audit.histograms import Counted, measured, of_names, of_numbers
 from framedex.audit.media_table import Column, MediaTable, as_script
+from framedex.audit.pictures import Strip, Task
 from framedex.audit.report import MOST_BYTES
 from framedex.audit.timelines import MOST_FRAMES
+from framedex.indexer.engines import Outcome
 from framedex.indexer.schema import SCHEMA_VERSION, VIDEOS
 from tests import chromium
 from tests.audited import write_rows
@@ -306,6 +308,20 @@ def test_costly_pictures_are_of_start_points_and_few_media_have_any(
     monkeypatch.setattr("framedex.audit.pictures.MOST_MEDIA", 2)
     _, facts = written(index, tmp_path / "few.html")
     assert len(facts["pictures"]) == 2
+
+
+def test_a_medium_that_ends_its_decoder_has_no_pictures(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crashing(function: object, tasks: list[Task], **options: object) -> Iterator[Outcome[Task, list[Strip]]]:
+        yield from (Outcome(item=task, kind="crash", message="the process died") for task in tasks)
+
+    monkeypatch.setattr("framedex.audit.pictures.run_local", crashing)
+    page, facts = written(index, tmp_path / "r.html", "--check", "open_gops")
+    (strip,) = facts["pictures"].values()
+    assert (strip["frames"], strip["reason"]) == ([], "crash: the process died")
+    assert strip["name"].endswith(".mp4")
+    assert not page.all("image")
 
 
 def test_a_dataset_has_a_report(dataset: Path, tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
-"""Small pictures of the media and clips that findings name, and the reason where there is none. Never raises for a medium."""
+"""Small pictures of the media and clips that findings name, and the reason where there is none; whatever a medium does."""
 
 from __future__ import annotations
 
 import base64
+import functools
 import io
+import os
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,27 +15,31 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from framedex.audit.audited import Kind
 from framedex.audit.database import Database
 from framedex.audit.findings import Audit, Finding
 from framedex.errors import FramedexError
+from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
 from framedex.indexer.schema import OK
 from framedex.loader.inspect import Inspector, thumbnail_size
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.decoder import decode_rgb
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.media import Locations, Root
+from framedex.sharder.media import Locations
 from framedex.sharder.sources import SourceFiles
 from framedex.sharder.spool import Spools
+from framedex.storage.places import Place
 
 FRAMES = 4  # of a medium
 EXAMPLES = 3  # of a finding
 MOST_MEDIA = 60  # of a report; those of the gravest findings come first
 LONGEST_SIDE = 160
 JPEG_QUALITY = 70
-MOST_PIXELS = 4e9  # decoded for the pictures of one medium; beyond, start points are shown, which cost one picture each
+MOST_PIXELS = 4e9  # of a medium
 MOST_COPIED = 64 << 20  # bytes of a medium whose packets have to be demuxed first
-THREADS = 4
+WORKERS, WORKER_MEMORY_BYTES = 4, 8 << 30
+SECONDS_A_MEDIUM = 60.0
 SCATTERED = "its packets are not byte ranges of the file, which is too large to copy them for a picture"
 UNREADABLE = Exception  # a report of what is wrong with media does not fail because of one of them
 
@@ -60,6 +64,22 @@ class Strip:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A medium of an index, or a clip of a dataset, to draw.
+
+    root: where the media lie now, if they moved. folder: for temporary files. most_pixels: decoded; beyond, start points are
+    shown, which cost one picture each.
+    """
+
+    kind: Kind
+    place: Place
+    root: str | None
+    identity: str
+    folder: str
+    most_pixels: float
+
+
 def pictured(found: Audit) -> dict[str, list[str]]:
     """Return the media or clips to show, by their identity, for each check that names any; the first ones of each."""
     column = "media_id" if found.kind == "index" else "clip_id"
@@ -77,16 +97,43 @@ def _named(finding: Finding, column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in finding.examples if row.get(column)))[:EXAMPLES]
 
 
-def strips(db: Database, identities: list[str], root: Root | None) -> dict[str, Strip]:
-    """Return the pictures of media of an index or clips of a dataset. root: where the media lie now, if they moved."""
-    if not identities:
-        return {}
+def strips(db: Database, identities: list[str], root: str | None) -> dict[str, Strip]:
+    """Return the pictures of media of an index or clips of a dataset. root: where the media lie now, if they moved.
+
+    They are decoded in other processes: a medium that ends its decoder costs its own pictures alone.
+    """
+    audited, found = db.audited, {}
+    with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
+        tasks = [
+            Task(
+                kind=audited.kind,
+                place=audited.place,
+                root=root,
+                identity=identity,
+                folder=folder,
+                most_pixels=MOST_PIXELS,
+            )
+            for identity in identities
+        ]
+        workers = max(1, min(WORKERS, os.cpu_count() or 1, len(tasks)))
+        for outcome in run_local(
+            draw, tasks, workers=workers, timeout_seconds=SECONDS_A_MEDIUM, memory_bytes=WORKER_MEMORY_BYTES
+        ):
+            task = outcome.item
+            if outcome.result is None:
+                name = _index(task.place).video(task.identity)["uri"] if task.kind == "index" else task.identity
+                found[task.identity] = Strip(name=name, pictures=[], reason=f"{outcome.kind}: {outcome.message}")
+            elif outcome.result:
+                (found[task.identity],) = outcome.result
+    return found
+
+
+def draw(task: Task) -> list[Strip]:
+    """Return the pictures of one medium or clip; none of a clip that could not be had, whose row says why."""
     try:
-        if db.audited.kind == "index":
-            return dict(_of_media(db, identities, root))
-        return dict(_of_clips(db, identities, root))
+        return _of_medium(task) if task.kind == "index" else _of_clip(task)
     except UNREADABLE as error:
-        return {identity: _without(identity, error) for identity in identities}
+        return [_without(task.identity, error)]
 
 
 def _without(name: str, error: BaseException) -> Strip:
@@ -94,76 +141,60 @@ def _without(name: str, error: BaseException) -> Strip:
     return Strip(name=name, pictures=[], reason=what)
 
 
-def _of_clips(db: Database, identities: list[str], root: Root | None) -> Iterator[tuple[str, Strip]]:
-    inspector = Inspector(db.audited.place, longest_side=LONGEST_SIDE, root=root)
-    for clip_id in identities:
-        try:
-            number = inspector.dataset.manifest.find(clip_id)
-        except FramedexError:
-            continue  # a clip that could not be had: its row says why
-        try:
-            yield clip_id, _of_clip(inspector, number)
-        except UNREADABLE as error:
-            yield clip_id, _without(clip_id, error)
+@functools.lru_cache(maxsize=1)
+def _inspector(dataset: Place, root: str | None) -> Inspector:
+    return Inspector(dataset, longest_side=LONGEST_SIDE, root=root)
 
 
-def _of_clip(inspector: Inspector, number: int) -> Strip:
+def _of_clip(task: Task) -> list[Strip]:
+    inspector = _inspector(task.place, task.root)
+    try:
+        number = inspector.dataset.manifest.find(task.identity)
+    except FramedexError:
+        return []
     shown = inspector.show(number)
     name = f"{shown.uri} · clip {shown.clip_id}"
     if shown.error is not None:
-        return Strip(name=name, pictures=[], reason=shown.error)
+        return [Strip(name=name, pictures=[], reason=shown.error)]
     real = [frame for frame in shown.frames if frame.picture is not None]
     places = np.unique(np.linspace(0, len(real) - 1, min(FRAMES, len(real))).round().astype(np.int64))
     chosen = [real[place] for place in places.tolist()]
     pictures = [_picture(f.frame_index or 0, f.seconds or 0.0, f.picture) for f in chosen if f.picture is not None]
-    return Strip(name=name, pictures=pictures, reason=None if pictures else "every frame is padding")
+    return [Strip(name=name, pictures=pictures, reason=None if pictures else "every frame is padding")]
 
 
-def _of_media(db: Database, identities: list[str], root: Root | None) -> Iterator[tuple[str, Strip]]:
-    index, files = Index(db.audited.place), SourceFiles()
-    locations = Locations(index.root, root)
-    with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder, ThreadPoolExecutor(THREADS) as pool:
-        spools = Spools(Path(folder), needed=True, settle=lambda: None)
-        # Planning is for one thread, and quick; reading and decoding are neither.
-        draws = [(identity, _planned(index, identity, locations, spools)) for identity in identities]
-        yield from [
-            (identity, task.result())
-            for identity, task in [(identity, pool.submit(draw, files)) for identity, draw in draws]
-        ]
+@functools.lru_cache(maxsize=1)
+def _index(path: Place) -> Index:
+    return Index(path)
 
 
-Draw = Callable[[SourceFiles], Strip]
-
-
-def _planned(index: Index, media_id: str, locations: Locations, spools: Spools) -> Draw:
-    """Return what reads and decodes the frames of a medium."""
-    name = media_id
+def _of_medium(task: Task) -> list[Strip]:
+    index = _index(task.place)
+    video = index.video(task.identity)
+    name = video["uri"]
+    if video["status"] != OK:
+        return [Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")]
     try:
-        video = index.video(media_id)
-        name = video["uri"]
-        if video["status"] != OK:
-            strip = Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")
-            return lambda files: strip
-        medium = IndexedMedium(index, video, keep_damaged=True, path=locations.path(video["uri"]))
-        if not medium.addressable:
-            if (video["size_bytes"] or 0) > MOST_COPIED:
-                strip = Strip(name=name, pictures=[], reason=SCATTERED)
-                return lambda files: strip
-            spools.make_addressable(medium)
-        clips = _plan(medium, video)
-        return lambda files: _draw(name, clips, files)
+        path = Locations(index.root, task.root).path(name)
+        medium = IndexedMedium(index, video, keep_damaged=True, path=path)
+        if medium.addressable:
+            return [_drawn(name, _plan(medium, video, task.most_pixels))]
+        if (video["size_bytes"] or 0) > MOST_COPIED:
+            return [Strip(name=name, pictures=[], reason=SCATTERED)]
+        with tempfile.TemporaryDirectory(dir=task.folder) as own:
+            Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)
+            return [_drawn(name, _plan(medium, video, task.most_pixels))]
     except UNREADABLE as error:
-        failed = _without(name, error)
-        return lambda files: failed
+        return [_without(name, error)]
 
 
-def _plan(medium: IndexedMedium, video: dict[str, Any]) -> list[Clip]:
+def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
     """Return a clip a frame: frames far apart, or start points near those where decoding would take long."""
     count = len(medium.track.pts)
     frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
     cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)
     starts = medium.track.starts
-    if cost > MOST_PIXELS and starts is not None and len(starts):
+    if cost > most_pixels and starts is not None and len(starts):
         frames = np.unique(starts[np.maximum(np.searchsorted(starts, frames, side="right") - 1, 0)])
     clips, first_error = [], None
     for frame in frames.tolist():
@@ -177,8 +208,8 @@ def _plan(medium: IndexedMedium, video: dict[str, Any]) -> list[Clip]:
     return clips
 
 
-def _draw(name: str, clips: list[Clip], files: SourceFiles) -> Strip:
-    pictures, first_error = [], None
+def _drawn(name: str, clips: list[Clip]) -> Strip:
+    pictures, first_error, files = [], None, SourceFiles()
     for clip in clips:
         try:
             encoded = files.read(clip.source, clip.recipe, clip.medium.states)
