@@ -303,6 +303,21 @@ def test_a_database_of_views_sees_what_is_indexed_later(tmp_path: Path) -> None:
     run("audit", index, "--duckdb", path, "--overwrite")
 
 
+def test_a_database_of_older_parts_sees_the_columns_of_newer_ones(tmp_path: Path) -> None:
+    index, more = write_rows(tmp_path / "INDEX", [sound_row(1)]), write_rows(tmp_path / "MORE", [sound_row(2)])
+    first = index / "videos" / "part-000000.parquet"
+    pq.write_table(pq.read_table(first).drop_columns(["packet_bytes", "first_packets"]), first)
+    path = tmp_path / "views.duckdb"
+    run("audit", index, "--duckdb", path)
+    for table in ("videos", "frames"):
+        (more / table / "part-000000.parquet").rename(index / table / "part-000001.parquet")
+    with duckdb.connect(str(path), read_only=True) as connection:
+        rows = connection.execute("SELECT packet_bytes, first_packets FROM videos ORDER BY uri").fetchall()
+        assert rows == [(None, None), (sound_row(2)["packet_bytes"], sound_row(2)["first_packets"])]
+        names = {row[0] for row in connection.execute("DESCRIBE videos").fetchall()}
+        assert not [name for name in names if name.endswith("_1")]
+
+
 def test_a_database_of_a_dataset(synthetic: Path, tmp_path: Path) -> None:
     run("audit", synthetic / "DS", "--duckdb", tmp_path / "ds.duckdb")
     with duckdb.connect(str(tmp_path / "ds.duckdb"), read_only=True) as connection:

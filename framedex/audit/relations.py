@@ -154,12 +154,13 @@ def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
     if not audited.parts[table]:
         return f"SELECT 0 AS _part, 0::BIGINT AS _row, * FROM ({_empty(schema)})"
     had = set(columns[table])
-    absent = "".join(
-        f", NULL::{sql_type(field.type)} AS {quoted(field.name)}" for field in schema if field.name not in had
-    )
+    absent = [field for field in schema if field.name not in had]
+    rows = reader(audited, table, names)
+    if absent:  # by name: parts that are written later may have them
+        rows = f"(SELECT * FROM {rows} UNION ALL BY NAME {_empty(absent)})"
     return f"""SELECT regexp_extract({FILE_COLUMN}, 'part-(\\d+)\\.parquet$', 1)::INTEGER AS _part, file_row_number AS _row,
-    * EXCLUDE ({FILE_COLUMN}, file_row_number){absent}
-FROM {reader(audited, table, names)}"""
+    * EXCLUDE ({FILE_COLUMN}, file_row_number)
+FROM {rows}"""
 
 
 def reader(audited: Audited, table: str, names: Names) -> str:
@@ -186,7 +187,7 @@ def in_memory(query: str, columns: Iterable[str]) -> str:
     return f"SELECT {', '.join(chosen)} FROM ({query})"
 
 
-def _empty(schema: pa.Schema) -> str:
+def _empty(schema: Iterable[pa.Field]) -> str:
     columns = ", ".join(f"NULL::{sql_type(field.type)} AS {quoted(field.name)}" for field in schema)
     return f"SELECT {columns} WHERE false"
 
