@@ -328,7 +328,7 @@ def test_dry_run_writes_nothing(folder: Path) -> None:
 
 def test_what_headers_state_is_recorded(folder: Path, medium: Medium) -> None:
     (folder / "h264_vfr.mkv").rename(folder / "variable.mkv")
-    shutil.copy(medium("h264_fragmented.mp4"), folder / "fragmented.mp4")
+    remux(medium("h264_default.mp4"), folder / "fragmented.mp4", movflags="frag_keyframe+empty_moov")
     with av.open(str(folder / "rate.mp4"), "w") as out:
         stream = out.add_stream("libx264", rate=24)
         for number in range(24):
