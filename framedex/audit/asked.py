@@ -45,9 +45,9 @@ def questions(folder: Literal["summary", "questions"], kind: Kind) -> list[Quest
     return [_question(name, text) for name, text in _texts(folder, kind)]
 
 
-def words(asked: Iterable[Question]) -> set[str]:
+def words(queries: Iterable[str]) -> set[str]:
     """Return the words of some queries, among which are the names of all columns that they need."""
-    return {word for question in asked for word in re.findall(r"\w+", question.sql)}
+    return {word for query in queries for word in re.findall(r"\w+", query)}
 
 
 def _texts(folder: str, kind: Kind) -> list[tuple[str, str]]:

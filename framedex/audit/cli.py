@@ -154,10 +154,12 @@ def run(
     """Ask all checks, or those that are named, and write a report of them where one is asked for."""
     with opened(what, frames=report is not None) as audited:
         asked = chosen(audited.kind, names)
-        summary = questions("summary", audited.kind)
-        everything: list[Question] = [*asked, *summary]
-        kept = {} if report else {KEPT[audited.kind]: words(everything) | {*OF_SOURCES, "shard"}}
-        with database(audited, kept=kept) as db:
+        queries = [question.sql for question in [*asked, *questions("summary", audited.kind)]]
+        if report is not None:
+            from framedex.audit.report import queries as of_report  # nor is what decodes pictures
+
+            queries += of_report(audited.kind)
+        with database(audited, kept={KEPT[audited.kind]: words([*queries, *OF_SOURCES, "shard"])}) as db:
             _add_tables(db, asked, look=look, named=bool(names), policy=policy, root=root)
             found = ask_all(db, asked, summary=not names)
             if names and found.unasked:
@@ -166,7 +168,7 @@ def run(
                     "a check that is named cannot be asked", found=check.name, remedy=f"it needs {lack}"
                 )
             if report is not None:
-                from framedex.audit.report import write_report  # nor is what decodes pictures
+                from framedex.audit.report import write_report
 
                 write_report(db, found, report, root=root, pictures=pictures)
             return found

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 
+from framedex.audit.audited import Kind
 from framedex.audit.database import Database
 from framedex.audit.elements import safe
 from framedex.audit.findings import Audit
@@ -52,18 +53,20 @@ class MediaTable:
         return replace(self, columns=columns)
 
 
-INDEX_SQL = """
+OWN_COLUMNS = ("split", "label")  # of the user's, that have a column of the table where there are any
+TABLE_SQL: dict[Kind, str] = {
+    "index": """
 SELECT uri, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream, codec, width, height,
     CASE WHEN pts_source <> 'counted' THEN duration_seconds END AS seconds, frame_count, mean_gop, bit_rate / 1e6 AS megabits,
     status, numbers
 FROM videos LEFT JOIN ({found}) ON identity = media_id
-ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), uri, media_id LIMIT {rows}"""
-
-DATASET_SQL = """
+ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), uri, media_id LIMIT {rows}""",
+    "dataset": """
 SELECT clip_id, uri, member, codec, begin_seconds, end_seconds - begin_seconds AS seconds, wanted_frames,
     padded_frames, decoded_packets / nullif(distinct_frames, 0) AS cost, bytes_read / 1e3 AS kilobytes, numbers{own}
 FROM clips LEFT JOIN ({found}) ON identity = clip_id
-ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), clip LIMIT {rows}"""
+ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), clip LIMIT {rows}""",
+}
 
 
 def media_table(db: Database, found: Audit) -> MediaTable:
@@ -72,7 +75,7 @@ def media_table(db: Database, found: Audit) -> MediaTable:
 
 
 def _of_index(db: Database, found: Audit) -> MediaTable:
-    sql = INDEX_SQL.format(found=_found_sql(found, "index"), most=len(found.findings), rows=MOST_ROWS)
+    sql = TABLE_SQL["index"].format(found=_found_sql(found, "index"), most=len(found.findings), rows=MOST_ROWS)
     uri, member, stream, codec, width, height, seconds, frames, gop, megabits, status, numbers = _transposed(
         db, sql, 12
     )
@@ -94,8 +97,8 @@ def _of_index(db: Database, found: Audit) -> MediaTable:
 
 
 def _of_dataset(db: Database, found: Audit) -> MediaTable:
-    own = [name for name in ("split", "label") if name in db.columns("clips")]
-    sql = DATASET_SQL.format(
+    own = [name for name in OWN_COLUMNS if name in db.columns("clips")]
+    sql = TABLE_SQL["dataset"].format(
         found=_found_sql(found, "dataset"),
         most=len(found.findings),
         rows=MOST_ROWS,

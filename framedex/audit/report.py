@@ -8,18 +8,24 @@ from typing import Any
 import orjson
 
 from framedex import __version__
+from framedex.audit.audited import Kind
 from framedex.audit.database import Database
 from framedex.audit.findings import Audit
-from framedex.audit.histograms import histograms
-from framedex.audit.media_table import MediaTable, as_script, media_table
+from framedex.audit.histograms import CHARTS, histograms
+from framedex.audit.media_table import OWN_COLUMNS, TABLE_SQL, MediaTable, as_script, media_table
 from framedex.audit.page_html import Shown, page
 from framedex.audit.pictures import pictured, strips
-from framedex.audit.timelines import timeline
+from framedex.audit.timelines import COLUMNS, timeline
 from framedex.errors import OutputError
 from framedex.indexer.parts import write_aside
 
 MOST_BYTES = 1_000_000  # of a page, its pictures not counted
 SUFFIX = ".html"
+
+
+def queries(kind: Kind) -> list[str]:
+    """Return queries that name all columns of `videos` of an index, or of `clips` of a dataset, that a report asks for."""
+    return [TABLE_SQL[kind], *OWN_COLUMNS, *(chart.sql for chart in CHARTS[kind]), *COLUMNS]
 
 
 def write_report(db: Database, found: Audit, path: Path, *, root: str | None, pictures: bool) -> None:

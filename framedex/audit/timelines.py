@@ -18,6 +18,12 @@ MOST_CLIPS = 60
 LONG_GAP = 3.0  # times the median: a gap that is marked
 NOT_KNOWN, CLOSED, OPEN = -1, 0, 1
 
+# Columns of `videos` and `clips` that the queries of this module name.
+COLUMNS = (
+    "media_id", "uri", "status", "kind", "frame_count", "is_vfr", "max_gap_seconds", "min_gap_seconds",
+    "clip", "clip_id", "begin_seconds", "end_seconds",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramesTimeline:
