@@ -46,7 +46,7 @@ def lines(audit: Audit) -> Iterator[str]:
             for severity in ("error", "warning", "note")
         }
         said = ", ".join(f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items())
-        yield f"{said}; {len(audit.passed)} checks found nothing"
+        yield f"{said}; {len(audit.passed)} checks found nothing" if audit.passed else said
     asked = sorted({needs for _, needs in audit.unasked})
     for needs in asked:
         names = ", ".join(check.name for check, what in audit.unasked if what == needs)
