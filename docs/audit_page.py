@@ -51,7 +51,7 @@ def audit_page(result: dict[str, Any], note: str, made_by: str) -> str:
 Ask an index or a dataset anything before training on it.
 
 ```sh
-pip install 'framedex[audit]'
+pip install '.[audit]'
 framedex audit INDEX                        # what is in it, and what is wrong with it
 framedex audit DATASET --fail-on warning    # exit code 3 where something is: for CI
 framedex audit INDEX --report report.html   # one page with charts, a timeline, a table and pictures
@@ -94,10 +94,12 @@ The engine is [DuckDB](https://duckdb.org); its SQL is at your disposal. One sta
 nothing else: no other file, no network, and it cannot write ([decision 19](decisions/0019-audit.md)).
 
 {views}
-Columns of `videos` and of `clips` are described in [format.md](format.md). Without `frames`, `packets` and `gops`, questions take
+Columns of `videos` are described in [format.md](format.md). Columns of your listing and of the policy are there, too: here `label` in `listing`,
+`label` and `split` in `clips` (one that is called like a column of framedex is `NAME_1`). Checks and questions about labels and splits need them by
+these names, `label` and `split`. Without `frames`, `packets` and `gops`, questions take
 milliseconds: what audits need of frames is summarised in `videos`.
 
-`--duckdb FILE` writes a database of the same views, which see parts that are written later, too. Open it read-only, and from as many
+`--duckdb FILE` writes a database of the same views, which see what is indexed later, too; after `framedex shard --overwrite`, write it anew. Open it read-only, and from as many
 programs as you like.
 
 Polars, pandas and pyarrow read the same Parquet files:
@@ -123,7 +125,7 @@ the charts. The same input gives the same bytes.
   decoding four frames would take long. Media whose packets are not byte ranges are copied for that up to 64 MiB. Where there is no picture, the
   reason stands in its place. `--no-pictures` leaves them out.
 - **Histograms**, logarithmic where the numbers span more than two decades; **a timeline** of the frames (2 000 at most) and start points of the video that
-  most findings name, or of a dataset's clips in one video.
+  most of these examples are of, or of a dataset's clips in one video.
 - **A table** of up to 10 000 media or clips, those with findings first, to sort and to filter: words, and conditions such as `fps>30` or `status=failed`. The
   page has less than 1 MB besides pictures; where that takes leaving rows out, it says so. `--sql` gives all.
 
@@ -140,7 +142,7 @@ Dark and light follow the browser. Without JavaScript, and on paper, the table s
 ## Cookbook
 
 The answers are those of {EXAMPLE_VIDEOS} made-up videos (`benchmarks/audit_data.py`), and of clips of 16 frames at 4 a second, every three seconds.
-`framedex audit INDEX --ask NAME` asks them of yours.
+`framedex audit INDEX --ask NAME` asks them of yours. Where a query ends with a `LIMIT`, `--sql` takes it with another one.
 
 ```console
 $ framedex audit INDEX --sql "SELECT codec, count(*) AS videos FROM videos WHERE is_vfr GROUP BY codec ORDER BY codec"
@@ -172,7 +174,7 @@ def _views(kind: Kind) -> str:
     with opened(Path(WHAT[kind])) as audited, database(audited) as db:
         for name, text in described(kind).items():
             columns = db.columns(name)
-            said = ", ".join(f"`{column}`" for column in columns) if len(columns) < 20 else "see below"
+            said = ", ".join(f"`{column}`" for column in columns) if name != "videos" else "see below"
             lines.append(f"| `{name}` | {text} | {said} |")
     return "\n".join(lines) + "\n"
 

@@ -505,3 +505,48 @@ def test_a_bucket_is_audited_like_a_folder(bucket: Any, medium: Medium, tmp_path
     assert run("audit", tmp_path / "INDEX", *query).output == run("audit", f"{bucket.uri}/INDEX", *query).output
     with pytest.raises(AssertionError, match="views cannot name a folder of object storage"):
         run("audit", f"{bucket.uri}/INDEX", "--duckdb", tmp_path / "x.duckdb")
+
+
+def test_folders_of_the_path_are_no_columns(medium: Medium, tmp_path: Path) -> None:
+    folder = tmp_path / "split=train" / "status=failed" / "label=x"
+    run("index", medium("h264_default.mp4"), "--out", folder / "INDEX")
+    assert json.loads(run("audit", folder / "INDEX", "--json").stdout)["summary"]["totals"][0]["usable"] == 1
+    dataset = shard_clips(folder / "INDEX", folder / "DS", [{"uri": "h264_default.mp4", "frames": [1]}])
+    assert found(dataset) == {}
+    path = tmp_path / "views.duckdb"
+    run("audit", dataset, "--duckdb", path)
+    with duckdb.connect(str(path), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM clips").fetchall() == [(1,)]
+        assert "split" not in {row[0] for row in connection.execute("DESCRIBE clips").fetchall()}
+
+
+def test_user_columns_may_be_called_like_columns_of_views(medium: Medium, tmp_path: Path) -> None:
+    run("index", medium("h264_default.mp4"), "--out", tmp_path / "INDEX")
+    names = ("content", "duration_seconds", "start_seconds", "frame", "place", "codec", "runs", "Split", "LABEL")
+    clips = [{"uri": "h264_default.mp4", "frames": [n]} | dict.fromkeys(names, f"{n}") for n in (1, 2)]
+    dataset = shard_clips(tmp_path / "INDEX", tmp_path / "DS", clips)
+    assert {"leaked_videos", "label_not_in_split"} == found(dataset).keys()
+    for question in questions("questions", "dataset"):
+        run("audit", dataset, "--ask", question.name)
+    run("audit", dataset, "--report", tmp_path / "r.html", "--no-pictures")
+
+
+def test_copies_whose_parts_have_the_same_labels_are_labelled_alike(medium: Medium, tmp_path: Path) -> None:
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    for name in ("a.mp4", "b.mp4"):
+        shutil.copy(medium("h264_default.mp4"), videos / name)
+    run("index", videos, "--out", tmp_path / "INDEX")
+    clips = [
+        {"uri": uri, "frames": [frame], "label": label}
+        for uri in ("a.mp4", "b.mp4")
+        for frame, label in ((1, "run"), (40, "jump"))
+    ]
+    assert "labels_of_copies" not in found(shard_clips(tmp_path / "INDEX", tmp_path / "ALIKE", clips))
+    finding = found(shard_clips(tmp_path / "INDEX", tmp_path / "UNLIKE", clips[:3]))["labels_of_copies"]
+    assert (finding["count"], finding["examples"][0]["labels"]) == (1, "jump, run")
+
+
+def test_a_text_that_only_a_later_version_knows_is_no_damage(tmp_path: Path) -> None:
+    later = sound_row(1) | {"pts_source": "estimated", "rotation_degrees": 90}
+    assert found(write_rows(tmp_path / "INDEX", [later])).keys() == {"rotated"}

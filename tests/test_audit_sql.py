@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from framedex.errors import FramedexError
 from framedex.indexer.index import Index
 from framedex.indexer.part_pairs import PartPairs
 from framedex.indexer.timeline import CLOSED, DAMAGED, HIDDEN, NON_REFERENCE, OPEN, START, presentation_order, summarise
+from framedex.sharder.schema import CLIPS_PER_PART
 from tests.audited import sound_row, write_rows
 from tests.datasets import content, run
 
@@ -316,6 +318,35 @@ def test_a_database_of_older_parts_sees_the_columns_of_newer_ones(tmp_path: Path
         assert rows == [(None, None), (sound_row(2)["packet_bytes"], sound_row(2)["first_packets"])]
         names = {row[0] for row in connection.execute("DESCRIBE videos").fetchall()}
         assert not [name for name in names if name.endswith("_1")]
+
+
+def test_a_database_that_cannot_be_written_costs_no_older_one(tmp_path: Path) -> None:
+    index = write_rows(tmp_path / "INDEX", [sound_row(1)])
+    path = tmp_path / "out" / "views.duckdb"
+    run("audit", index, "--duckdb", path)
+    before = path.read_bytes()
+    (part,) = (index / "videos").iterdir()
+    part.write_bytes(part.read_bytes()[:-100])
+    run("audit", index, "--duckdb", path, "--overwrite", code=1)
+    assert (path.read_bytes(), [*path.parent.iterdir()]) == (before, [path])
+
+
+def test_a_database_of_a_dataset_counts_by_its_parts(synthetic: Path, tmp_path: Path) -> None:
+    shutil.copytree(synthetic / "DS", tmp_path / "DS")
+    path = tmp_path / "ds.duckdb"
+    run("audit", tmp_path / "DS", "--duckdb", path)
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "policy: windows\nframes: 4\nfps: 8\nstep_seconds: 0.25\nlast: drop\nsplit: {shares: {train: 1, val: 1}}\n"
+    )
+    run("shard", synthetic / "INDEX", "--policy", policy, "--out", tmp_path / "DS", "--overwrite")
+    with duckdb.connect(str(path), read_only=True) as connection:
+        columns = "clip, clip_id, uri"
+        rows = connection.execute(f"SELECT {columns} FROM clips ORDER BY clip").fetchall()
+    with opened(tmp_path / "DS") as audited, database(audited) as db:
+        assert db.ask(f"SELECT {columns} FROM clips ORDER BY clip").rows == rows
+    assert len(rows) > CLIPS_PER_PART
+    assert [row[0] for row in rows] == [*range(len(rows))]
 
 
 def test_a_database_of_a_dataset(synthetic: Path, tmp_path: Path) -> None:

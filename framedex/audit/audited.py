@@ -43,7 +43,7 @@ class Audited:
     parts: dict[str, list[int]]
 
     def tables(self) -> dict[str, Path]:
-        """Return all files of it by their names in its folder."""
+        """Return all tables of it by their names in its folder."""
         parts = [part for table in self.parts for part in self.files(table)]
         single = [
             path for name in FILES[self.kind] if (path := self.file(name)) is not None and path.suffix == ".parquet"

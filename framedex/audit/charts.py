@@ -87,7 +87,8 @@ def _standing(shown: Histogram) -> Element:
             height = max(height_of(bar.count), 1)
             title = f"{bar.label}: {bar.count:,} {of}"
             parts.append(_rect(begin + 0.75, BOTTOM - height, max(end - begin - 1.5, 1), height, title, "bar"))
-    parts += _ticks(edges, places, logarithmic=shown.logarithmic)
+    zero = [LEFT + 4 + (ZERO_ROOM - 10) / 2] if shown.zeros else []
+    parts += _ticks(edges, places, logarithmic=shown.logarithmic, taken=zero)
     axis = shown.counted.axis + (" (logarithmic)" if shown.logarithmic else "")
     parts.append(_text((LEFT + RIGHT) / 2, HEIGHT - 8, axis, "middle name"))
     return svg(*parts, width=WIDTH, height=HEIGHT, label=said_of(shown), class_="chart")
@@ -103,8 +104,12 @@ def _places(edges: Sequence[float], left: float, *, logarithmic: bool) -> list[f
     return [float(place) for place in left + (values - values[0]) / (values[-1] - values[0]) * (RIGHT - left)]
 
 
-def _ticks(edges: Sequence[float], places: Sequence[float], *, logarithmic: bool) -> list[Element]:
-    """Return the labels of an axis for which there is room; on a logarithmic one, powers of ten come first."""
+def _ticks(
+    edges: Sequence[float], places: Sequence[float], *, logarithmic: bool, taken: Sequence[float]
+) -> list[Element]:
+    """Return the labels of an axis for which there is room; on a logarithmic one, powers of ten come first. taken: where other
+    labels stand.
+    """
     wanted = list(range(len(edges)))
     if not logarithmic:
         room = 14 + 5.5 * max(len(f"{edge:,g}") for edge in edges)
@@ -113,7 +118,7 @@ def _ticks(edges: Sequence[float], places: Sequence[float], *, logarithmic: bool
         first_digits = [f"{edge:e}"[:3] for edge in edges]
         wanted = [n for digits in ("1.0", "2.0", "5.0") for n in wanted if first_digits[n] == digits]
         wanted = wanted if len(wanted) > 1 else list(range(len(edges)))
-    taken: list[float] = []
+    taken = list(taken)
     parts = []
     for n in wanted:
         room = 4.5 * len(f"{edges[n]:,g}") + 14

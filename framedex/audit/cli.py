@@ -21,6 +21,7 @@ from framedex.place_options import FILE, PLACE_THAT_IS_THERE
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
+LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
 KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that nearly every check asks
 FAILED = 3
 
@@ -106,6 +107,10 @@ def audit(
     if report is not None and report.suffix != ".html":
         raise click.UsageError("--report takes the name of an .html file")
     beside = None if report is None else report.with_suffix(".json")
+    if "list" in names and (as_json or look or policy or report or fail_on):
+        raise click.UsageError("--check list lists the checks, and takes no other option")
+    if not pictures and report is None:
+        raise click.UsageError("--no-pictures is for --report")
     for path in (out, duckdb_file, report, beside):
         check_free(path, overwrite)
     if sql == "-":
@@ -245,6 +250,10 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             lack = None if ask is None else missing(db, known[ask])
             if lack is not None:
                 raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
+            if ask is not None and (limit := LIMIT.search(sql)):
+                click.echo(
+                    f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True
+                )
             if out is None:
                 print_answer(db.user(sql), form)
             else:
@@ -260,6 +269,5 @@ def _write_database(what: Place, path: Path) -> None:
                 where=str(what),
                 remedy="copy the index or dataset to this machine; its Parquet files are small",
             )
-        path.unlink(missing_ok=True)
         views = write_database(audited, path)
     click.echo(f"views {', '.join(views)} of {what} → {path}")

@@ -46,11 +46,11 @@ class Database:
         self.audited = audited
 
     def columns(self, view: str) -> list[str]:
-        """Return the columns of a view, none where there is no such view."""
+        """Return the columns of a view in lower case, as queries compare them; none where there is no such view."""
         found = self._connection.execute(
             "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
         )
-        return [name for (name,) in found.fetchall()]
+        return [name.lower() for (name,) in found.fetchall()]
 
     def ask(self, sql: str) -> Result:
         """Return all rows of a query; several threads may ask."""
@@ -123,7 +123,9 @@ def database(audited: Audited, *, kept: Mapping[str, Collection[str]] | None = N
 
 
 def write_database(audited: Audited, path: Path) -> list[str]:
-    """Write a DuckDB database of the views, which see what is indexed later, too; return their names. Raises OutputError."""
+    """Write a DuckDB database of the views, which see what is indexed later, too; return their names. A file that is there is
+    replaced, once all is well. Raises OutputError.
+    """
     if _is_pattern(audited):
         raise OutputError(
             "views cannot name this folder, whose path DuckDB takes for a pattern",
@@ -132,18 +134,15 @@ def write_database(audited: Audited, path: Path) -> list[str]:
         )
     if not any(audited.parts.values()):
         raise OutputError("there is nothing yet that views could name", where=str(audited.place), remedy="index first")
-    if path.exists():
-        raise OutputError("the file is there already", where=str(path), remedy="remove it, or choose another name")
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".writing-{path.name}")
-    aside.unlink(missing_ok=True)
-    try:
-        with contextlib.closing(duckdb.connect(str(aside))) as connection:
-            _define(connection, audited, Names.PATTERN, {})
-    except duckdb.Error as error:
-        aside.unlink(missing_ok=True)
-        raise FramedexError("the database cannot be written", where=str(path), found=str(error).strip()) from error
-    os.replace(aside, path)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
+        aside = os.path.join(folder, path.name)
+        try:
+            with contextlib.closing(duckdb.connect(aside)) as connection:
+                _define(connection, audited, Names.PATTERN, {})
+        except duckdb.Error as error:
+            raise FramedexError("the database cannot be written", where=str(path), found=str(error).strip()) from error
+        os.replace(aside, path)
     return [name for name in VIEWS[audited.kind] if name not in INNER]
 
 
@@ -166,8 +165,12 @@ def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, 
         }
         for name, query in statements(audited, columns, names).items():
             if name in kept:
-                chosen = [column for column in _names(connection, query) if column in kept[name]]
-                connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen)}")
+                wanted = {word.lower() for word in kept[name]}
+                chosen = [column for column in _names(connection, query) if column.lower() in wanted]
+                try:
+                    connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen)}")
+                except duckdb.ConversionException:  # of a text that a later minor version knows
+                    connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen, few_values={})}")
             elif name in ASKED_OFTEN and names is not Names.PATTERN:
                 connection.execute(f"CREATE TABLE {name} AS {query}")
             else:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
-from framedex.audit.asked import SEVERITIES, Check, Question, Severity, questions
+from framedex.audit.asked import SEVERITIES, Check, Question, questions
 from framedex.audit.database import Database
 
 EXAMPLES = 5
@@ -47,11 +47,6 @@ class Audit:
     findings: list[Finding]
     passed: list[Check]
     unasked: list[tuple[Check, str]]
-
-    def worst(self) -> Severity | None:
-        """Return the gravest severity found."""
-        found = {finding.check.severity for finding in self.findings}
-        return next((severity for severity in SEVERITIES if severity in found), None)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as JSON values."""

@@ -122,7 +122,7 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
     ),
     "dataset": (
         _clips("clip_lengths", "Clip lengths", "frames a clip", "wanted_frames", form="values"),
-        _clips("spans", "Spans", "seconds from a clip's first frame to its last", "end_seconds - begin_seconds"),
+        _clips("spans", "Spans", "seconds from a clip's first frame to its last", "end_seconds - begin_seconds", "pts_source <> 'counted'"),
         _clips("padding", "Padding", "percent of a clip's frames", "100 * padded_frames / wanted_frames", "wanted_frames > 0"),
         _clips(
             "decode_cost",

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from importlib.resources import files
 
-import numpy as np
 import pyarrow as pa
 
 from framedex.audit.audited import Audited, Kind
-from framedex.errors import FormatError
 from framedex.indexer.index import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER
 from framedex.indexer.schema import (
     COLOR_RANGES,
@@ -84,6 +82,7 @@ TYPES = {
 }
 
 FILE_COLUMN = "_framedex_file"  # a column that nobody else has
+PLAIN = "hive_partitioning = false"
 PROTOCOL = "framedex"  # of the files of what is audited
 
 Columns = Mapping[str, Iterable[str]]  # by table, those that its files have
@@ -108,7 +107,7 @@ def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, st
     for name, (file, schema) in FILES[audited.kind].items():
         where = url(file) if names is Names.OURS else str(audited.folder / file)
         there = audited.file(file) is not None
-        found[f"{name}_file"] = f"SELECT * FROM read_parquet({_text(where)})" if there else _empty(schema)
+        found[f"{name}_file"] = f"SELECT * FROM read_parquet({literal(where)}, {PLAIN})" if there else _empty(schema)
     for name in VIEWS[audited.kind]:
         text = (files("framedex.audit") / "views" / audited.kind / f"{name}.sql").read_text(encoding="utf-8")
         found[name] = _filled(text, audited, columns)
@@ -131,21 +130,9 @@ def _filled(text: str, audited: Audited, columns: Columns) -> str:
     values = {"unshown": str(UNSHOWN)}
     if audited.kind == "dataset":
         own = [name for name in columns[CLIPS_FOLDER] if name not in CLIPS.names]
-        for name in ("clips_per_part", "media_per_part"):
-            if name not in audited.header:
-                raise FormatError("the header is damaged", where=str(audited.place), found=f"no {name}")
-        values |= {
-            "user_columns": "".join(f", c.{quoted(name)}" for name in own),
-            "first_clip": _first(audited.header["clips_per_part"]),
-            "first_medium": _first(audited.header["media_per_part"]),
-        }
+        values["user_columns"] = "".join(f", c.{quoted(name)}" for name in own)
     lines = [line for line in text.splitlines() if not line.startswith("--")]
     return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], "\n".join(lines)).strip()
-
-
-def _first(counts: list[int]) -> str:
-    """Return a list: the number of the first row of each part."""
-    return f"[{', '.join(map(str, np.cumsum([0, *counts])[:-1].tolist()))}]"
 
 
 def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
@@ -166,11 +153,12 @@ FROM {rows}"""
 def reader(audited: Audited, table: str, names: Names) -> str:
     """Return what reads all parts of a table, which there are."""
     if names is Names.PATTERN:
-        where = _text(str(audited.folder / table / "part-*.parquet"))
+        where = literal(str(audited.folder / table / "part-*.parquet"))
     else:
         paths = [url(f"{table}/{path.name}") if names is Names.OURS else str(path) for path in audited.files(table)]
-        where = f"[{', '.join(map(_text, paths))}]"
-    return f"read_parquet({where}, filename = {FILE_COLUMN}, file_row_number = true, union_by_name = true)"
+        where = f"[{', '.join(map(literal, paths))}]"
+    # What folders of the path are called, as `split=train`, is no column.
+    return f"read_parquet({where}, filename = {FILE_COLUMN}, file_row_number = true, union_by_name = true, {PLAIN})"
 
 
 def sql_type(kind: pa.DataType) -> str:
@@ -178,10 +166,12 @@ def sql_type(kind: pa.DataType) -> str:
     return f"{sql_type(kind.value_type)}[]" if pa.types.is_list(kind) else TYPES[kind]
 
 
-def in_memory(query: str, columns: Iterable[str]) -> str:
-    """Return what reads these columns of a query to be kept in memory and asked often."""
+def in_memory(query: str, columns: Iterable[str], *, few_values: Mapping[str, list[str]] = FEW_VALUES) -> str:
+    """Return what reads these columns of a query to be kept in memory and asked often. few_values: texts of columns that
+    have no others.
+    """
     chosen = [
-        f"{name}::ENUM({', '.join(map(_text, FEW_VALUES[name]))}) AS {name}" if name in FEW_VALUES else quoted(name)
+        f"{name}::ENUM({', '.join(map(literal, few_values[name]))}) AS {name}" if name in few_values else quoted(name)
         for name in columns
     ]
     return f"SELECT {', '.join(chosen)} FROM ({query})"
@@ -192,7 +182,8 @@ def _empty(schema: Iterable[pa.Field]) -> str:
     return f"SELECT {columns} WHERE false"
 
 
-def _text(value: str) -> str:
+def literal(value: str) -> str:
+    """Return a string as SQL has it."""
     return "'" + value.replace("'", "''") + "'"
 
 

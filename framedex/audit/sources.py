@@ -162,5 +162,7 @@ def _tar_state(place: Path | Stored, row: Row, *, content: bool) -> Row:
             size = where.stat().st_size
     except FileNotFoundError:
         return {"state": GONE, "found": None}
+    except OSError as error:
+        return {"state": GONE, "found": f"cannot be opened: {error.strerror}"}
     same = size == row["size_bytes"]
     return {"state": SAME if same else CHANGED, "found": None if same else f"{size} bytes"}

@@ -12,7 +12,9 @@ from framedex.audit.findings import Audit, Finding, Section
 WIDTH = 118
 ROWS = 8  # of a table of the summary
 NAMES = ("media_id",)  # columns that only programs read
-LONGEST = 48  # characters of a cell
+# Columns of names, of which the end is shown where they are long; of other texts, the beginning.
+NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file", "listed_uri"}
+LONGEST, LONGEST_SENTENCE = 48, 80  # characters of a cell
 LONGEST_TITLE = 64  # of one that stands at the beginning of a row
 SENTENCES = ("totals", "traits")  # sections that read better as one
 SPREAD = {
@@ -37,7 +39,7 @@ def lines(audit: Audit) -> Iterator[str]:
             yield from _section(section)
             yield ""
     if not audit.findings:
-        yield f"nothing found by {len(audit.passed)} checks"
+        yield f"nothing found by {len(audit.passed)} check{'s' * (len(audit.passed) != 1)}"
     for finding in audit.findings:
         yield from _finding(finding)
     if audit.findings:
@@ -94,9 +96,15 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST) -> Iterator[str]:
-    """Yield the lines of a table: numbers to the right, all else to the left. longest: characters of a cell."""
+    """Yield the lines of a table: numbers to the right, all else to the left. longest: characters of a name."""
+    cells = [
+        [
+            cell(value, longest) if name in NAMING else cell(value, LONGEST_SENTENCE, ends=False)
+            for name, value in zip(names, row, strict=True)
+        ]
+        for row in rows
+    ]
     names = [printable(name) for name in names]
-    cells = [[cell(value, longest) for value in row] for row in rows]
     widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
     right = [
         all(isinstance(row[place], (int, float, Decimal, type(None))) for row in rows) for place in range(len(names))
@@ -113,8 +121,10 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LO
     yield from (line(row) for row in cells)
 
 
-def cell(value: object, longest: int = LONGEST) -> str:
-    """Return a value as one short line that no terminal acts on."""
+def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
+    """Return a value as one short line that no terminal acts on. ends: whether the end of a long text is shown; else its
+    first line is, or the beginning of that.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -125,6 +135,9 @@ def cell(value: object, longest: int = LONGEST) -> str:
         return f"{value:,.10g}"
     if isinstance(value, bytes):
         return value.hex() if len(value) <= longest // 2 else f"{value[: longest // 2 - 1].hex()}…"
+    if not ends:
+        text = printable(str(value).split("\n", 1)[0])
+        return text if len(text) <= longest else text[: longest - 1] + "…"
     text = printable(str(value))
     return text if len(text) <= longest else "…" + text[1 - longest :]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from framedex.audit.database import Database
 from framedex.audit.findings import Audit
+from framedex.audit.relations import literal
 
 MOST_FRAMES = 2000  # that are drawn
 MOST_CLIPS = 60
@@ -119,17 +120,12 @@ def timeline(db: Database, found: Audit) -> Timeline | None:
     return None if chosen is None else _frames_timeline(db, *chosen)
 
 
-def text(value: str) -> str:
-    """Return a string as SQL has it."""
-    return "'" + value.replace("'", "''") + "'"
-
-
 def _chosen(db: Database, found: Audit) -> tuple[str, str] | None:
     """Return a medium and why it is chosen: the one with most findings among their examples, of those with a varying rate;
     else the one that varies most, else the longest.
     """
     seen = Counter(row["media_id"] for finding in found.findings for row in finding.examples if "media_id" in row)
-    listed = ", ".join(f"({text(media_id)}, {count})" for media_id, count in sorted(seen.items())) or "('', 0)"
+    listed = ", ".join(f"({literal(media_id)}, {count})" for media_id, count in sorted(seen.items())) or "('', 0)"
     rows = db.ask(f"""
         SELECT media_id, n FROM videos LEFT JOIN (VALUES {listed}) AS seen(media_id, n) USING (media_id)
         WHERE status = 'ok' AND kind = 'video' AND frame_count > 1
@@ -141,12 +137,14 @@ def _chosen(db: Database, found: Audit) -> tuple[str, str] | None:
     media_id, count = rows[0]
     return (
         media_id,
-        f"named by {count} finding{'s' * (count > 1)}" if count else "no finding names a medium: this one varies most",
+        f"among the examples of {count} finding{'s' * (count > 1)}"
+        if count
+        else "no finding names a medium: this one varies most",
     )
 
 
 def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | None:
-    known = text(media_id)
+    known = literal(media_id)
     frames = db.arrow(f"""
         SELECT uri, packet, seconds, gap_seconds, size_bytes, is_start, is_damaged FROM frames
         WHERE media_id = {known} ORDER BY frame""").read_all()
@@ -156,14 +154,13 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
     first = _most_telling(gaps)
     shown = frames.slice(first, MOST_FRAMES)
     packets = shown["packet"].to_numpy()
-    start = np.full(len(packets), NOT_KNOWN, np.int8)
     opened = {
         packet: OPEN if is_open else CLOSED
         for packet, is_open in db.ask(
             f"SELECT first_packet, is_open FROM gops WHERE media_id = {known} AND is_open IS NOT NULL"
         ).rows
     }
-    start[:] = [opened.get(packet, NOT_KNOWN) for packet in packets.tolist()]
+    start = np.array([opened.get(packet, NOT_KNOWN) for packet in packets.tolist()], np.int8)
     return FramesTimeline(
         uri=frames["uri"][0].as_py(),
         media_id=media_id,
@@ -194,7 +191,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
     if not rows:
         return None
     media_id, uri, total = rows[0]
-    known = text(media_id)
+    known = literal(media_id)
     begin, length = db.ask(
         f"SELECT start_seconds, duration_seconds FROM videos WHERE media_id = {known} ORDER BY media_row LIMIT 1"
     ).rows[0]

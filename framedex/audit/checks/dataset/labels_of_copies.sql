@@ -1,10 +1,13 @@
 -- Copies of a video with different labels
 -- severity: error
 -- needs: clips.label
--- means: At least one of the labels is wrong, or each is right of a part.
--- remedy: look at them; several labels of one video belong into one row
-SELECT arg_min(v.media_id, v.uri) AS media_id, min(v.uri) AS uri,
-    array_to_string(list(DISTINCT label ORDER BY label), ', ') AS labels, count(DISTINCT v.uri) AS files
-FROM clips JOIN videos v USING (media_id)
-WHERE label IS NOT NULL GROUP BY content HAVING count(DISTINCT label) > 1 AND count(DISTINCT v.uri) > 1
-    ORDER BY files DESC, uri
+-- means: What one file is labelled, a copy of it is not: some label is wrong or missing.
+-- remedy: look at them; give copies the same labels, or keep one of them
+WITH labelled AS (
+    SELECT v.content, v.uri, min(v.media_id) AS media_id, list(DISTINCT c.label ORDER BY c.label) AS labels
+    FROM clips c JOIN videos v ON c.media_id = v.media_id
+    WHERE c.label IS NOT NULL GROUP BY v.content, v.uri
+)
+SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri,
+    array_to_string(list_sort(list_distinct(flatten(list(labels)))), ', ') AS labels, count(*) AS files
+FROM labelled GROUP BY content HAVING count(DISTINCT labels) > 1 ORDER BY files DESC, uri

@@ -4,7 +4,7 @@
 -- means: What is evaluated was trained on, or frames beside it were. Copies of a file count as one video.
 -- remedy: split by content: `by: fingerprint` in the key `split` of a policy
 SELECT arg_min(v.media_id, v.uri) AS media_id, min(v.uri) AS uri,
-    array_to_string(list(DISTINCT split ORDER BY split), ', ') AS splits, count(*) AS clips,
+    array_to_string(list(DISTINCT c.split ORDER BY c.split), ', ') AS splits, count(*) AS clips,
     count(DISTINCT v.uri) AS files
-FROM clips JOIN videos v USING (media_id)
-WHERE split IS NOT NULL GROUP BY content HAVING count(DISTINCT split) > 1 ORDER BY clips DESC, uri
+FROM clips c JOIN videos v ON c.media_id = v.media_id
+WHERE c.split IS NOT NULL GROUP BY v.content HAVING count(DISTINCT c.split) > 1 ORDER BY clips DESC, uri

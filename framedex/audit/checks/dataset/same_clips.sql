@@ -1,4 +1,4 @@
--- The same frames of the same video more than once
+-- Groups of clips of the same frames of the same video
 -- severity: note
 -- means: Repeated clips weigh more in training.
 -- remedy: nothing, if they are meant so; else look at the listing and the policy

@@ -2,8 +2,7 @@
 -- severity: note
 -- means: They cannot be stacked unless the loader scales them.
 -- remedy: size=(height, width) in the loader
-SELECT min(clip_id) AS clip_id, arg_min(uri, clip_id) AS uri, width, height, count(*) AS clips FROM clips
+SELECT clip_id, uri, width, height FROM clips
 WHERE (width, height) <> (
     SELECT (width, height) FROM clips GROUP BY width, height ORDER BY count(*) DESC, width, height LIMIT 1)
-        GROUP BY width, height ORDER BY clips DESC,
-    width
+        ORDER BY width, height, clip

@@ -1,4 +1,4 @@
--- The same file more than once
+-- Groups of files with the same content
 -- severity: warning
 -- means: Files of the same fingerprint (size, and samples of their bytes). Split by file, they leak from training
 --   into evaluation.

@@ -1,4 +1,4 @@
--- The same video in different files
+-- Groups of different files with the same video
 -- severity: warning
 -- means: Codec, picture size and the sizes of the first 256 packets agree (of images, their content), the files
 --   do not: another container, other metadata, or one is the beginning of the other.
@@ -12,5 +12,5 @@ SELECT arg_min(media_id, uri) AS media_id, min(uri) AS uri, count(DISTINCT uri) 
 FROM videos SEMI JOIN repeated ON hash(first_packets) = mark
 WHERE status = 'ok' AND first_packets IS NOT NULL
 GROUP BY first_packets, codec, width, height
-HAVING count(DISTINCT uri) > 1 AND (count(DISTINCT fingerprint) > 1 OR any_value(kind) = 'images')
+HAVING count(DISTINCT uri) > 1 AND (count(DISTINCT fingerprint) > 1 OR any_value(container) = 'files')
 ORDER BY files DESC, uri

@@ -1,7 +1,6 @@
 -- How many clips has each label in each split?
 -- needs: clips.label, clips.split
-SELECT label, count(*) FILTER (WHERE split = 'train') AS train, count(*) FILTER (WHERE split = 'val') AS val,
-    count(*) AS clips
+SELECT label, split, count(*) AS clips, count(DISTINCT media_id) AS videos
 FROM clips
-GROUP BY label
-ORDER BY clips DESC, label
+GROUP BY ALL
+ORDER BY label, split

@@ -1,10 +1,10 @@
 -- How often is a frame shown by more than one clip?
 SELECT clips_showing_it, count(*) AS frames
 FROM (
-    SELECT media_id, frame, count(DISTINCT clip_id) AS clips_showing_it
-    FROM clip_frames JOIN clips USING (clip_id)
-    WHERE frame IS NOT NULL
-    GROUP BY media_id, frame
+    SELECT c.media_id, f.frame, count(DISTINCT clip_id) AS clips_showing_it
+    FROM clip_frames f JOIN clips c USING (clip_id)
+    WHERE f.frame IS NOT NULL
+    GROUP BY c.media_id, f.frame
 )
 GROUP BY clips_showing_it
 ORDER BY clips_showing_it

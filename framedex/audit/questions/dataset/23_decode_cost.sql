@@ -5,5 +5,5 @@ SELECT codec, width, height, count(*) AS clips,
 FROM clips
 WHERE distinct_frames > 0
 GROUP BY ALL
-ORDER BY packets_a_frame DESC, codec, width
+ORDER BY packets_a_frame DESC, codec, width, height
 LIMIT 8

@@ -3,5 +3,5 @@ SELECT codec, width, height, count(*) AS videos, round(sum(duration_seconds) / 3
 FROM videos
 WHERE status = 'ok'
 GROUP BY ALL
-ORDER BY hours DESC, codec, width
+ORDER BY hours DESC, codec, width, height
 LIMIT 8

@@ -1,6 +1,6 @@
 -- Which videos vary their rate the most, and how far?
-SELECT uri, round(1 / max_gap_seconds, 2) AS least_rate, round(1 / min_gap_seconds, 2) AS greatest_rate
+SELECT uri, round(1 / nullif(max_gap_seconds, 0), 2) AS least_rate, round(1 / nullif(min_gap_seconds, 0), 2) AS greatest_rate
 FROM videos
-WHERE status = 'ok' AND is_vfr
-ORDER BY max_gap_seconds / min_gap_seconds DESC, uri
+WHERE status = 'ok' AND kind = 'video' AND is_vfr
+ORDER BY max_gap_seconds / nullif(min_gap_seconds, 0) DESC NULLS LAST, uri
 LIMIT 5

@@ -2,5 +2,5 @@
 SELECT uri, frame, round(seconds - gap_seconds, 3) AS from_second, round(seconds, 3) AS to_second
 FROM frames
 WHERE gap_seconds > 1
-ORDER BY gap_seconds DESC, uri
+ORDER BY gap_seconds DESC, uri, frame
 LIMIT 5

@@ -4,4 +4,4 @@ SELECT label, count(*) AS videos, round(sum(duration_seconds) / 3600, 2) AS hour
     count(*) FILTER (WHERE status <> 'ok') AS unusable
 FROM (SELECT DISTINCT media_id, label FROM listing) JOIN videos USING (media_id)
 GROUP BY label
-ORDER BY hours DESC
+ORDER BY hours DESC, label

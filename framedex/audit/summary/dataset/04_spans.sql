@@ -4,6 +4,6 @@ SELECT clips, least, round(q[1], 3) AS tenth, round(q[2], 3) AS median, round(q[
 FROM (
     SELECT count(v) AS clips, round(min(v), 3) AS least, quantile_cont(v, [0.1, 0.5, 0.9]) AS q,
         round(max(v), 3) AS greatest, round(avg(v), 3) AS mean
-    FROM (SELECT end_seconds - begin_seconds AS v FROM clips)
+    FROM (SELECT end_seconds - begin_seconds AS v FROM clips WHERE pts_source <> 'counted')
 )
 WHERE clips > 0

@@ -1,8 +1,8 @@
 -- A row a clip: its medium, the user's columns, `wanted_frames`, `distinct_frames`, `padded_frames`, when it begins and ends, and
 -- what reading it costs: `decoded_packets`, `runs` (decoder sessions), `byte_ranges` and `bytes_read`.
 -- `frames_hash` tells which frames it holds.
-SELECT list_extract({first_clip}, c._part + 1) + c._row AS clip, c.clip_id,
-    v.media_id, v.uri, v.member, v.kind, v.codec, v.width, v.height,
+SELECT (p.first + c._row)::BIGINT AS clip, c.clip_id,
+    v.media_id, v.uri, v.member, v.kind, v.codec, v.pts_source, v.width, v.height,
     c.shard,
     len(c.frames) AS wanted_frames,
     len(list_distinct(list_filter(c.frames, lambda f: f >= 0))) AS distinct_frames,
@@ -17,5 +17,7 @@ SELECT list_extract({first_clip}, c._part + 1) + c._row AS clip, c.clip_id,
     r.damaged
     {user_columns}
 FROM clips_parts c
+JOIN (SELECT _part, sum(count(*)) OVER (ORDER BY _part) - count(*) AS first FROM clips_parts GROUP BY _part) p
+    ON c._part = p._part
 JOIN recipes_parts r ON c._part = r._part AND c._row = r._row
 JOIN videos v USING (media_row)
