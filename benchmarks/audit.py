@@ -84,7 +84,7 @@ def long_database(index: Path, views: dict[str, str]) -> Iterator[Any]:
     """Open long tables under the views' names, with the same `videos`."""
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute("SET parquet_metadata_cache = true")
-        connection.execute(f"""CREATE VIEW videos AS SELECT *, duration_pts * {TICK} AS duration_seconds
+        connection.execute(f"""CREATE VIEW videos AS SELECT *, duration_pts * {TICK} AS duration_seconds, start_pts * {TICK} AS start_seconds
             FROM read_parquet('{index}/videos/*.parquet')""")
         for name, sql in views.items():
             connection.execute(f"CREATE VIEW {name} AS {sql}")

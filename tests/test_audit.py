@@ -550,3 +550,13 @@ def test_copies_whose_parts_have_the_same_labels_are_labelled_alike(medium: Medi
 def test_a_text_that_only_a_later_version_knows_is_no_damage(tmp_path: Path) -> None:
     later = sound_row(1) | {"pts_source": "estimated", "rotation_degrees": 90}
     assert found(write_rows(tmp_path / "INDEX", [later])).keys() == {"rotated"}
+
+
+def test_media_of_one_file_are_told_apart(tmp_path: Path) -> None:
+    one = sound_row(1) | {"rotation_degrees": 90, "uri": "two.tar", "member": "a/"}
+    other = sound_row(2) | {"rotation_degrees": 90, "uri": "two.tar", "member": "b/"}
+    index = write_rows(tmp_path / "INDEX", [one, other, sound_row(3) | {"rotation_degrees": 90}])
+    examples = found(index)["rotated"]["examples"]
+    assert [*examples[0]][:3] == ["media_id", "uri", "member"]
+    assert {row["member"] for row in examples} == {"a/", "b/", None}
+    assert "two.tar" in run("audit", index, "--check", "rotated").output

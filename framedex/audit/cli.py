@@ -13,7 +13,7 @@ from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
 from framedex.audit.asked import SEVERITIES, Check, Question, Severity, checks, questions, words
 from framedex.audit.audited import Kind, opened
 from framedex.audit.database import Database, database, write_database
-from framedex.audit.findings import Audit, ask_all, missing
+from framedex.audit.findings import PARTS_OF_FILES, SHARED, Audit, ask_all, missing
 from framedex.audit.relations import OF_SOURCES
 from framedex.audit.text import lines
 from framedex.errors import FramedexError, OutputError
@@ -164,7 +164,9 @@ def run(
             from framedex.audit.report import queries as of_report  # nor is what decodes pictures
 
             queries += of_report(audited.kind)
-        with database(audited, kept={KEPT[audited.kind]: words([*queries, *OF_SOURCES, "shard"])}) as db:
+        with database(
+            audited, kept={KEPT[audited.kind]: words([*queries, SHARED, PARTS_OF_FILES, *OF_SOURCES, "shard"])}
+        ) as db:
             _add_tables(db, asked, look=look, named=bool(names), policy=policy, root=root)
             found = ask_all(db, asked, summary=not names)
             if names and found.unasked:

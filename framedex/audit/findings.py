@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
 from framedex.audit.asked import SEVERITIES, Check, Question, questions
 from framedex.audit.database import Database
+from framedex.audit.relations import literal
 
 EXAMPLES = 5
+SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"  # files of several media
+PARTS_OF_FILES = "SELECT media_id, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream FROM videos"
 AT_ONCE = 2  # queries: while one is planned, another one runs
 OPTION_OF = {"files": "--files", "policy_misses": "--policy"}  # what brings a view that a check needs
 
@@ -85,6 +88,8 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
         sections = pool.map(_section, repeat(database), [question for question in first if lacks[question] is None])
         answers = dict(zip(can, pool.map(find, repeat(database), can), strict=True))
     findings = [finding for finding in answers.values() if finding is not None]
+    if audited.kind == "index" and database.ask(SHARED).rows:
+        findings = [_told_apart(database, finding) for finding in findings]
     findings.sort(key=lambda finding: (SEVERITIES.index(finding.check.severity), -finding.count))
     return Audit(
         kind=audited.kind,
@@ -102,7 +107,7 @@ def missing(database: Database, question: Question) -> str | None:
         view, _, column = need.partition(".")
         columns = database.columns(view)
         if not columns or (column and column not in columns):
-            return OPTION_OF.get(view, f"a column {column!r}")
+            return OPTION_OF.get(view, f"a column {column!r}, which a listing or a policy may give")
     return None
 
 
@@ -117,6 +122,22 @@ def find(database: Database, check: Check) -> Finding | None:
         ((count,),) = database.ask(f"SELECT count(*) FROM ({check.sql})").rows
         examples = database.ask(f"{check.sql}\nLIMIT {EXAMPLES}").records() if count else []
     return Finding(check=check, count=count, examples=examples) if count else None
+
+
+def _told_apart(database: Database, finding: Finding) -> Finding:
+    """Return a finding whose examples say which medium of a file they are, where some file holds several."""
+    ids = ", ".join(literal(row["media_id"]) for row in finding.examples if row.get("media_id"))
+    if not ids:
+        return finding
+    known = {row["media_id"]: row for row in database.ask(f"{PARTS_OF_FILES} WHERE media_id IN ({ids})").records()}
+    columns = [name for name in ("member", "stream") if any(row[name] is not None for row in known.values())]
+    examples = [
+        {name: row[name] for name in ("media_id", "uri")}
+        | {name: known[row["media_id"]][name] for name in columns}
+        | row
+        for row in finding.examples
+    ]
+    return replace(finding, examples=examples)
 
 
 def _section(database: Database, question: Question) -> Section:

@@ -1,7 +1,7 @@
 -- Which frame does each video show at second 2.5, or last before it?
-SELECT uri, max(frame) AS frame, round(max(seconds), 3) AS since
-FROM frames
-WHERE seconds <= 2.5
-GROUP BY media_id, uri
-ORDER BY uri
+SELECT videos.uri, max(frame) AS frame, round(max(seconds - start_seconds), 3) AS since
+FROM frames JOIN videos USING (media_id)
+WHERE seconds - start_seconds <= 2.5
+GROUP BY media_id, videos.uri
+ORDER BY videos.uri
 LIMIT 5
