@@ -7,12 +7,12 @@ from xml.etree.ElementTree import Element
 
 from framedex.audit.elements import element, folded, said, section, sentence, table
 from framedex.audit.findings import Audit, Section
+from framedex.audit.text import legible
 
 SUMMARY_ROWS = 8  # of a table, before it is unfolded
 MOST_SUMMARY_ROWS = 200
 BAD = ("failed", "failures", "refused")  # of which there should be none
 SPREAD = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
-SMALLER = {"hours": ("minutes", 60), "gigabytes": ("megabytes", 1000), "gigabytes_read": ("megabytes_read", 1000)}
 
 
 def summary(found: Audit) -> Element:
@@ -41,14 +41,6 @@ def summary(found: Audit) -> Element:
 def is_spread(part: Section) -> bool:
     """Return whether a part says how numbers are spread: the least, the median and so on."""
     return len(part.rows) == 1 and len(part.names) > 3 and set(part.names[1:]) <= set(SPREAD)
-
-
-def legible(name: str, value: object) -> tuple[str, object]:
-    """Return a fact in a smaller unit where it is less than one of its own."""
-    if name in SMALLER and isinstance(value, float) and 0 < value < 1:
-        smaller, times = SMALLER[name]
-        return smaller, round(value * times)
-    return name, value
 
 
 def _facts(part: Section, class_: str) -> Element:

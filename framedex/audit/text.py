@@ -17,6 +17,14 @@ NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file"
 LONGEST, LONGEST_SENTENCE = 48, 80  # characters of a cell
 LONGEST_TITLE = 64  # of one that stands at the beginning of a row
 SENTENCES = ("totals", "traits")  # sections that read better as one
+SMALLER = {
+    "hours": ("minutes", 60),
+    "minutes": ("seconds", 60),
+    "gigabytes": ("megabytes", 1000),
+    "megabytes": ("kilobytes", 1000),
+    "gigabytes_read": ("megabytes_read", 1000),
+    "megabytes_read": ("kilobytes_read", 1000),
+}  # units of facts, and what they have of a smaller one
 SPREAD = {
     "least",
     "tenth",
@@ -58,7 +66,8 @@ def lines(audit: Audit) -> Iterator[str]:
 def _section(section: Section) -> Iterator[str]:
     title = section.question.title
     if section.question.name in SENTENCES:
-        said = [f"{cell(value)} {name}" for name, value in zip(section.names, section.rows[0], strict=True)]
+        facts = [legible(*fact) for fact in zip(section.names, section.rows[0], strict=True)]
+        said = [f"{cell(value)} {name}" for name, value in facts]
         text = f"{title}: " + ", ".join(part.replace("_", " ") for part in said)
         yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
         return
@@ -80,6 +89,14 @@ def _spreads(sections: Sequence[Section]) -> Iterator[str]:
     yield from (
         f"  {line}" for line in table(("", "least", "10 %", "median", "90 %", "greatest", "mean"), rows, LONGEST_TITLE)
     )
+
+
+def legible(name: str, value: object) -> tuple[str, object]:
+    """Return a fact of the summary, in a smaller unit where it is less than one of its own."""
+    while name in SMALLER and isinstance(value, float) and 0 < value < 1:
+        name, times = SMALLER[name]
+        value = float(f"{value * times:.3g}")
+    return name, value
 
 
 def _finding(finding: Finding) -> Iterator[str]:

@@ -4,7 +4,7 @@ SELECT count(*) AS media,
     count(*) FILTER (WHERE status = 'refused') AS refused,
     count(*) FILTER (WHERE status = 'failed') AS failed,
     count(*) FILTER (WHERE kind = 'images') AS image_sequences,
-    coalesce(round(sum(duration_seconds) FILTER (WHERE status = 'ok' AND kind = 'video') / 3600, 4), 0) AS hours,
+    coalesce(round(sum(duration_seconds) FILTER (WHERE status = 'ok' AND kind = 'video') / 3600, 6), 0) AS hours,
     coalesce(sum(frame_count), 0)::BIGINT AS frames,
     round((coalesce(sum(size_bytes) FILTER (WHERE member IS NULL AND coalesce(video_streams, 1) = 1), 0) + (
         SELECT coalesce(sum(size_bytes), 0) FROM (
