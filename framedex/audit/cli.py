@@ -10,11 +10,11 @@ import click
 import orjson
 
 from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
-from framedex.audit.asked import SEVERITIES, Check, Question, Severity, checks, questions, words
-from framedex.audit.audited import Kind, opened
-from framedex.audit.database import Database, database, write_database
-from framedex.audit.findings import PARTS_OF_FILES, SHARED, Audit, ask_all, missing
-from framedex.audit.relations import OF_SOURCES
+from framedex.audit.asked import SEVERITIES, Question, Severity, checks, questions
+from framedex.audit.audited import opened
+from framedex.audit.database import database, write_database
+from framedex.audit.findings import missing
+from framedex.audit.run import run
 from framedex.audit.text import lines
 from framedex.errors import FramedexError, OutputError
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE
@@ -22,7 +22,6 @@ from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
 LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
-KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that nearly every check asks
 FAILED = 3
 
 EXAMPLE = """\b
@@ -144,78 +143,6 @@ def _check_options(of_checks: dict[str, object], of_answers: dict[str, object], 
     given = [name for name, value in of_answers.items() if value is not None and not answers]
     if given:
         raise click.UsageError(f"{given[0]} is for the answer to --sql or --ask")
-
-
-def run(
-    what: Place,
-    names: tuple[str, ...] = (),
-    *,
-    look: bool = False,
-    policy: Path | None = None,
-    root: str | None = None,
-    report: Path | None = None,
-    pictures: bool = True,
-) -> Audit:
-    """Ask all checks, or those that are named, and write a report of them where one is asked for."""
-    with opened(what, frames=report is not None) as audited:
-        asked = chosen(audited.kind, names)
-        queries = [question.sql for question in [*asked, *questions("summary", audited.kind)]]
-        if report is not None:
-            from framedex.audit.report import queries as of_report  # nor is what decodes pictures
-
-            queries += of_report(audited.kind)
-        with database(
-            audited, kept={KEPT[audited.kind]: words([*queries, SHARED, PARTS_OF_FILES, *OF_SOURCES, "shard"])}
-        ) as db:
-            _add_tables(db, asked, look=look, named=bool(names), policy=policy, root=root)
-            found = ask_all(db, asked, summary=not names)
-            if names and found.unasked:
-                check, lack = found.unasked[0]
-                raise FramedexError(
-                    "a check that is named cannot be asked", found=check.name, remedy=f"it needs {lack}"
-                )
-            if report is not None:
-                from framedex.audit.report import write_report
-
-                write_report(db, found, report, root=root, pictures=pictures)
-            return found
-
-
-def _add_tables(
-    db: Database, asked: list[Check], *, look: bool, named: bool, policy: Path | None, root: str | None
-) -> None:
-    """Add the tables that checks need and no index has. What makes them is loaded for nothing else: that takes a while."""
-    needed = {need for check in asked for need in check.needs}
-    if needed & {"files", "tars"} and (look or named or "tars" in needed):
-        from framedex.audit.sources import add_files, add_tars
-
-        if "files" in needed and (look or named):
-            add_files(db, root)
-        if "tars" in needed:
-            add_tars(db, content=look)
-    if policy is not None:
-        _check_is_index(db.audited.kind)
-        from framedex.audit.misses import add_policy_misses
-
-        add_policy_misses(db, policy)
-
-
-def _check_is_index(kind: Kind) -> None:
-    if kind != "index":
-        raise FramedexError("--policy asks an index; a dataset's failures say what its own policy missed", found=kind)
-
-
-def chosen(kind: Kind, names: tuple[str, ...]) -> list[Check]:
-    """Return the checks of these names, all where there are none. Raises FramedexError for an unknown one."""
-    known = checks(kind)
-    for name in names:
-        if name not in {check.name for check in known}:
-            raise FramedexError(
-                f"there is no such check of {'an index' if kind == 'index' else 'a dataset'}",
-                found=name,
-                allowed=", ".join(sorted(check.name for check in known)),
-            )
-    return [check for check in known if not names or check.name in names]
 
 
 def check_free(path: Path | None, overwrite: bool) -> None:
