@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import av
 import av.error
 import numpy as np
@@ -9,7 +11,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.opening import demux_packets, memory_errors, open_container
+from framedex.indexer.opening import demux_packets, memory_errors, open_container, packet_with
 from framedex.indexer.planes import picture_md5
 
 
@@ -48,6 +50,8 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
                 number += 1
                 if number >= packets:
                     break
+                if packet.is_discard:
+                    packet = _kept(packet)
                 packet.pts = number  # pictures keep their packet's timestamp
                 try:
                     with memory_errors():
@@ -61,6 +65,15 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
         except av.error.FFmpegError:  # demuxing ends here; what was demuxed before is as it is
             decoded.failed[max(number, 0) :] = True
     return decoded
+
+
+def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
+    """Return a packet that an edit list hides as one whose picture comes out: it may be corrupt, and others need it."""
+    if packet.has_sidedata("new_extradata"):
+        return packet
+    kept = packet_with(bytes(packet))
+    kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
+    return kept
 
 
 def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MediaError
+from framedex.indexer.bitstream.intra import KEY_FLAGGED
 from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
 from framedex.indexer.opening import demux_packets
 from framedex.indexer.timeline import NO_PTS
@@ -72,7 +73,7 @@ def demux(
                 configuration = changed
         if packet.has_sidedata("encryption_info"):
             raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
-        if stream.codec_context.name == "png" and not packet.is_keyframe:
+        if stream.codec_context.name in KEY_FLAGGED and not packet.is_keyframe:
             raise BitstreamError(
                 "no_key_flag", f"packet {number} is not marked as a key frame, which PNG decoders need"
             )

@@ -41,8 +41,10 @@ from framedex.indexer.timeline import (
     CLOSED,
     CONTAINER,
     COUNTED,
+    DAMAGED,
     DEALT,
     FIELD_CODED,
+    HIDDEN,
     NO_PTS,
     START,
     STATED,
@@ -219,8 +221,12 @@ def _probe_tables(layout: Layout, track_id: int, file: Probed, video: Row) -> Ro
     fields = bool(pictures.field_coded.any() or (flags & FIELD_CODED).any())
     video |= {"depth": "tables", "pts_source": CONTAINER, "rotation_degrees": found.rotation_degrees, "hashed": False}
     _summarise(video, found.demuxed, pictures, pts, flags, None)
-    whole = bool(found.read.all())  # where not, `look` refuses what is out of order
-    video |= {"hidden_unordered": whole and has_unordered_hidden(pts, flags, pictures)}
+    whole = bool(found.read.all())
+    hidden, damaged = ((flags & flag).any() for flag in (HIDDEN, DAMAGED))
+    if len(pictures.start) == len(flags):  # a picture each; else of start points alone
+        video |= {"hidden_unordered": has_unordered_hidden(pts, flags, pictures)}
+    else:  # GOPs with hidden packets were looked at, which refuses what is out of order unless it is damaged
+        video |= {"hidden_unordered": bool(hidden and damaged)}
     stated = (flags & STATED) != 0
     if not whole:  # what only reading every packet tells
         video |= {"non_reference_share": None}

@@ -146,8 +146,10 @@ def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[Ta
 
 
 def _ships(medium: IndexedMedium) -> bool:
-    """Return whether clips are cut as ranges of the medium's own file."""
+    """Return whether clips are cut as ranges of the medium's own file, which is all that workers know of."""
     audio = medium.audio_packets
+    if medium.is_spooled:
+        return False
     return copies_ranges(medium.medium) and medium.addressable and (audio is None or audio.offset is not None)
 
 

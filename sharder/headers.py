@@ -1,4 +1,4 @@
-"""Reading what an index made from sample tables left unread, where a plan needs it: from start points to last targets."""
+"""Reading what an index made from sample tables left unread, where a plan needs it: from start points to where last targets are certain."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ from framedex.storage.reader import ObjectReader
 from framedex.storage.uris import is_remote
 
 MOST_BYTES = 16 << 20  # of GOPs that are read together
+
+
+def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: int) -> NDArray[np.int64]:
+    """Return for each target the packet behind the last one to read before its place in output order is certain, int64 [n].
+
+    Timestamps may lie of a picture that is decoded after a target and output before it. Of those that are decoded before such a
+    picture, at most reorder_depth are output after it (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), the target among them: so none
+    comes behind reorder_depth others that are presented after the target. pts: int64 [packets].
+    """
+    ends = np.full(len(targets), len(pts), np.int64)
+    left, width = np.arange(len(targets)), reorder_depth + 16
+    while len(left):
+        wanted = targets[left]
+        after = wanted[:, None] + np.arange(width + 1)
+        later = (after >= len(pts)) | (pts[np.minimum(after, len(pts) - 1)] > pts[wanted][:, None])
+        enough = np.cumsum(later, axis=1) >= reorder_depth
+        ends[left] = np.minimum(wanted + np.argmax(enough, axis=1) + 1, len(pts))
+        left, width = left[~enough[:, -1]], width * 4
+    return ends
 
 
 class _File:
@@ -64,12 +83,12 @@ class Headers:
         return new
 
     def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
-        """Read from the start point so many back to each target."""
+        """Read from the start point so many back to where each target is certain."""
         packets = self.packets
         starts = self._starts
         number = np.maximum(np.searchsorted(starts, targets, side="right") - starts_back, 0)
         last = np.full(len(starts), -1)
-        np.maximum.at(last, number, targets)
+        np.maximum.at(last, number, settled(packets.pts, targets, self._medium.reorder_depth) - 1)
         unread = [
             (gop, int(starts[gop]), int(last[gop]) + 1)
             for gop in np.unique(number).tolist()
@@ -97,7 +116,7 @@ class Headers:
             if gop > before + 1 or offset[end - 1] - offset[begin] > MOST_BYTES:
                 yield begin, until
                 begin = first
-            before, until = gop, end
+            before, until = gop, max(until, end)
         yield begin, until
 
     def _look(self, first: int, end: int, *, at_first_start: bool) -> None:

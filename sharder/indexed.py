@@ -16,7 +16,7 @@ from framedex.indexer.timeline import DAMAGED, NO_PTS
 from framedex.sharder.audio import AudioOptions, ClipAudioPlan
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.clip_audio import clip_interval, plan_clip_audio, plan_silence
-from framedex.sharder.headers import Headers
+from framedex.sharder.headers import Headers, settled
 from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Track
@@ -144,7 +144,10 @@ class IndexedMedium:
 
     def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
-        end = targets.max(initial=0) + 2  # behind the second field of the last one, if it has one
+        ends = settled(self._packets.pts, targets, self.medium.reorder_depth)
+        end = max(
+            ends.max(initial=0), targets.max(initial=0) + 2
+        )  # behind the second field of the last one, if it has one
         if self._packets.read[:end].all():
             return
         if self._headers is None:
@@ -161,6 +164,12 @@ class IndexedMedium:
     def addressable(self) -> bool:
         """Whether the packets are byte ranges of a file."""
         return self._packets.offset is not None
+
+    @property
+    def is_spooled(self) -> bool:
+        """Whether clips are planned with a file of this process, in place of the source or beside it."""
+        own = self.medium.source
+        return self._source != own or (self._audio_source is not None and self._audio_source != own)
 
     @property
     def packets(self) -> Packets:

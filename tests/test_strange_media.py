@@ -6,6 +6,7 @@ import io
 import json
 import struct
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,136 @@ def test_an_absurd_timestamp_harms_no_other_medium(tmp_path: Path, policy: str) 
     run("shard", tmp_path / "I", "--policy", tmp_path / "p.yaml", "--out", tmp_path / "D")
     assert {row["uri"] for row in pq.read_table(tmp_path / "D" / "media").to_pylist()} >= {"b.mp4"}
     assert len(ClipDataset(tmp_path / "D")) >= 1
+
+
+def remade(source: Path, path: Path, change: Callable[[list[av.Packet]], None], **options: str) -> Path:
+    """Copy the packets of a video into another file, changed beforehand; return its path."""
+    with av.open(str(source)) as given, av.open(str(path), "w", options=options) as out:
+        stream = out.add_stream_from_template(given.streams.video[0])
+        packets = [packet for packet in given.demux(video=0) if packet.size]
+        change(packets)
+        for packet in packets:
+            packet.stream = stream
+            out.mux(packet)
+    return path
+
+
+def earlier(seconds: float) -> Callable[[list[av.Packet]], None]:
+    """Return a change of packets that lets the video begin in its middle; what comes before is hidden by an edit list."""
+
+    def change(packets: list[av.Packet]) -> None:
+        for packet in packets:
+            assert packet.pts is not None
+            assert packet.dts is not None
+            assert packet.time_base is not None
+            shift = int(seconds / packet.time_base)
+            packet.pts, packet.dts = packet.pts - shift, packet.dts - shift
+
+    return change
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_a_trim_that_keeps_its_preroll_hidden_is_indexed_from_its_tables(codec: str, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    whole = made(Recipe(name="a.mp4", codec=codec, frames=50), tmp_path / "whole.mp4")
+
+    path = remade(whole, tmp_path / "m" / "trim.mp4", earlier(0.5), avoid_negative_ts="disabled")
+    expected = truth(path)
+    assert 30 < len(expected) < 40
+    run("index", tmp_path / "m", "--out", tmp_path / "I")
+    (row,) = Index(tmp_path / "I").videos.to_pylist()
+    assert (row["status"], row["depth"], row["frame_count"]) == ("ok", "tables", len(expected))
+    assert row["packet_count"] == 50
+    clips = [{"uri": "trim.mp4", "frames": [frame]} for frame in range(len(expected))]
+    for pack in ((), ("--pack", "clips")):
+        dataset = ClipDataset(shard_clips(tmp_path / "I", tmp_path / f"D{len(pack)}", clips, *pack))
+        assert [loaded(dataset, number) for number in range(len(clips))] == [[md5] for md5 in expected]
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_a_lie_about_the_picture_after_the_wanted_one_is_seen(codec: str, tmp_path: Path) -> None:
+    """The timestamps of a P picture and of a B picture that is decoded after it and shown before it, exchanged."""
+    (tmp_path / "m").mkdir()
+    text = "keyint=30:scenecut=0:bframes=2:b-adapt=0" + (":log-level=none:pools=1" if codec == "libx265" else "")
+    recipe = Recipe(name="a.mp4", codec=codec, frames=150, options={codec[3:] + "-params": text})
+    whole = made(recipe, tmp_path / "whole.mp4")
+
+    def exchange(packets: list[av.Packet]) -> None:
+        anchors = [n for n in range(95, 110) if packets[n].pts > packets[n + 1].pts]  # type: ignore[operator]
+        one, other = packets[anchors[0]], packets[anchors[0] + 1]
+        one.pts, other.pts = other.pts, one.pts
+
+    path = remade(whole, tmp_path / "m" / "lie.mp4", exchange)
+    expected = truth(path)
+    run("index", tmp_path / "m", "--out", tmp_path / "I")
+    (row,) = Index(tmp_path / "I").videos.to_pylist()
+    assert row["depth"] == "tables"
+    clips = [{"uri": "lie.mp4", "frames": [frame], "clip_id": str(frame)} for frame in range(85, 120)]
+    dataset = ClipDataset(shard_clips(tmp_path / "I", tmp_path / "D", clips, code=3))
+    assert len(dataset) < len(clips)
+    for number in range(len(dataset)):
+        assert loaded(dataset, number) == [expected[int(dataset.clip(number).clip_id)]]
+
+
+@pytest.mark.parametrize("movflags", ["", "frag_keyframe+empty_moov"])
+def test_png_that_is_no_sync_sample_is_refused_by_its_tables_too(movflags: str, tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    whole = made(Recipe(name="a.mov", codec="png", pix_fmt="rgb24", frames=10, options={}), tmp_path / "whole.mov")
+
+    def one_key_frame(packets: list[av.Packet]) -> None:
+        for number, packet in enumerate(packets):
+            packet.is_keyframe = number == 0
+
+    remade(whole, tmp_path / "m" / "a.mov", one_key_frame, **({"movflags": movflags} if movflags else {}))
+    run("index", tmp_path / "m", "--out", tmp_path / "I", "--max-failures", "1")
+    (row,) = Index(tmp_path / "I").videos.to_pylist()
+    assert (row["status"], row["error_kind"]) == ("refused", "no_key_flag")
+
+
+@pytest.mark.parametrize("pack", ["needed", "clips"])
+def test_every_clip_of_a_medium_is_cut_after_its_packets_were_copied(pack: str, corpus: Path, tmp_path: Path) -> None:
+    run("index", corpus / "mkv_headerstrip.mkv", "--out", tmp_path / "I")
+    clips = [{"uri": "mkv_headerstrip.mkv", "frames": [number % 75], "clip_id": str(number)} for number in range(400)]
+    dataset = shard_clips(tmp_path / "I", tmp_path / "D", clips, "--pack", pack, "--workers", "2")
+    assert len(ClipDataset(dataset)) == 400
+
+
+def test_parameter_sets_that_a_changed_one_makes_a_decoder_forget_are_given_again(tmp_path: Path) -> None:
+    """A sequence parameter set changes, the picture parameter set after it does not; only the first start points carry any."""
+    (tmp_path / "m").mkdir()
+    written = b""
+    for aspect in (1, 2):
+        options = {"x265-params": f"log-level=none:pools=1:keyint=10:scenecut=0:open-gop=0:sar={aspect}"}
+        recipe = Recipe(name="a.hevc", codec="libx265", frames=40, options=options)
+        units = made(recipe, tmp_path / f"{aspect}.hevc").read_bytes().split(b"\0\0\1")[1:]
+        first = next(n for n, unit in enumerate(units) if unit[0] >> 1 & 63 < 32)
+        kept = [unit for n, unit in enumerate(units) if n < first or unit[0] >> 1 & 63 < 32]
+        written += b"".join(b"\0\0\0\1" + unit.rstrip(b"\0") for unit in kept)
+    path = tmp_path / "m" / "a.hevc"
+    path.write_bytes(written)
+    expected = truth(path)
+    assert len(expected) == 80
+    run("index", tmp_path / "m", "--out", tmp_path / "I")
+    clips = [{"uri": "a.hevc", "frames": [frame]} for frame in range(80)]
+    dataset = ClipDataset(shard_clips(tmp_path / "I", tmp_path / "D", clips))
+    assert [loaded(dataset, number) for number in range(80)] == [[md5] for md5 in expected]
+
+
+def test_verifying_sees_damage_of_pictures_that_an_edit_list_hides(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    recipe = Recipe(name="a.mp4", frames=50, options={"x264-params": "keyint=25:scenecut=0:bframes=0"})
+    path = remade(
+        made(recipe, tmp_path / "whole.mp4"), tmp_path / "m" / "a.mp4", earlier(0.5), avoid_negative_ts="disabled"
+    )
+    run("index", path, "--out", tmp_path / "I", "--verify")
+    (row,) = Index(tmp_path / "I").videos.to_pylist()
+    assert (row["damaged_gop_count"], row["packet_count"] > row["frame_count"]) == (0, True)
+    packets = Index(tmp_path / "I").packets(row["media_id"])
+    assert packets.offset is not None
+    content = bytearray(path.read_bytes())
+    middle = int(packets.offset[5] + packets.size[5] // 2)
+    content[middle : middle + 8] = bytes(8)
+    path.write_bytes(content)
+    run("index", path, "--out", tmp_path / "J", "--verify")
+    (row,) = Index(tmp_path / "J").videos.to_pylist()
+    assert row["damaged_gop_count"] == 1

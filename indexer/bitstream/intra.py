@@ -12,6 +12,8 @@ INTRA = frozenset(
     ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000", "jpegls", "magicyuv", "png", "prores", "r210", "rawvideo", "sgi", "speedhq", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
 )  # fmt: skip
 
+KEY_FLAGGED = frozenset({"png"})  # of these, FFmpeg draws what is no key frame over the picture before
+
 
 class IntraScanner:
     """Says of every packet that decoding may start there and that no other packet needs it."""

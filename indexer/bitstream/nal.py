@@ -100,15 +100,27 @@ class ParameterSets:
             self._configured[key] = nal.rstrip(b"\0")
             self.epochs[0][key] = facts
 
+    def _beyond_the_record(self) -> InForce:
+        """Return the in-band sets that differ from the configuration record's, and those that refer to such a one: decoders drop
+        picture parameter sets when a new sequence parameter set takes the place of theirs (FFmpeg's HEVC decoder does).
+        """
+        changed = [key for key, nal in self._inband.items() if self._configured.get(key) != nal]
+        least = min((kind for kind, _ in changed), default=None)
+        return tuple(
+            item
+            for item in sorted(self._inband.items())
+            if least is not None and (item[0] in changed or item[0][0] > least)
+        )
+
     def meet(self, key: Key, nal: bytes, facts: object) -> None:
         """Note a set that a packet carries. Raises BitstreamError where sets change without end."""
         nal = nal.rstrip(b"\0")
         before = self._inband.get(key, self._configured.get(key))
         self.differs |= before not in (None, nal)
-        self._inband[key] = nal
-        if before == nal:
+        if self._inband.get(key) == nal:
             return
-        self.in_force = tuple(item for item in sorted(self._inband.items()) if self._configured.get(item[0]) != item[1])
+        self._inband[key] = nal
+        self.in_force = self._beyond_the_record()
         self._listed += len(self.in_force)
         if self._listed > MOST_LISTED:
             raise BitstreamError("parameter_sets", "too many parameter sets change too often")
