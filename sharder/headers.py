@@ -1,4 +1,6 @@
-"""Reading what an index made from sample tables left unread, where a plan needs it: from start points to where last targets are certain."""
+"""Reading what an index made from sample tables left unread, where a plan needs it: from start points to last targets, and
+on until these are certain.
+"""
 
 from __future__ import annotations
 

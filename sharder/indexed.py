@@ -145,9 +145,8 @@ class IndexedMedium:
     def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
         ends = settled(self._packets.pts, targets, self.medium.reorder_depth)
-        end = max(
-            ends.max(initial=0), targets.max(initial=0) + 2
-        )  # behind the second field of the last one, if it has one
+        # Behind the second field of the last one, too, if it has one.
+        end = max(ends.max(initial=0), targets.max(initial=0) + 2)
         if self._packets.read[:end].all():
             return
         if self._headers is None:
