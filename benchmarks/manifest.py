@@ -29,7 +29,7 @@ import pyarrow as pa
 from benchmarks.environment import environment
 from framedex.indexer.index import HEADER, Index, Packets
 from framedex.indexer.parts import write_json_aside
-from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION
+from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise
 from framedex.sharder.build import build_from_policy
 from framedex.sharder.mp4 import movie_header
@@ -112,7 +112,7 @@ class SyntheticIndex(Index):
         super().__init__(folder)
         self._shared = synthetic_packets(frames)
         rows = [synthetic_video(f"{number:016x}", self._shared) for number in range(videos)]
-        self.videos = self.videos.from_pylist(rows, schema=self.videos.schema)
+        self.videos = pa.Table.from_pylist(rows, schema=VIDEOS)
 
     def __len__(self) -> int:
         return len(self.videos)
