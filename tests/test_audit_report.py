@@ -510,6 +510,7 @@ def test_a_page_in_a_browser_is_quiet_and_asks_for_nothing(browser: chromium.Bro
             page.resize(width, 800)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
         stops = "[...document.querySelectorAll('.box')].every((box) => box.tabIndex === 0 || box.scrollWidth <= box.clientWidth)"
+        page.wait(stops)  # the page hears of its new width with the next frame
         assert page.evaluate(stops), "what scrolls can be reached by keyboard"
         # Each picture of a strip is drawn with a size.
         shown = "[...document.querySelectorAll('.strip use')].every((use) => use.getBoundingClientRect().width > 20)"
