@@ -222,11 +222,10 @@ def _probe_tables(layout: Layout, track_id: int, file: Probed, video: Row) -> Ro
     video |= {"depth": "tables", "pts_source": CONTAINER, "rotation_degrees": found.rotation_degrees, "hashed": False}
     _summarise(video, found.demuxed, pictures, pts, flags, None)
     whole = bool(found.read.all())
-    hidden, damaged = ((flags & flag).any() for flag in (HIDDEN, DAMAGED))
     if len(pictures.start) == len(flags):  # a picture each; else of start points alone
         video |= {"hidden_unordered": has_unordered_hidden(pts, flags, pictures)}
     else:  # GOPs with hidden packets were looked at, which refuses what is out of order unless it is damaged
-        video |= {"hidden_unordered": bool(hidden and damaged)}
+        video |= {"hidden_unordered": bool((flags & HIDDEN).any() and (flags & DAMAGED).any())}
     stated = (flags & STATED) != 0
     if not whole:  # what only reading every packet tells
         video |= {"non_reference_share": None}

@@ -43,7 +43,19 @@ from framedex.sharder.schema import (
 
 # The views that people ask, in the order in which they build on each other.
 VIEWS: dict[Kind, tuple[str, ...]] = {
-    "index": ("repeated", "superseded", "media", "videos", "packets", "frames", "gops", "listing", "failures", "nvdec"),
+    "index": (
+        "repeated",
+        "superseded",
+        "media",
+        "videos",
+        "packets",
+        "frames",
+        "gops",
+        "listing",
+        "failures",
+        "formats",
+        "nvdec",
+    ),
     "dataset": ("videos", "shards", "clips", "clip_frames", "failures"),
 }
 INNER = ("repeated", "superseded", "media")  # views that only other views ask

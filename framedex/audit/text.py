@@ -152,11 +152,10 @@ def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
         return f"{value:,.10g}"
     if isinstance(value, bytes):
         return value.hex() if len(value) <= longest // 2 else f"{value[: longest // 2 - 1].hex()}…"
-    if not ends:
-        text = printable(str(value).split("\n", 1)[0])
-        return text if len(text) <= longest else text[: longest - 1] + "…"
-    text = printable(str(value))
-    return text if len(text) <= longest else "…" + text[1 - longest :]
+    text = printable(str(value) if ends else str(value).split("\n", 1)[0])
+    if len(text) <= longest:
+        return text
+    return "…" + text[1 - longest :] if ends else text[: longest - 1] + "…"
 
 
 def printable(text: str) -> str:

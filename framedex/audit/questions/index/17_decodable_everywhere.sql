@@ -1,19 +1,6 @@
 -- How many hours can each generation of NVIDIA GPUs decode?
-WITH formats AS (
-    SELECT codec, pixel_format, width, height, count(*) AS videos, sum(duration_seconds) / 3600 AS hours
-    FROM videos WHERE status = 'ok' AND kind = 'video' GROUP BY ALL
-),
-needed AS (
-    SELECT *,
-        CASE WHEN pixel_format LIKE '%420%' OR pixel_format LIKE 'nv12%' OR pixel_format LIKE 'p010%' THEN 1
-            WHEN pixel_format LIKE '%422%' THEN 2 WHEN pixel_format LIKE '%444%' THEN 3
-                WHEN pixel_format LIKE 'gray%' THEN 0 ELSE -1
-        END AS chroma,
-        coalesce(try_cast(regexp_extract(pixel_format, '(9|10|12|14|16)(le|be)$', 1) AS INTEGER), 8) AS bits
-    FROM formats
-)
 SELECT generation, sum(videos)::BIGINT AS videos, round(sum(hours), 2) AS hours
-FROM needed n JOIN nvdec d USING (codec, chroma, bits)
+FROM formats n JOIN nvdec d USING (codec, chroma, bits)
 WHERE n.width <= most_width AND n.height <= most_height
 GROUP BY generation
 ORDER BY hours, generation

@@ -1,0 +1,12 @@
+-- A row a format of the usable videos: how many have it, and for how many hours. `chroma` and `bits` are as in `nvdec`; `chroma` is -1 of others.
+SELECT codec, pixel_format, width, height,
+    CASE WHEN pixel_format LIKE '%420%' OR pixel_format LIKE 'nv12%' OR pixel_format LIKE 'p010%' THEN 1
+        WHEN pixel_format LIKE '%422%' THEN 2 WHEN pixel_format LIKE '%444%' THEN 3
+            WHEN pixel_format LIKE 'gray%' THEN 0 ELSE -1
+    END AS chroma,
+    coalesce(try_cast(regexp_extract(pixel_format, '(9|10|12|14|16)(le|be)$', 1) AS INTEGER), 8) AS bits,
+    videos, hours
+FROM (
+    SELECT codec, pixel_format, width, height, count(*) AS videos, sum(duration_seconds) / 3600 AS hours
+    FROM videos WHERE status = 'ok' AND kind = 'video' GROUP BY ALL
+)
