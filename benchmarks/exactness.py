@@ -23,6 +23,7 @@ from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.probe import Depth
+from framedex.indexer.pyav import LENIENT_METADATA
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.indexer.work import IndexOptions
 from framedex.loader.verify import verify
@@ -60,7 +61,7 @@ class Tried:
 def full_decode(path: Path, stream: int) -> list[tuple[int | None, str]]:
     """Return (pts, md5) of every frame that a player would show, going on after errors."""
     found: list[tuple[int | None, str]] = []
-    with av.open(str(path), metadata_errors="replace") as container:
+    with av.open(str(path), **LENIENT_METADATA) as container:
         video = container.streams[stream]
         packets = container.demux(video)
         while True:

@@ -40,6 +40,7 @@ from benchmarks.hazard_passes import grey_of
 from framedex import ClipDataset
 from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
+from framedex.indexer.pyav import LENIENT_METADATA
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.indexer.work import IndexOptions
 from framedex.sharder.build import ShardOptions, build_from_requests
@@ -175,7 +176,7 @@ def _write_truth(folder: Path, path: Path, row: Row) -> bool:
     folder.mkdir(exist_ok=True)
     found = []
     try:
-        with av.open(str(path), metadata_errors="replace") as container:
+        with av.open(str(path), **LENIENT_METADATA) as container:
             stream = container.streams[row["stream_index"]]
             height, width = row["height"], row["width"]
             converter = RgbConverter()

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from framedex import __version__
-from framedex.errors import FramedexError
+from framedex.errors import FramedexError, InternalError, internal_error
 
 COMMANDS = {
     "index": ("framedex.indexer.cli", "Probe videos into an index."),
@@ -42,16 +42,22 @@ class Stages(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
         except FramedexError as error:
+            if isinstance(error, InternalError):
+                click.echo(error.traceback, err=True)
             click.echo(f"error: {error}", err=True)
             sys.exit(1)
         except KeyboardInterrupt:
             click.echo("interrupted; nothing half-written is left, and a rerun does the rest", err=True)
             sys.exit(1)
-        except BrokenPipeError:
-            raise
         except OSError as error:
             click.echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
+            sys.exit(1)
+        except Exception as error:
+            found = internal_error(error)
+            click.echo(f"{found.traceback}\nerror: {found}", err=True)
             sys.exit(1)
 
 

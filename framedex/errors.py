@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any
+
+INTERNAL_ERROR = "internal_error"  # the kind of a failure that is a bug of framedex's own
+PLEASE_REPORT = "this is a bug of framedex: please report it with its traceback and the output of framedex --version"
 
 
 class FramedexError(Exception):
@@ -51,10 +55,15 @@ class SourceError(FramedexError):
 
 
 class MediaError(FramedexError):
-    """One medium cannot be used. `kind` is a short stable word, `refused` tells readable from broken."""
+    """One medium cannot be used.
 
-    def __init__(self, kind: str, what: str, *, refused: bool = False, where: str | None = None) -> None:
-        self.kind, self.refused = kind, refused
+    `kind` is a short stable word, `refused` tells readable from broken. `traceback` is that of an INTERNAL_ERROR.
+    """
+
+    def __init__(
+        self, kind: str, what: str, *, refused: bool = False, where: str | None = None, traceback: str | None = None
+    ) -> None:
+        self.kind, self.refused, self.traceback = kind, refused, traceback
         super().__init__(what, where=where)
 
 
@@ -96,6 +105,24 @@ class StorageError(FramedexError):
 
 class EngineError(FramedexError):
     """What is to run the work cannot be had."""
+
+
+class InternalError(FramedexError):
+    """framedex itself failed, which says nothing about the medium. `traceback` is what Python prints of the error."""
+
+    def __init__(self, what: str, traceback: str) -> None:
+        self.traceback = traceback
+        super().__init__(f"framedex itself failed: {what}", remedy=PLEASE_REPORT)
+        self.add_note(traceback)  # so that Python prints it where nobody catches this
+
+
+def internal_error(error: BaseException) -> InternalError:
+    """Return the InternalError that an unexpected exception stands for, with the traceback it has or brought along."""
+    if isinstance(error, InternalError):
+        return error
+    # pebble hands the traceback of another process over as an attribute.
+    found = getattr(error, "traceback", None) or "".join(traceback.format_exception(error))
+    return InternalError(f"{type(error).__name__}: {error}", found)
 
 
 class MissingExtraError(FramedexError):

@@ -13,13 +13,12 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import av
 import av.error
 from PIL import Image
 
 from framedex.indexer import endings
 from framedex.indexer.bitstream import h264, hevc, nal
-from framedex.indexer.demuxers import OPEN_OPTIONS
+from framedex.indexer.opening import open_container
 from fuzz.fuzz_parsers import TARGETS
 from fuzz.mutation import join_chunks
 from tests import media
@@ -56,7 +55,7 @@ def seeds(path: Path) -> Iterator[tuple[str, bytes]]:
     for suffix, container in ((".avi", "avi"), (".flv", "flv"), (".ts", "mpegts")):
         if path.suffix == suffix:
             yield f"{container}_ending", content[:HEADER_BYTES]
-    with av.open(f"file:{path}", options=OPEN_OPTIONS, metadata_errors="replace") as container:
+    with open_container(str(path)) as container:
         stream = next(iter(container.streams.video), None)
         codec = stream.codec_context.codec.canonical_name if stream else None
         if stream is None or f"{codec}_scanner" not in TARGETS:

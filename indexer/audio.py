@@ -24,6 +24,7 @@ from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.demux import PayloadFinder
 from framedex.indexer.opening import demux_packets, memory_errors
 from framedex.indexer.probed import Probed, ProbedFile
+from framedex.indexer.pyav import fraction_of
 from framedex.indexer.sampletables import read_layout
 from framedex.indexer.timeline import NO_PTS
 
@@ -72,7 +73,7 @@ def describe_audio(file: Probed, container: av.container.InputContainer, *, tabl
 def _described(stream: av.audio.stream.AudioStream) -> Row:
     """Return what libavformat's stream states."""
     context = stream.codec_context
-    time_base = stream.time_base or Fraction(0)
+    time_base = fraction_of(stream.time_base) or Fraction(0)
     start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
     columns: Row = {
         "audio_stream_index": stream.index,
@@ -155,9 +156,10 @@ def _from_packets(
         with file.open() as container:
             packets = (bytes(packet) for packet in demux_packets(container, stream.index))
             samples = np.array(count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64)
-    assert stream.time_base is not None  # as checked
+    time_base = fraction_of(stream.time_base)
+    assert time_base is not None  # as checked
     pts = np.array(demuxed.pts, np.int64)
-    sample = positions(pts, samples, stream.time_base, coding.rate)
+    sample = positions(pts, samples, time_base, coding.rate)
     multiplier = 2 if _doubled(stream, samples) else 1
     discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
     if coding.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)

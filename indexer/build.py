@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex import __version__
-from framedex.errors import MediaError, OutputError, StorageError
+from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
 from framedex.indexer.discover import media_id
 from framedex.indexer.engines import Outcome
 from framedex.indexer.identity import Row, no_frames, problem_columns
@@ -20,6 +20,7 @@ from framedex.indexer.objects import probe_object
 from framedex.indexer.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.parts import held, library_versions, remove_unfinished, write_json_aside, write_part
 from framedex.indexer.probe import probe_medium
+from framedex.indexer.pyav import ffmpeg_version
 from framedex.indexer.schema import FORMAT, GONE, IMAGES, OK, REFUSED, SCHEMA_VERSION, VIDEO
 from framedex.indexer.work import IndexOptions, Item, Work, medium_name, plan_work
 from framedex.storage.outputs import Output, stored_output
@@ -36,7 +37,8 @@ SLICES_NAME = "slices.json"  # of a run in slices that is under way
 class IndexReport:
     """What a run did: media by outcome (refused ones counted in every run that names them), and files by what became of them.
 
-    thumbnails: how many images were passed over because they lie beside videos.
+    internal: media at which framedex itself failed; they are not among the failed ones. thumbnails: how many images were
+    skipped because they lie beside videos.
     """
 
     out: Place
@@ -49,6 +51,7 @@ class IndexReport:
     ok: int = 0
     refused: int = 0
     failed: int = 0
+    internal: int = 0
     problems: list[dict[str, str]] = field(default_factory=list)
 
     def count(self, row: Row) -> None:
@@ -59,10 +62,15 @@ class IndexReport:
             return
         if row["status"] == REFUSED:
             self.refused += 1
+        elif row["error_kind"] == INTERNAL_ERROR:
+            self.internal += 1
         else:
             self.failed += 1
-        name = medium_name(row["uri"], row.get("member"))
-        self.problems.append({"uri": name} | {key: row[key] for key in ("status", "error_kind", "error_message")})
+        problem = {"uri": medium_name(row["uri"], row.get("member"))}
+        problem |= {key: row[key] for key in ("status", "error_kind", "error_message")}
+        if row["error_kind"] == INTERNAL_ERROR:
+            problem["error_traceback"] = row["error_traceback"] or ""
+        self.problems.append(problem)
 
 
 def report_of(options: IndexOptions, work: Work) -> IndexReport:
@@ -142,9 +150,17 @@ def begin(output: Output, work: Work) -> pa.Table | None:
     old = pq.read_table(path) if path.exists() else None
     listing = listing_table(old, work.listed, work.root, work.members)
     if not header_path.exists() or work.items or old is None or not listing.equals(old):
-        generation = read_header(output.local)["generation"] + 1 if header_path.exists() else 1
-        header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": work.root, "generation": generation}
-        write_json_aside(header_path, header | {"libraries": library_versions()})
+        before: Row = read_header(output.local) if header_path.exists() else {"generation": 0}
+        probed_by = {*before.get("ffmpeg", [])} | ({ffmpeg_version()} if work.probe else set())
+        header = {
+            "format": FORMAT,
+            "schema_version": SCHEMA_VERSION,
+            "root": work.root,
+            "generation": before["generation"] + 1,
+            "ffmpeg": sorted(probed_by),
+            "libraries": library_versions(),
+        }
+        write_json_aside(header_path, header)
         output.publish(header_path)
     write_part(path, listing, version=SCHEMA_VERSION)
     output.publish(path)
@@ -230,7 +246,8 @@ def _rows(outcome: Outcome[Item, Probing]) -> Iterator[tuple[Row, Row]]:
         assert outcome.kind is not None  # as there is no result
         assert outcome.message is not None
         nothing = _nothing(member, VIDEO if task.images is None else IMAGES)
-        yield _with_identity(uri, nothing | problem_columns(MediaError(outcome.kind, outcome.message)), no_frames())
+        error = MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
+        yield _with_identity(uri, nothing | problem_columns(error), no_frames())
 
 
 def _nothing(member: str | None, kind: str = VIDEO) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from dataclasses import asdict
@@ -23,10 +24,12 @@ from framedex.indexer.schema import IMAGES
 from framedex.indexer.slices import Slice, build_slice, finish_index
 from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
 from framedex.place_options import PLACE_TO_WRITE
+from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.storage.places import Place, Stored
 
 TABLE_ROWS = 20
+LOG = logging.getLogger("framedex.indexer")
 
 EXAMPLE = """\b
 Example:
@@ -158,7 +161,8 @@ def index(
     `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your own.
     A rerun probes only what is new, changed or failed.
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 done but more media failed or were refused than --max-failures.
+    Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but more
+    media failed or were refused than --max-failures.
     """
     if task is not None and finish:
         raise click.UsageError("--finish follows when all slices are done; give it without --task")
@@ -188,6 +192,8 @@ def index(
             return
         report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
     _tell(report, as_json, whole=task is None or not isinstance(out, Stored))
+    if report.internal:
+        sys.exit(1)
     if report.failed + report.refused > max_failures:
         sys.exit(3)
 
@@ -282,11 +288,14 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
         _print_rows(report)
     for problem in report.problems:
         click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
-    click.echo(
-        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed; {report.new} files new, {report.changed} changed, "
-        f"{report.gone} gone, {report.unchanged} unchanged → {report.out}"
-    )
+        if "error_traceback" in problem:
+            LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
     _print_thumbnails(report.thumbnails)
+    internal = f", {internal_errors(report.internal)}" if report.internal else ""
+    click.echo(
+        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
+        f"{report.changed} changed, {report.gone} gone, {report.unchanged} unchanged → {report.out}"
+    )
 
 
 def _print_rows(report: IndexReport) -> None:

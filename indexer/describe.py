@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import av
@@ -12,6 +11,7 @@ import av.video.stream
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import MediaError
+from framedex.indexer.pyav import fraction_of
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
 from framedex.indexer.stated import stated_columns
 
@@ -43,21 +43,18 @@ def describe_header(container: av.container.InputContainer, stream: av.video.str
     """Return the columns of `videos` on what the container's header states of a stream's length and rate."""
     name = container_name(container)
     if name not in STATING or (name == "mp4" and not stream.frames):  # in fragments, none of which knows of the others
-        return stated_columns(None, None, _rate(stream.codec_context.framerate))
+        return stated_columns(None, None, fraction_of(stream.codec_context.framerate))
     seconds = None if container.duration is None else container.duration / av.time_base
-    if stream.duration is not None and stream.time_base is not None:
-        seconds = float(stream.duration * stream.time_base)
+    time_base = fraction_of(stream.time_base)
+    if stream.duration is not None and time_base is not None:
+        seconds = float(stream.duration * time_base)
     elif len(container.streams) > 1:  # whose longest one the file's duration may be
         seconds = None
-    rate = None if stream.codec_context.codec.canonical_name in CLOCKED else _rate(stream.codec_context.framerate)
+    rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
     if rate is None and name != "mp4":  # of which libavformat counts it
-        rate = _rate(stream.average_rate)
+        rate = fraction_of(stream.average_rate)
     frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat makes them up of a duration
     return stated_columns(frames, seconds, rate)
-
-
-def _rate(value: Fraction | None) -> Fraction | None:
-    return value or None
 
 
 def describe_stream(stream: av.video.stream.VideoStream) -> Row:
@@ -65,7 +62,7 @@ def describe_stream(stream: av.video.stream.VideoStream) -> Row:
     context = stream.codec_context
     if context is None:
         raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
-    aspect = stream.sample_aspect_ratio
+    aspect, time_base = fraction_of(stream.sample_aspect_ratio), fraction_of(stream.time_base)
     return {
         "stream_index": stream.index,
         "codec": context.codec.canonical_name,
@@ -81,8 +78,8 @@ def describe_stream(stream: av.video.stream.VideoStream) -> Row:
         "color_matrix": int(context.colorspace),
         "color_primaries": int(context.color_primaries),
         "color_transfer": int(context.color_trc),
-        "time_base_num": stream.time_base.numerator if stream.time_base else None,
-        "time_base_den": stream.time_base.denominator if stream.time_base else None,
+        "time_base_num": time_base.numerator if time_base else None,
+        "time_base_den": time_base.denominator if time_base else None,
         "extradata": context.extradata,
         "reorder_depth": context.reorder_depth,
     }

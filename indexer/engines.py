@@ -16,6 +16,9 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
+from framedex.errors import INTERNAL_ERROR, internal_error
+from framedex.indexer.opening import MEDIUM_ERRORS
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -28,13 +31,15 @@ BROKEN = "broken"  # what an outcome says where a process died between two calls
 class Outcome(Generic[Item, Result]):
     """What became of one item: a result, or why there is none, and a message.
 
-    kind: `crash`, `timeout`, `memory`, `error` or BROKEN.
+    kind: `crash`, `timeout`, `memory`, `error` (one of MEDIUM_ERRORS), INTERNAL_ERROR or BROKEN. traceback: of an
+    INTERNAL_ERROR.
     """
 
     item: Item
     result: Result | None = None
     kind: str | None = None
     message: str | None = None
+    traceback: str | None = None
 
 
 class Engine(Protocol):
@@ -174,5 +179,8 @@ def _outcome(
     except MemoryError:
         allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
         return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
-    except Exception as error:  # a defect met by one item must not take the others down
+    except MEDIUM_ERRORS as error:
         return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
+    except Exception as error:  # a bug that one item meets must not take the others down
+        found = internal_error(error)
+        return Outcome(item=item, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

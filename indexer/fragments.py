@@ -183,7 +183,7 @@ def read_fragments(
         sync=(table[:, 2] & NOT_SYNC) == 0,
         entry=np.repeat(np.array([run.defaults.description - 1 for run in runs], np.int64), counts).astype(np.int32),
         overlapping=time <= before[run_of],
-        first_shift=int(max(0, -in_first.min())) if len(in_first) else 0,
+        first_shift=max(0, -int(in_first.min())) if len(in_first) else 0,
     )
 
 

@@ -22,6 +22,7 @@ def problem_columns(error: MediaError) -> Row:
         "status": REFUSED if error.refused else FAILED,
         "error_kind": error.kind,
         "error_message": error.what,
+        "error_traceback": error.traceback,
     }
 
 

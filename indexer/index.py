@@ -80,13 +80,15 @@ class Index:
     """An index directory, opened for reading. Raises FormatError where it is not one.
 
     A medium that was probed again appears in several parts; its row in the latest part counts, and none where that says that
-    it is gone. before: parts from this number on do not count. generation: how many runs have written it.
+    it is gone. before: parts from this number on do not count. generation: how many runs have written it. ffmpeg: the versions
+    of FFmpeg's libraries by which its media were probed; none in an index that framedex 0.1 wrote.
     """
 
     def __init__(self, path: str | Place, *, before: int | None = None) -> None:
         self.path: Place = place(path)
         header = read_header(self.path)
         self.root: str = header["root"]
+        self.ffmpeg: list[str] = header.get("ffmpeg", [])
         self.generation: int = header["generation"]
         numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
         self._parts = [number for number in numbers if before is None or number < before]

@@ -10,9 +10,14 @@ import av
 import av.container
 import av.error
 
+from framedex.errors import FramedexError
 from framedex.indexer.demuxers import OPEN_OPTIONS
+from framedex.indexer.pyav import LENIENT_METADATA
 from framedex.storage.reader import ObjectFile
 
+# What speaks of a medium when it is read: framedex's own errors, FFmpeg's, and those of reading its file. Any other exception
+# is a bug of framedex's.
+MEDIUM_ERRORS = (FramedexError, av.error.FFmpegError, OSError, MemoryError)
 MOST_RESTARTS = 1000  # of demuxing after damage
 
 
@@ -33,7 +38,10 @@ def open_container(source: str | ObjectFile) -> av.container.InputContainer:
     # The file: prefix keeps names with a colon from being read as a protocol.
     opened = f"file:{source}" if isinstance(source, str) else source
     with memory_errors():
-        return av.open(opened, mode="r", metadata_errors="replace", options=dict(OPEN_OPTIONS))
+        container: av.container.InputContainer = av.open(
+            opened, mode="r", options=dict(OPEN_OPTIONS), **LENIENT_METADATA
+        )
+        return container
 
 
 def demux_packets(

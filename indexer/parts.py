@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from framedex import __version__
 from framedex.errors import FormatError, OutputError
+from framedex.indexer.pyav import ffmpeg_version
 from framedex.storage.places import Place, Stored
 
 Folder = TypeVar("Folder", Path, Stored, Place)
@@ -33,7 +34,14 @@ LIBRARIES = ("av", "pyarrow", "numpy")
 
 def library_versions() -> dict[str, str]:
     """Return the versions that every file framedex writes is stamped with."""
-    return {"framedex": __version__} | {name: metadata.version(name) for name in LIBRARIES}
+    versions = {name: metadata.version(name) for name in LIBRARIES}
+    return {"framedex": __version__} | versions | {"ffmpeg": ffmpeg_version()}
+
+
+def ffmpeg_of(schema: pa.Schema) -> set[str]:
+    """Return the version of FFmpeg's libraries that a part is stamped with; nothing where it is older than that stamp."""
+    stamp = json.loads((schema.metadata or {}).get(b"framedex.libraries", b"{}"))
+    return {stamp["ffmpeg"]} if "ffmpeg" in stamp else set()
 
 
 def part_path(folder: Folder, number: int) -> Folder:

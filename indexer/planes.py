@@ -23,7 +23,7 @@ def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
 
 def plane_rows(plane: VideoPlane, height: int) -> NDArray[np.uint8]:
     """Return uint8 [height, line size]: a view of a plane's memory, the padding at the end of its rows included."""
-    pixels: NDArray[np.uint8] = np.frombuffer(plane, np.uint8)  # type: ignore[call-overload]
+    pixels: NDArray[np.uint8] = np.frombuffer(plane, np.uint8)  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
     row = plane.line_size if height > 1 else len(pixels)
     return pixels[: row * height].reshape(height, row)
 

@@ -14,7 +14,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from framedex.errors import EngineError, MissingExtraError
@@ -119,7 +119,7 @@ class RayEngine:
                         yield Outcome(item=task.items[0], kind="crash", message=message)
                 else:
                     for item, outcome in zip(task.items, results, strict=True):
-                        yield Outcome(item=item, result=outcome.result, kind=outcome.kind, message=outcome.message)
+                        yield replace(outcome, item=item)
         finally:
             for task in waiting:
                 if task.reference is not None:
@@ -139,7 +139,14 @@ def _attempt(
         _pool.cache_clear()
         raise
     return [
-        Outcome(item=None, result=outcome.result, kind=outcome.kind, message=outcome.message) for outcome in outcomes
+        Outcome(
+            item=None,
+            result=outcome.result,
+            kind=outcome.kind,
+            message=outcome.message,
+            traceback=outcome.traceback,
+        )
+        for outcome in outcomes
     ]
 
 

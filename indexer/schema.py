@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.1"  # readers accept any minor version of their own major one
+SCHEMA_VERSION = "3.2"  # readers accept any minor version of their own major one
 
 # What some columns say, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -40,6 +40,7 @@ VIDEOS = pa.schema(
         required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown; `failed`: not readable; `gone`: its file is no longer there, so that earlier rows of it do not count."),
         column("error_kind", pa.string(), "Short stable word for why a medium is refused or failed, or for what is damaged in one that is ok."),
         column("error_message", pa.string(), "The reason in words."),
+        column("error_traceback", pa.string(), "Where framedex itself failed (`error_kind` is `internal_error`), as Python prints it; else null."),
         required("probed_by", pa.string(), "framedex version that probed the medium; another version looks at refused media again."),
         column("size_bytes", pa.int64(), "File size when probed; of loose images, their sum.", unit="bytes"),
         column("mtime_ns", pa.int64(), "Modification time when probed, of loose images the latest; a new one only makes us look again.", unit="ns"),

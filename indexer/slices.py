@@ -28,9 +28,9 @@ from framedex.indexer.build import (
     report_of,
     write_listing,
 )
-from framedex.indexer.index import LISTING_NAME, VIDEOS_FOLDER
+from framedex.indexer.index import HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.part_pairs import PartPairs, next_part
-from framedex.indexer.parts import LOCK_NAME, held, part_path, write_json_aside
+from framedex.indexer.parts import LOCK_NAME, ffmpeg_of, held, part_path, write_json_aside
 from framedex.indexer.work import IndexOptions, Work, plan_work
 from framedex.storage.outputs import Output, stored_output
 from framedex.storage.places import Place, Stored, parquet_file
@@ -157,6 +157,15 @@ def digest(options: IndexOptions, work: Work) -> str:
     return found.hexdigest()
 
 
+def _note_ffmpeg(output: Output, versions: set[str]) -> None:
+    """Add to the header the versions of FFmpeg that other machines probed with."""
+    path = output.local / HEADER
+    header = read_header(output.local)
+    if not versions <= set(header.get("ffmpeg", [])):
+        write_json_aside(path, header | {"ffmpeg": sorted({*header.get("ffmpeg", []), *versions})})
+        output.publish(path)
+
+
 def finish_index(options: IndexOptions) -> IndexReport:
     """Check that all slices of a run are there, complete the listing, and return what the run did.
 
@@ -184,12 +193,15 @@ def finish_index(options: IndexOptions) -> IndexReport:
                 where=str(options.out),
                 remedy="give --finish the same sources and options as --task",
             )
-        report, members = report_of(options, work), dict[str, list[str]]()
+        report, members, ffmpeg = report_of(options, work), dict[str, list[str]](), set[str]()
         for number in range(plan.parts):
-            for row in parquet_file(_part(options.out, plan, number)).read().to_pylist():
+            table = parquet_file(_part(options.out, plan, number)).read()
+            ffmpeg |= ffmpeg_of(table.schema)
+            for row in table.to_pylist():
                 note_row(row, report, members)
         if isinstance(options.out, Stored):
             begin(output, work)
+        _note_ffmpeg(output, ffmpeg)
         if members:
             write_listing(output, pq.read_table(output.local / LISTING_NAME), work, members)
         output.remove(SLICES_NAME)

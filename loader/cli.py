@@ -14,6 +14,7 @@ import click
 from framedex.loader.verify import verify as verify_dataset
 from framedex.loader.verify_gpu import CheckedOnGpu, verify_on_gpu
 from framedex.place_options import PLACE_THAT_IS_THERE
+from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.storage.places import Place
 
@@ -75,14 +76,15 @@ def verify(
     """Decode clips from their byte ranges and compare every frame, bit for bit, with a full decode of its source.
 
     With --json, a line a clip: clip_id, uri, frames, pts, md5 (over native planes; null for padding), verdict
-    (exact, nearest, differs, undecodable, stale) and reason.
+    (exact, nearest, differs, undecodable, stale, internal_error) and reason.
 
     With --decode gpu, every frame that a GPU decodes must be nearer to the CPU's picture of it than to those of the
     frames before and after; its clip is then "nearest". Neighbours that are the same picture decide nothing and are
     counted. Clips that a GPU must not get are compared bit for bit. JSON lines have decoder, worst_psnr and
     undecided, too.
 
-    Exit codes: 0 all exact or nearest, 1 failed, 2 usage, 3 done but more clips were not exact than --max-failures.
+    Exit codes: 0 all exact or nearest, 1 failed, or framedex itself failed at some clips, 2 usage, 3 done but more clips
+    were not exact than --max-failures.
     """
     verdicts: collections.Counter[str] = collections.Counter()
     decoders: collections.Counter[str] = collections.Counter()
@@ -107,8 +109,10 @@ def verify(
                 click.echo(json.dumps(asdict(checked), ensure_ascii=False))
             elif checked.verdict not in RIGHT:
                 click.echo(f"{checked.verdict}: {checked.uri}: clip {checked.clip_id}: {checked.reason}")
+    internal = verdicts.pop("internal_error", 0)
     if not as_json:
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())) or "no clips"
+        told = [f"{count} {verdict}" for verdict, count in sorted(verdicts.items())]
+        counts = ", ".join(told + [internal_errors(internal)] * bool(internal)) or "no clips"
         click.echo(f"{counts} ({frames} frames)")
         if decoders:
             click.echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(decoders.items()))}")
@@ -116,5 +120,7 @@ def verify(
             click.echo(
                 f"worst frame on a GPU: {worst:.1f} dB PSNR; {undecided} frames with no other picture beside them"
             )
+    if internal:
+        sys.exit(1)
     if verdicts.total() - sum(verdicts[verdict] for verdict in RIGHT) > max_failures:
         sys.exit(3)

@@ -20,7 +20,7 @@ from framedex.loader.collate import COLLATES, Collate, collate_clips
 from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset
 from framedex.loader.driver import driver_support
-from framedex.loader.faults import ON_ERROR, Fault, LoaderReport, OnError, fault_of
+from framedex.loader.faults import ON_ERROR, Fault, LoaderReport, OnError
 from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
 from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Made, Normalize
 from framedex.loader.pool import WorkerDiedError, WorkerPool
@@ -323,14 +323,10 @@ class ClipLoader:
         except WorkerDiedError as error:
             LOG.warning("%s while it was at clip %d, which is fetched again", error, number)
             self.report.add(retried="crash")
-        except RuntimeError as error:
-            return fault_of(number, error)
         try:
             return self._pool.submit(Wanted(number=number, on_gpu=False)).result()
         except WorkerDiedError as error:
             return Fault(number=number, kind="crash", message=str(error))
-        except RuntimeError as error:
-            return fault_of(number, error)
 
     def _or_another(self, fetched: Fetched | Fault) -> Fetched | None:
         """Return a clip, or what stands for one that cannot be had; None where nothing does. Raises by on_error."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
 from framedex.loader.epoch import SharedEpoch
+from framedex.loader.ffmpeg import warn_of_other_ffmpeg
 from framedex.loader.manifest import Manifest
 from framedex.loader.movie import clip_movie
 from framedex.sharder.clip import Clip, Failure
@@ -100,6 +101,7 @@ class ClipDataset:
         cache: DiskCache | None,
     ) -> None:
         self.origin: Manifest | ClipPlans = source
+        warn_of_other_ffmpeg(str(source.path), tuple(source.ffmpeg))
         self._numbers = None if where is None else source.where(where)
         self._epoch = epoch
         self.decode: Decode = decode

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import FramedexError
+from framedex.indexer.opening import MEDIUM_ERRORS
 from framedex.indexer.schema import IMAGES
 from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset, describe
@@ -105,10 +105,10 @@ class Fetcher:
         self._dataset, self._options = dataset, options
 
     def __call__(self, wanted: Wanted) -> Fetched | Fault:
-        """Return a clip, or why it cannot be had."""
+        """Return a clip, or why it is not available. What is raised is a bug."""
         try:
             return self._fetch(wanted)
-        except (FramedexError, MemoryError, OSError) as error:
+        except MEDIUM_ERRORS as error:
             return fault_of(wanted.number, error)
 
     def _fetch(self, wanted: Wanted) -> Fetched:

@@ -50,7 +50,8 @@ OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memo
 class Manifest:
     """A dataset directory, or one in object storage, opened for reading. Picklable; open files stay behind. Raises FormatError.
 
-    images: how frames were stored (`--pack images`), else None. root: where the sources lie now, when they
+    images: how frames were stored (`--pack images`), else None. ffmpeg: the versions of FFmpeg's libraries by which the index was
+    made, as `Index.ffmpeg`. root: where the sources lie now, when they
     moved: a folder in place of the recorded root, or a mapping {old prefix: new prefix} applied to absolute paths. cache: for
     what is read of a dataset in object storage.
     """
@@ -63,6 +64,7 @@ class Manifest:
         try:
             self._locations = Locations(header["root"], root)
             self.images = _images(header.get("images"))
+            self.ffmpeg: list[str] = header.get("index_ffmpeg", [])
             self._first = {
                 CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
@@ -82,7 +84,7 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "images", "_locations", "_first", "_header")
+        kept = ("path", "images", "ffmpeg", "_locations", "_first", "_header")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -19,6 +19,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import reduction
 from typing import Any, Generic, TypeVar
 
+from framedex.errors import internal_error
+
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -50,7 +52,7 @@ class WorkerPool(Generic[Task, Result]):
     def submit(self, task: Task) -> Future[Result]:
         """Return the future of a task's result; tasks begin in the order submitted.
 
-        It raises WorkerDiedError where the process died, and RuntimeError for what else the function raised.
+        It raises WorkerDiedError where the process died, and InternalError for what else the function raised.
         """
         if self._threads is not None:
             return self._threads.submit(self._call, task)
@@ -58,7 +60,7 @@ class WorkerPool(Generic[Task, Result]):
         try:
             done.set_result(self._function(task))
         except Exception as error:
-            done.set_exception(error)
+            done.set_exception(internal_error(error))
         return done
 
     def _call(self, task: Task) -> Result:
@@ -114,7 +116,7 @@ class _Worker:
             self.stop(at_once=True)
             raise
         if not done:
-            raise RuntimeError(result)
+            raise result
         return result
 
     def _start(self) -> None:
@@ -152,8 +154,8 @@ def _serve(connection: Any, function: Callable[[Any], Any]) -> None:
             task = connection.recv()
             try:
                 answer = True, function(task)
-            except Exception as error:  # a defect met by one task must not take the worker down
-                answer = False, f"{type(error).__name__}: {error}"
+            except Exception as error:  # a bug that one task meets must not take the worker down
+                answer = False, internal_error(error)
             _send(connection, answer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import numpy as np
 from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
-from framedex.errors import DecodeError, StaleError
+from framedex.errors import INTERNAL_ERROR, DecodeError, StaleError
 from framedex.indexer.engines import run_local
 from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.planes import picture_md5
@@ -33,8 +34,9 @@ from framedex.sharder.schema import PAD
 from framedex.sharder.sources import SourceFiles
 from framedex.storage.places import Place
 
-Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale"]  # nearest: see `verify_gpu`
+Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale", "internal_error"]  # nearest: see `verify_gpu`
 Marked = TypeVar("Marked")
+LOG = logging.getLogger("framedex.loader")
 Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, mark; several where frames share a pts)
 Mark = Callable[[av.VideoFrame], str]
 
@@ -92,7 +94,12 @@ def verify(
         done += len(outcome.item.clips)
         if outcome.result is None:
             clips = [manifest.clip(number) for number in outcome.item.clips]
-            yield from [_verdict(clip, None, "undecodable", f"{outcome.kind}: {outcome.message}") for clip in clips]
+            internal = outcome.kind == INTERNAL_ERROR
+            if internal:
+                LOG.info("%s\n%s", clips[0].medium.uri, outcome.traceback)
+            reason = outcome.message if internal else f"{outcome.kind}: {outcome.message}"
+            verdict: Verdict = "internal_error" if internal else "undecodable"
+            yield from [_verdict(clip, None, verdict, reason) for clip in clips]
         else:
             yield from outcome.result
         on_progress(done, len(chosen))
@@ -113,7 +120,7 @@ def verify_medium(task: _Task) -> list[Checked]:
             truth = _truth(medium, clips, mark)
     except StaleError as error:
         return [_verdict(clip, None, "stale", error.text()) for clip in clips]
-    except (av.error.FFmpegError, IndexError) as error:
+    except (av.error.FFmpegError, DecodeError) as error:
         return [_verdict(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
     return [_check(clip, sources, truth) for clip in clips]
 
@@ -169,6 +176,8 @@ def decode_in_order(
     last = max(wanted, default=-1)
     number = -1
     with open_container(medium.path) as container:
+        if medium.stream_index >= len(container.streams):
+            raise DecodeError(f"stream {medium.stream_index} is no longer there", where=medium.path)
         context = container.streams[medium.stream_index].codec_context
         assert isinstance(context, VideoCodecContext)  # the stream is a video stream
         matrix, color_range = context.colorspace, context.color_range  # decoding forgets the container's

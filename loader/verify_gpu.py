@@ -231,7 +231,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
     try:
         with local_copy(medium) as copy:
             return {number: found for number, _, found in decode_in_order(copy, wanted, by_pts=False, mark=picture)}
-    except (av.error.FFmpegError, IndexError, OSError) as error:
+    except (av.error.FFmpegError, OSError) as error:
         raise DecodeError(f"the source's full decode stops: {error}", where=medium.path) from error
 
 

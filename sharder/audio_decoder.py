@@ -99,7 +99,7 @@ def as_float(frame: AudioFrame) -> NDArray[np.float32]:
     """
     kind, channels = frame.format.packed.name, len(frame.layout.channels)
     planes = [
-        np.frombuffer(plane, SAMPLE_TYPES[kind])  # type: ignore[call-overload]
+        np.frombuffer(plane, SAMPLE_TYPES[kind])  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
         for plane in frame.planes[: channels if frame.format.is_planar else 1]
     ]
     if frame.format.is_planar:

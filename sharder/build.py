@@ -184,7 +184,7 @@ def _build(
                 else:
                     writer.add(step.outcome, step.members)
                 options.on_progress(step.done, total)
-        return writer.commit(root=index.root, generation=index.generation, resolved=resolved, pack=_pack_facts(options))
+        return writer.commit(index=index, resolved=resolved, pack=_pack_facts(options))
 
     if isinstance(out, Stored):
         return _ship(out, job, how, write, options)

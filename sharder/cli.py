@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from framedex.engine_options import engine_options
 from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
+from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
@@ -26,6 +28,8 @@ from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
 from framedex.sharder.writer import ShardReport
 from framedex.storage.places import Place
+
+LOG = logging.getLogger("framedex.sharder")
 
 EXAMPLE = """\b
 Example:
@@ -125,7 +129,7 @@ def shard(
     is copied into webdataset tars, and the sources are not needed any more. Clips that a policy finds
     in damaged GOPs are left out, with a row in failures.parquet that does not count as a failure.
 
-    Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips were impossible than --max-failures.
+    Exit codes: 0 done, 1 failed, or framedex itself failed at some clips (the rest is there), 2 usage, 3 done but more clips were impossible than --max-failures.
     """
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
@@ -157,13 +161,19 @@ def shard(
         for failure in report.failures:
             if failure["counts"]:
                 click.echo(f"failed: {failure['uri']}: {failure['message']}")
+            if failure.get("traceback"):
+                LOG.info("%s, clip %s\n%s", failure["uri"], failure["clip_id"], failure["traceback"])
         _print_summary(report, passed_over)
+    if report.internal:
+        sys.exit(1)
     if report.failed > max_failures:
         sys.exit(3)
 
 
 def _print_summary(report: ShardReport, passed_over: int) -> None:
     parts = [f"{report.clips} clips of {report.frames} frames from {report.media} media, {report.failed} failed"]
+    if report.internal:
+        parts.append(internal_errors(report.internal))
     if passed_over:
         parts.append(f"{passed_over} unusable media passed over")
     if report.shards:

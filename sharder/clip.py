@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import StaleError, UncuttableError
+from framedex.errors import INTERNAL_ERROR, StaleError, UncuttableError, internal_error
 from framedex.sharder.audio import ClipAudioPlan
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
@@ -55,16 +55,26 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A clip that cannot be had: a row of failures.parquet. counts: whether as a failure of the run."""
+    """A clip that cannot be had: a row of failures.parquet.
+
+    counts: whether as a failure of the run. traceback: of one at which framedex itself failed (kind INTERNAL_ERROR).
+    """
 
     clip_id: str | None
     uri: str | None
     kind: str
     message: str
     counts: bool = True
+    traceback: str | None = None
 
 
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
     """Return the row that says why a planned clip is not there."""
     kind = "stale" if isinstance(error, StaleError) else "uncuttable"
     return Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
+
+
+def internal_failure(clip_id: str, uri: str, error: Exception) -> Failure:
+    """Return the row of a clip at which framedex itself failed."""
+    found = internal_error(error)
+    return Failure(clip_id=clip_id, uri=uri, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

@@ -176,7 +176,7 @@ def _steps(outcome: Outcome[Task, list[Step]]) -> Iterator[Step]:
     if isinstance(item, WantedClip):
         uri = Index(task.index).video(part.media_id)["uri"] if part.media_id else None
         kind, message = outcome.kind or "error", outcome.message or ""
-        item = Failure(clip_id=item.clip_id, uri=uri, kind=kind, message=message)
+        item = Failure(clip_id=item.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
     yield Step(outcome=item, done=part.done)
 
 

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.indexer.engines import Engine, Outcome
+from framedex.indexer.opening import MEDIUM_ERRORS
 from framedex.indexer.schema import IMAGES
-from framedex.sharder.clip import Clip, Failure, failure_of
+from framedex.sharder.clip import Clip, Failure, failure_of, internal_failure
 from framedex.sharder.clip_files import ClipFile, ClipFiles
 from framedex.sharder.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
 from framedex.sharder.media import Medium
@@ -60,6 +61,10 @@ class ClipPacking:
                 yield self._cut(clip, step.done)
             except (StaleError, UncuttableError) as error:
                 yield Step(outcome=failure_of(clip, error), done=step.done)
+            except MEDIUM_ERRORS:
+                raise
+            except Exception as error:  # a bug that one clip meets must not take the others down
+                yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
 
     def _cut(self, clip: Clip, done: int) -> Step:
         if clip.medium.kind == IMAGES:
@@ -115,7 +120,13 @@ class ImagePacking:
         if isinstance(files, list):
             return image_step(clip, files, self._options, step.done)
         kind, message = ("undecodable", files) if files is not None else (outcome.kind, outcome.message)
-        failure = Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind or "error", message=message or "")
+        failure = Failure(
+            clip_id=clip.clip_id,
+            uri=clip.medium.uri,
+            kind=kind or "error",
+            message=message or "",
+            traceback=outcome.traceback,
+        )
         return Step(outcome=failure, done=step.done)
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Literal
 
 from framedex.errors import DecodeError, StaleError
+from framedex.indexer.opening import MEDIUM_ERRORS
 from framedex.sharder.audio import AudioFile
 from framedex.sharder.audio_files import encode_flac, encode_wav, flac_bits
-from framedex.sharder.clip import Clip, Failure
+from framedex.sharder.clip import Clip, Failure, internal_failure
 from framedex.sharder.clip_audio import ClipAudio, read_audio, stretches
 from framedex.sharder.pack import Step
 from framedex.sharder.sources import SourceFiles
@@ -33,6 +34,10 @@ def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
             kind = "stale" if isinstance(error, StaleError) else "undecodable"
             failure = Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
             yield Step(outcome=failure, done=step.done)
+        except MEDIUM_ERRORS:
+            raise
+        except Exception as error:  # a bug that one clip meets must not take the others down
+            yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
 
 
 def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) -> Step:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
-from framedex.sharder.clip import Clip, Failure, WantedClip
+from framedex.indexer.opening import MEDIUM_ERRORS
+from framedex.sharder.clip import Clip, Failure, WantedClip, internal_failure
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.pack import Step
 from framedex.sharder.policies import Missed, Sampled
@@ -44,18 +45,24 @@ def behind(rounds: Iterable[Round], done: int) -> Iterator[Round]:
 def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
     """Yield the planned clips, and why others cannot be had. spools: as for `plan_clip`."""
     for batches in rounds:
-        _prepare(batches)
+        broken = _prepare(batches)
         for batch in batches:
             for item in batch.items:
-                if isinstance(item, WantedClip):
-                    assert batch.medium is not None  # a clip is wanted of some medium
-                    yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
-                else:
+                if not isinstance(item, WantedClip):
                     yield Step(outcome=item, done=batch.done)
+                    continue
+                assert batch.medium is not None  # a clip is wanted of some medium
+                medium = batch.medium.medium
+                if medium.media_id in broken:
+                    failure = internal_failure(item.clip_id, medium.uri, broken[medium.media_id])
+                    yield Step(outcome=failure, done=batch.done)
+                else:
+                    yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
 
 
-def _prepare(batches: Round) -> None:
-    """Let each medium read at once what several of its clips need."""
+def _prepare(batches: Round) -> dict[str, Exception]:
+    """Let each medium read at once what several of its clips need. Return the media at which framedex itself failed, by media_id."""
+    broken: dict[str, Exception] = {}
     together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
     for batch in batches:
         if batch.medium is not None:
@@ -63,7 +70,13 @@ def _prepare(batches: Round) -> None:
             together.setdefault(batch.medium.medium.media_id, (batch.medium, []))[1].extend(clips)
     for medium, clips in together.values():
         if len(clips) > 1:
-            medium.prepare(clips)
+            try:
+                medium.prepare(clips)
+            except MEDIUM_ERRORS:
+                raise
+            except Exception as error:
+                broken[medium.medium.media_id] = error
+    return broken
 
 
 def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any]) -> WantedClip:
@@ -94,3 +107,7 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
             message=error.text() if wanted.asked_in is None else f"{wanted.asked_in}: {error}",
             counts=kind != "damaged" or wanted.asked_in is not None,
         )
+    except MEDIUM_ERRORS:
+        raise
+    except Exception as error:  # a bug that one clip meets must not take the others down
+        return internal_failure(wanted.clip_id, medium.medium.uri, error)

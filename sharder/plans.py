@@ -74,6 +74,7 @@ class ClipPlans:
         self.path = place(index).absolute()
         opened = Index(self.path)
         self._state = opened.state()
+        self.ffmpeg = opened.ffmpeg
         self._policy = file.policy
         self._making = _Making(Locations(opened.root, root), keep_damaged=keep_damaged, audio=audio)
         user_columns(opened, file.split)  # refuses columns that clash

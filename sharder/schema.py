@@ -7,7 +7,7 @@ import pyarrow as pa
 from framedex.indexer.schema import VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.0"
+SCHEMA_VERSION = "3.1"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME = "shards.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
@@ -125,6 +125,7 @@ FAILURES = pa.schema(
             pa.bool_(),
             "Whether it counts as a failure of the run; what a policy leaves out by its own rules does not.",
         ),
+        column("traceback", pa.string(), "Where framedex itself failed (`kind` is `internal_error`); else null."),
     ]
 )
 

@@ -26,7 +26,8 @@ import pyarrow.parquet as pq
 import yaml
 from numpy.typing import NDArray
 
-from framedex.errors import OutputError, StaleError
+from framedex.errors import INTERNAL_ERROR, OutputError, StaleError
+from framedex.indexer.index import Index
 from framedex.indexer.parts import (
     LOCK_NAME,
     held,
@@ -87,8 +88,13 @@ class ShardReport:
 
     @property
     def failed(self) -> int:
-        """How many clips failed, without what a policy left out by its own rules."""
-        return sum(failure["counts"] for failure in self.failures)
+        """How many clips failed, without what a policy left out by its own rules, and without internal errors."""
+        return sum(bool(failure["counts"]) for failure in self.failures) - self.internal
+
+    @property
+    def internal(self) -> int:
+        """At how many clips framedex itself failed."""
+        return sum(1 for failure in self.failures if failure["kind"] == INTERNAL_ERROR)
 
     @property
     def left_out(self) -> dict[str, int]:
@@ -332,10 +338,10 @@ class DatasetWriter:
         if self._completion is not None and self._completion.rescue():
             self._checkpoints.append(self._completion.checkpoint)
 
-    def commit(self, *, root: str, generation: int, resolved: Row, pack: Row) -> ShardReport:
+    def commit(self, *, index: Index, resolved: Row, pack: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds.
 
-        root, generation: of the index. pack: what tars hold.
+        pack: what tars hold.
         """
         self.settle()
         self._checkpoint()
@@ -355,8 +361,9 @@ class DatasetWriter:
         header = {
             "format": FORMAT,
             "schema_version": SCHEMA_VERSION,
-            "root": root,
-            "index_generation": generation,
+            "root": index.root,
+            "index_generation": index.generation,
+            "index_ffmpeg": index.ffmpeg,
             **pack,
             "clips_per_part": clips,
             "media_per_part": media,

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.errors import FramedexError, StaleError
+from framedex.errors import FramedexError, InternalError, StaleError
 from framedex.indexer.index import Index
 from framedex.loader.pool import WorkerDiedError, WorkerPool
 from framedex.loader.share import MOST_SHARE, adapted, default_share, is_on_cpu
@@ -290,10 +290,11 @@ def test_what_a_function_raises_costs_its_task_alone(pool: WorkerPool[Any, Any])
     for future in futures:
         try:
             outcomes.append(future.result())
-        except (RuntimeError, WorkerDiedError) as error:
+        except (InternalError, WorkerDiedError) as error:
             outcomes.append(error)
     assert [outcome for outcome in outcomes if isinstance(outcome, int)] == [1, 2, 3, 4, 5, 6]
-    assert str(outcomes[1]) == "KeyError: 'no such thing'"
+    assert "framedex itself failed: KeyError: 'no such thing'" in str(outcomes[1])
+    assert "in __call__" in outcomes[1].traceback
     assert "exit code -9" in str(outcomes[3])
     assert "longer than 20 s" in str(outcomes[5])
 

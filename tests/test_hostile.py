@@ -22,6 +22,7 @@ from framedex.indexer.boxes import UntrustedTables
 from framedex.indexer.demuxers import OPEN_OPTIONS
 from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.index import Index
+from framedex.indexer.opening import open_container
 from framedex.indexer.probe import ProbeTask, probe_medium
 from framedex.indexer.sampletables import read_layout
 from framedex.sharder.requests import Requests
@@ -284,7 +285,7 @@ def test_playlists_are_not_followed(name: str, spelling: str, sentinel: Path, tm
     shutil.copy(sentinel, tmp_path / "companion.sub")
     with opened(sentinel, tmp_path / "companion.sub") as found:
         with pytest.raises(av.error.FFmpegError):
-            av.open(f"file:{path}", options=OPEN_OPTIONS, metadata_errors="replace")
+            open_container(str(path))
         ((video, _),) = probe_medium(ProbeTask(path=str(path)))
     assert video["status"] in ("failed", "refused")
     assert found == [False]

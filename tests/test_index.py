@@ -218,7 +218,7 @@ def test_a_crash_or_a_hang_costs_one_item_and_order_is_kept() -> None:
     outcomes = list(run_local(_sleep_die_or_echo, items, workers=2, timeout_seconds=3))
     assert [outcome.item for outcome in outcomes] == items
     assert [outcome.result for outcome in outcomes] == ["a", None, "b", None, "c", None, "d"]
-    assert [outcome.kind for outcome in outcomes if outcome.kind] == ["crash", "timeout", "error"]
+    assert [outcome.kind for outcome in outcomes if outcome.kind] == ["crash", "timeout", "internal_error"]
 
 
 def _allocate(size_bytes: int) -> int:

@@ -22,6 +22,7 @@ CONTRACTS = {
         "engines",
         "fingerprint",
         "opening",
+        "pyav",
         "planes",
         "look",
         "rgb",
@@ -49,6 +50,7 @@ CONTRACTS = {
 }
 HOMES = {
     "av": {
+        "indexer/pyav.py",
         "indexer/opening.py",
         "indexer/probed.py",
         "indexer/probe.py",

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from framedex.indexer.pyav import LENIENT_METADATA
 from framedex.indexer.sampletables import SampleTable, TruncatedError, UntrustedTables, read_layout, read_sample_table
 from framedex.sharder.mp4 import box, full_box
 from tests.media import RECIPES
@@ -66,7 +67,7 @@ def read_bytes(content: bytes, track_id: int = 1) -> SampleTable:
 def check_against_demuxer(path: Path) -> int:
     """Compare all columns of all video tracks; return how many tracks were not refused."""
     read = 0
-    with av.open(str(path), metadata_errors="replace") as container:
+    with av.open(str(path), **LENIENT_METADATA) as container:
         streams = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
         packets: dict[int, list[av.Packet[Any]]] = {one.index: [] for one in streams}
         for packet in container.demux(streams) if streams else ():

@@ -1,0 +1,44 @@
+"""CONTRACT: what differs between the versions of PyAV that framedex runs with: 17, 18 and 19."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any, Protocol
+
+import av
+
+# Up to PyAV 18, metadata that is not UTF-8 ends in an error unless told otherwise. PyAV 19 always decodes it with
+# `surrogateescape`, and no longer takes the argument.
+LENIENT_METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+
+
+class _Ratio(Protocol):
+    """A `fractions.Fraction`, or PyAV 19's `av.AVRational`."""
+
+    @property
+    def numerator(self) -> int: ...
+    @property
+    def denominator(self) -> int: ...
+
+
+def fraction_of(value: _Ratio | None) -> Fraction | None:
+    """Return a time base, a rate or an aspect ratio of PyAV's as a Fraction, None where FFmpeg does not know it.
+
+    Up to PyAV 18 these are Fractions, or None; from PyAV 19 on they are `av.AVRational`, 0/1 or 0/0 where unknown.
+    """
+    return Fraction(value.numerator, value.denominator) if value and value.denominator else None
+
+
+def other_major_versions(versions: Iterable[str]) -> list[str]:
+    """Return those of some versions of FFmpeg that are of another major version than PyAV's."""
+    return [version for version in versions if _major(version) != _major(ffmpeg_version())]
+
+
+def _major(version: str) -> str:
+    return version.removeprefix("n").split(".")[0]
+
+
+def ffmpeg_version() -> str:
+    """Return the version of the FFmpeg libraries that PyAV brings, such as `8.0.1`."""
+    return str(av.ffmpeg_version_info)
