@@ -24,7 +24,7 @@ from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.demux import PayloadFinder
 from framedex.indexer.opening import demux_packets, memory_errors
 from framedex.indexer.probed import Probed, ProbedFile
-from framedex.indexer.pyav import fraction_of
+from framedex.indexer.pyav import ENDS_AUDIO_BY_TABLE, fraction_of
 from framedex.indexer.sampletables import read_layout
 from framedex.indexer.timeline import NO_PTS
 
@@ -32,6 +32,10 @@ Row = dict[str, Any]
 
 LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are decoded to see how many samples they hold
 NEAR_BYTES = 32 << 10  # of them, where reading is dear, to the very first or last one
+# Codecs of which libavformat knows the frame size, by which FFmpeg 9 ends the last packet of an MP4 (see `_dropped_at_end`).
+FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
+# Codecs of which it does not.
+UNFRAMED = frozenset({"alac", "flac", "opus"})
 UNKNOWN = "no packet of the audio decodes"
 
 
@@ -290,7 +294,26 @@ def _tabulated(
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
     if not 0 <= skipped < samples[shown[0]]:
         raise UntrustedTables("the first sample presented is not where the tables say")
-    return (first, int(sample[last] + samples[last])), _frames(sample, table.offset, table.size)
+    dropped = _dropped_at_end(table, coding, int(stated[-1]), int(samples[-1])) if last == n - 1 else 0
+    return (first, int(sample[last] + samples[last]) - dropped), _frames(sample, table.offset, table.size)
+
+
+def _dropped_at_end(table: AudioTable, coding: AudioCoding, start: int, samples: int) -> int:
+    """Return how many samples of an MP4's last packet libavformat drops. start, samples: where the packet begins and ends.
+
+    Up to FFmpeg 8, none. From FFmpeg 9 on, those behind the track's length, which it counts from time zero even where the
+    track begins later: then it drops as many too many, or, where that makes a packet or more, none at all.
+    """
+    if not ENDS_AUDIO_BY_TABLE or table.length is None or coding.codec in UNFRAMED or coding.codec.startswith("pcm_"):
+        return 0
+    if coding.rate != table.timescale:
+        raise UntrustedTables("the track's timescale does not count samples")
+    beyond = start + samples - table.length
+    if not 0 < beyond < samples:
+        return 0
+    if coding.codec not in FRAMED:
+        raise UntrustedTables("the last packet goes beyond the track's length")
+    return beyond
 
 
 def _frames(sample: NDArray[np.int64], offset: NDArray[np.int64] | None, size: Any) -> Row:

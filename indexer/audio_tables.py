@@ -26,7 +26,8 @@ class AudioTable:
     """The packets of an audio track in decode order, [packets] a column; times in 1 / timescale seconds.
 
     offset, size: int64, bytes of the file. time: int64, after the edit list. duration: int64, as stated.
-    hidden: bool, behind the end of what the edit list shows, or wholly before its beginning.
+    hidden: bool, behind the end of what the edit list shows, or wholly before its beginning. length: how much of the track is
+    shown, by its samples or by its edit list, whichever is less; None in fragmented movies.
     """
 
     offset: NDArray[np.int64]
@@ -35,6 +36,7 @@ class AudioTable:
     duration: NDArray[np.int64]
     hidden: NDArray[np.bool_]
     timescale: int
+    length: int | None
 
 
 def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
@@ -63,6 +65,7 @@ def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
         duration=samples.duration,
         hidden=hidden,
         timescale=track.timescale,
+        length=_shown_length(track, samples.duration) if track.rewrites else None,
     )
     return _grouped(table) if (samples.duration == 1).all() else table
 
@@ -103,6 +106,13 @@ def _edited(
     return time - edit.media_time + sum(rescale(one.duration, track) for one in empty), hidden
 
 
+def _shown_length(track: Track, duration: NDArray[np.int64]) -> int:
+    whole = int(duration.sum())
+    if not track.edits:
+        return whole
+    return min(whole - track.edits[-1].media_time, rescale(track.edits[-1].duration, track))
+
+
 def _grouped(table: AudioTable) -> AudioTable:
     """Return pieces of at most PIECE_SAMPLES samples that follow each other in the file and in what is shown."""
     breaks = (
@@ -125,4 +135,5 @@ def _grouped(table: AudioTable) -> AudioTable:
         duration=count,
         hidden=table.hidden[start],
         timescale=table.timescale,
+        length=table.length,
     )

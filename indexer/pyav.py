@@ -7,10 +7,15 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 import av
+from av.audio.plane import AudioPlane
 
 # Up to PyAV 18, metadata that is not UTF-8 ends in an error unless told otherwise. PyAV 19 always decodes it with
 # `surrogateescape`, and no longer takes the argument.
 LENIENT_METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
+
+
+# From FFmpeg 9 on, libavformat drops the samples of an MP4's last audio packet that are behind the track's length.
+ENDS_AUDIO_BY_TABLE = av.library_versions["libavformat"][0] >= 63
 
 
 class _Ratio(Protocol):
@@ -20,6 +25,11 @@ class _Ratio(Protocol):
     def numerator(self) -> int: ...
     @property
     def denominator(self) -> int: ...
+
+
+def audio_plane(frame: av.AudioFrame, number: int) -> AudioPlane:
+    """Return a plane of a frame. `frame.planes` does not have eight: PyAV 18 counts nine of them, PyAV 19 refuses them."""
+    return AudioPlane(frame, number)
 
 
 def fraction_of(value: _Ratio | None) -> Fraction | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from framedex.errors import DecodeError
 from framedex.indexer.audio_decoding import make_decoder
 from framedex.indexer.opening import packet_with
+from framedex.indexer.pyav import audio_plane
 from framedex.sharder.audio import AudioFacts, AudioRecipe
 
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
@@ -94,13 +95,12 @@ def _check(frame: AudioFrame, facts: AudioFacts) -> None:
 def as_float(frame: AudioFrame) -> NDArray[np.float32]:
     """Return a frame as float32 [channels, samples] of full scale 1.
 
-    Planes are taken by the number of channels: PyAV (18.1) shows one too many where a frame has eight, and its
-    `to_ndarray` reads there.
+    Planes are taken by the number of channels (see `audio_plane`).
     """
     kind, channels = frame.format.packed.name, len(frame.layout.channels)
     planes = [
-        np.frombuffer(plane, SAMPLE_TYPES[kind])  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
-        for plane in frame.planes[: channels if frame.format.is_planar else 1]
+        np.frombuffer(audio_plane(frame, number), SAMPLE_TYPES[kind])  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
+        for number in range(channels if frame.format.is_planar else 1)
     ]
     if frame.format.is_planar:
         values = np.stack([plane[: frame.samples] for plane in planes])

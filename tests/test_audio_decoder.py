@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
+from framedex.indexer.pyav import audio_plane
 from framedex.sharder.audio import AudioFacts, AudioOptions, AudioRecipe, ClipAudioPlan, plan_audio
 from framedex.sharder.audio_decoder import INTEGERS, SAMPLE_TYPES, as_float, decode_audio
 from framedex.sharder.clip_audio import decode_clip_audio, plan_clip_audio
@@ -193,7 +194,7 @@ def test_frames_of_up_to_eight_channels_become_floats(sample_format: str, channe
     kind = sample_format.rstrip("p")
     values = np.arange(10 * channels).reshape(channels, 10).astype(SAMPLE_TYPES[kind])
     planes = values if sample_format.endswith("p") else [np.ascontiguousarray(values.T).reshape(-1)]
-    for plane, content in zip(frame.planes, planes, strict=False):
+    for plane, content in zip([audio_plane(frame, number) for number in range(len(planes))], planes, strict=True):
         padded = np.zeros(plane.buffer_size // content.itemsize, content.dtype)
         padded[: len(content)] = content
         plane.update(padded.tobytes())
