@@ -2,35 +2,38 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# constraints.txt has the versions that the project is developed with, so that tomorrow gives what today gave.
+INSTALL := install --quiet --disable-pip-version-check
+PIP := $(BIN)/pip $(INSTALL) --constraint constraints.txt
 OUT ?= demo-out
 VIDEOS ?=
 SECONDS ?= 120
-# Where there is an NVIDIA GPU, the demo decodes on it too.
-DALI := $(if $(shell command -v nvidia-smi 2>/dev/null),'.[dali]')
 
-.PHONY: help demo test test-s3 test-gpu check types lint wheel docs fuzz clean
+.PHONY: help demo test test-s3 test-gpu test-lowest fresh check types lint metadata constraints wheel docs fuzz clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
 	@echo "make test                   the whole suite, after the checks"
 	@echo "make test-gpu               the contract on a GPU, where nothing may be skipped; writes docs/gpu-report.md"
 	@echo "make test-s3                object storage against a Ceph gateway (ceph-mon ceph-osd radosgw)"
-	@echo "make check                  ruff, mypy --strict, layering"
+	@echo "make test-lowest            the contract and the tests of exactness with the lowest versions that setup.cfg allows"
+	@echo "make fresh                  make demo and make test as a newcomer runs them, in a minimal Debian (as root)"
+	@echo "make check                  ruff, mypy --strict, layering, metadata"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
 	@echo "make docs                   write the generated pages anew"
+	@echo "make constraints            take the newest versions of everything for developing into constraints.txt"
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# torch first and alone: its pinned version has a CPU build, and what comes after is content with it.
-$(VENV)/.torch: $(BIN)/python
-	$(PIP) torch==2.13.0
+$(VENV)/.demo: $(BIN)/python setup.cfg pyproject.toml constraints.txt
+	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.demo: $(VENV)/.torch setup.cfg pyproject.toml
-	$(PIP) --editable '.[demo]' $(DALI)
+# torch first and alone: a machine that offers its CPU build gives that one, and what comes after is content with it.
+$(VENV)/.torch: $(BIN)/python constraints.txt
+	$(PIP) torch
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.torch setup.cfg pyproject.toml
@@ -49,11 +52,21 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-check: lint types
+# What services outside of the project read: GitHub's workflows and issue forms, Dependabot, the citation.
+metadata: $(VENV)/.dev
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/video.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+
+check: lint types metadata
 	$(BIN)/python -m pytest -q tests/test_layering.py
 
+# torchcodec, which some tests compare with, needs FFmpeg's libraries; where the machine has none, it gets those of PyAV.
+FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.ffmpeg_libraries build/ffmpeg-libraries)"
+
 test: check
-	$(BIN)/python -m pytest -n auto
+	$(FFMPEG_LIBRARIES) $(BIN)/python -m pytest -n auto
 
 # The same tests that run on moto in `make test`, on a real S3 server.
 test-s3: $(VENV)/.dev
@@ -64,14 +77,31 @@ GPU_PYTHON ?= $(BIN)/python
 test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
 	FRAMEDEX_REQUIRE_GPU=1 FRAMEDEX_GPU_REPORT=docs/gpu-report.md $(GPU_PYTHON) -m pytest tests/contract
 
+# torch is that of constraints.txt here, too: no earlier one has a build for the CPU alone.
+LOWEST := build/lowest
+EXACTNESS := tests/contract tests/test_exact.py tests/test_corpus.py tests/test_every_medium.py tests/test_audio_index.py \
+	tests/test_audio_decoder.py tests/test_mpeg_corpus.py tests/test_av_corpus.py tests/test_pack_clips.py tests/test_dataset.py
+test-lowest: $(VENV)/.dev
+	rm -rf $(LOWEST)
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/pip $(INSTALL) --constraint constraints.txt torch
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[audit,s3]'
+	grep -E '^(pytest|pytest-xdist|hypothesis|imageio-ffmpeg|moto)==' constraints.txt >build/test-tools.txt
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python $$(sed 's/^moto==/moto[server]==/' build/test-tools.txt)
+	FRAMEDEX_STRICT_SKIPS=1 $(LOWEST)/bin/python -m pytest -n auto $(EXACTNESS)
+
+fresh:
+	$(PYTHON) .ci/fresh.py
+
 # The wheel alone, with the core dependencies alone, does everything but torch's and DALI's part.
 wheel: $(VENV)/.dev
 	rm -rf build/dist build/empty build/wheel-media
 	mkdir -p build
 	$(BIN)/python -m build --outdir build/dist . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
+	$(BIN)/twine check --strict build/dist/*
 	$(BIN)/python -m tests.media build/wheel-media h264_default.mp4 hevc_open_gop.mkv >/dev/null
 	$(PYTHON) -m venv build/empty
-	build/empty/bin/pip install --quiet --disable-pip-version-check build/dist/framedex-*.whl
+	build/empty/bin/pip $(INSTALL) build/dist/framedex-*.whl
 	cd build/wheel-media && ../empty/bin/framedex --version \
 		&& ../empty/bin/framedex index . --out INDEX \
 		&& ../empty/bin/framedex shard INDEX --policy ../../configs/segments.yaml --out DATASET \
@@ -82,6 +112,11 @@ wheel: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m docs.generate
+
+constraints: $(VENV)/.dev
+	echo 'torch==2.13.0' >build/torch.txt
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 setup.cfg --extra dev --extra fuzz \
+		--constraint build/torch.txt --no-header --no-annotate --output-file constraints.txt
 
 $(VENV)/.fuzz: $(VENV)/.dev
 	$(PIP) --editable '.[fuzz]'

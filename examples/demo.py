@@ -1,11 +1,13 @@
 """The main job on real video: index, shard, verify, load and inspect it.
 
-Run by `make demo`; by hand: python examples/demo.py --out demo-out [--videos FOLDER]
+Run by `make demo`; by hand: python examples/demo.py --out demo-out [--videos FOLDER]. Where torch is installed, clips go through
+its DataLoader; with DALI and a GPU besides, they are decoded there, too.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -13,9 +15,9 @@ import sys
 import zipfile
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
-from torch.utils.data import DataLoader
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 
@@ -40,18 +42,51 @@ def main() -> None:
     clips = ClipDataset(dataset)
     if not len(clips):
         sys.exit("no clip could be made of these videos; the table above says why")
-    say("loading batches through torch.utils.data.DataLoader")
     sized = ClipDataset(dataset, size=(128, 128))
-    for batch in DataLoader(sized, batch_size=4, sampler=ClipSampler(sized, shuffle=True, seed=0), num_workers=2):
-        print(f"  frames {tuple(batch['frames'].shape)} {batch['frames'].dtype}, clips of {', '.join(batch['uri'])}")
-    if shutil.which("nvidia-smi"):
-        say("loading the same clips on the GPU, decoded by NVDEC")
-        for batch in ClipLoader(clips, batch_size=4, device="gpu", size=(128, 128)):
-            print(f"  frames {tuple(batch['frames'].shape)} on {batch['frames'].device}")
+    if is_installed("torch"):
+        load_with_torch(sized)
+    else:
+        load_with_numpy(sized)
+    if is_installed("torch") and is_installed("nvidia.dali") and shutil.which("nvidia-smi"):
+        load_on_gpu(clips)
     framedex("inspect", dataset, "--sample", CLIPS_SHOWN, "--out", sheet, "--overwrite")
     say("done")
     for name, path in (("videos", videos), ("index", index), ("dataset", dataset), ("contact sheet", sheet)):
         print(f"  {name:<14} {path}")
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of its parent
+        return False
+
+
+def load_with_torch(clips: ClipDataset) -> None:
+    from torch.utils.data import DataLoader
+
+    say("loading batches through torch.utils.data.DataLoader")
+    for batch in DataLoader(clips, batch_size=4, sampler=ClipSampler(clips, shuffle=True, seed=0), num_workers=2):
+        tell(batch)
+
+
+def load_with_numpy(clips: ClipDataset) -> None:
+    say("loading batches of numpy arrays through ClipLoader (with torch installed: tensors, through its DataLoader)")
+    sampler = ClipSampler(clips, shuffle=True, seed=0)
+    loader = ClipLoader(clips, batch_size=4, sampler=sampler, num_workers=2, output="numpy")
+    for batch in loader:
+        tell(batch)
+    loader.close()
+
+
+def load_on_gpu(clips: ClipDataset) -> None:
+    say("loading the same clips on the GPU, decoded by NVDEC")
+    for batch in ClipLoader(clips, batch_size=4, device="cuda", size=(128, 128)):
+        print(f"  frames {tuple(batch['frames'].shape)} on {batch['frames'].device}")
+
+
+def tell(batch: dict[str, Any]) -> None:
+    print(f"  frames {tuple(batch['frames'].shape)} {batch['frames'].dtype}, clips of {', '.join(batch['uri'])}")
 
 
 def say(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from framedex.errors import FramedexError
@@ -10,6 +11,24 @@ Device = Literal["cpu", "gpu"]
 Decode = Literal["auto", "gpu", "cpu"]
 Last = Literal["partial", "drop", "pad"]
 Output = Literal["torch", "numpy"]
+
+
+def placed(device: object, device_id: int) -> tuple[Device, int]:
+    """Return ("cpu" or "gpu", number of the GPU) for a device as ClipLoader takes it: "cpu", "gpu", "cuda", "cuda:1", torch.device.
+
+    Raises FramedexError for anything else, and for a number that contradicts device_id.
+    """
+    match = re.fullmatch(r"cpu|gpu|cuda(?::(\d{1,4}))?", str(device))
+    if match is None:
+        raise FramedexError("unknown device", found=repr(device), allowed="'cpu', 'gpu', 'cuda', 'cuda:0', 'cuda:1', …")
+    number = None if match[1] is None else int(match[1])
+    if number is not None and device_id not in (0, number):
+        raise FramedexError(
+            "device and device_id name two GPUs", found=f"{device!r} and {device_id}", remedy="leave out device_id"
+        )
+    if match[0] == "cpu":
+        return "cpu", 0
+    return "gpu", device_id if number is None else number
 
 
 def check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
 from framedex.indexer.schema import IMAGES
+from framedex.loader.arguments import Device
 from framedex.loader.bench_compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
 from framedex.loader.bench_load import Load, LoadSampler
 from framedex.loader.bench_peers import PEERS, PeerClip, PeerOptions
@@ -26,7 +27,6 @@ from framedex.sharder.media import Root
 from framedex.sharder.schema import PAD
 from framedex.storage.places import Stored
 
-Device = Literal["cpu", "gpu"]
 Decode = Literal["gpu", "auto", "cpu"]
 
 

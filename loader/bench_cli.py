@@ -11,7 +11,9 @@ from typing import Any
 
 import click
 
-from framedex.loader.bench import BenchOptions, BenchResult, Decode, Device, known_peers
+from framedex.errors import FramedexError
+from framedex.loader.arguments import Device, placed
+from framedex.loader.bench import BenchOptions, BenchResult, Decode, known_peers
 from framedex.loader.bench import bench as bench_dataset
 from framedex.loader.bench_compare import PeerResult
 from framedex.loader.inspect import size_text
@@ -32,12 +34,24 @@ def _frame_size(context: click.Context, parameter: click.Parameter, value: str |
     return (int(match[1]), int(match[2])) if match else None
 
 
+def _placed(value: str) -> tuple[Device, int]:
+    try:
+        return placed(value, 0)
+    except FramedexError as error:
+        raise click.BadParameter(f"{error.what}: {error.found}; say {error.allowed}") from error
+
+
 @click.command("bench", epilog=EXAMPLE)
 @click.argument("dataset", type=PLACE_THAT_IS_THERE)
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Clips in a batch.")
 @click.option("--clips", type=click.IntRange(1), help="Load this many clips, chosen at random.  [default: all]")
 @click.option(
-    "--device", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True, help="Where frames are delivered."
+    "--device",
+    callback=lambda context, parameter, value: _placed(value),
+    default="cpu",
+    show_default=True,
+    metavar="[cpu|gpu|cuda|cuda:N]",
+    help="Where frames are delivered.",
 )
 @click.option(
     "--decode",
@@ -79,7 +93,8 @@ def _frame_size(context: click.Context, parameter: click.Parameter, value: str |
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
     dataset: Place,
-    device: Device,
+    device: tuple[Device, int],
+    gpu: int,
     decode: Decode,
     root: str | None,
     compare: bool,
@@ -97,7 +112,9 @@ def bench(
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips failed than --max-failures.
     """
-    how = BenchOptions(device=device, decode=decode, **options)
+    if device[1] and gpu:
+        raise click.UsageError("name the GPU by --device cuda:N or by --gpu N, not by both")
+    how = BenchOptions(device=device[0], gpu=device[1] or gpu, decode=decode, **options)
     names = list(peers) or (known_peers() if compare else [])
 
     def show(peer: PeerResult) -> None:

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import numpy as np
 
 from framedex.errors import DecodeError, FramedexError
-from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together
+from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together, placed
 from framedex.loader.collate import COLLATES, Collate, collate_clips
 from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset
@@ -51,7 +51,8 @@ class _Batch:
 class ClipLoader:
     """Iterates batches of decoded clips: dicts, the keys of `ClipDataset.__getitem__`, batched.
 
-    sampler: yields clip numbers; a ClipSampler in order unless given. device: where frames are in the end. decode: who
+    sampler: yields clip numbers; a ClipSampler in order unless given. device: where frames are in the end: "cpu", or "cuda", "cuda:1", a
+    torch.device, or "gpu" with its number in device_id. decode: who
     decodes: "cpu" workers alone; "gpu": NVDEC and nvJPEG what is proven exact there (see `routes`), workers the rest, in the
     same batch; "auto" (the default): on a GPU as "gpu", and workers take a share of the clips besides. cpu_share: that share, 0 to
     1; None: what so many workers manage beside one GPU; "adaptive": what they turn out to manage, which makes the route,
@@ -75,7 +76,7 @@ class ClipLoader:
         *,
         batch_size: int = 1,
         sampler: Iterable[int] | None = None,
-        device: Device = "cpu",
+        device: object = "cpu",
         device_id: int = 0,
         decode: Decode = "auto",
         cpu_share: Share = None,
@@ -94,8 +95,8 @@ class ClipLoader:
         prefetch: int = 2,
         output: Output = "torch",
     ) -> None:
+        device, device_id = placed(device, device_id)
         check_choices(
-            device=(device, get_args(Device)),
             decode=(decode, get_args(Decode)),
             colour=(colour, get_args(Colour)),
             rotation=(rotation, get_args(Rotation)),
@@ -112,8 +113,8 @@ class ClipLoader:
         self.dataset = dataset
         self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
         self.report = LoaderReport()
-        size = size or dataset.size
-        self._asked = 0
+        self._size = size = size or dataset.size
+        self._asked, self._prefetch, self._device_id = 0, prefetch, device_id
         self._batch_size, self._last, self._on_error, self._collate = batch_size, last, on_error, collate
         self._as_torch = tensor_maker() if output == "torch" else None
         self._adaptive = cpu_share == "adaptive"
@@ -244,8 +245,35 @@ class ClipLoader:
         try:
             with stage.working():
                 return stage.made(self._content(batch, stage))
+        except RuntimeError as error:
+            if self._is_out_of_memory(error):
+                raise self._too_little_memory(batch, error) from error
+            raise
         finally:
             self._stages.put(stage)
+
+    def _is_out_of_memory(self, error: BaseException) -> bool:
+        """Return whether the GPU's memory is full."""
+        if self._makers is None:
+            return False
+        from framedex.loader.cuda import is_out_of_memory  # which needs torch
+
+        return is_out_of_memory(error)
+
+    def _too_little_memory(self, batch: _Batch, error: RuntimeError) -> FramedexError:
+        """Return the error that says what was asked of the GPU's memory, and how to ask for less."""
+        from framedex.loader.cuda import free_memory
+
+        clips = [self.dataset.clip(number) for number in batch.numbers]
+        frames = sum(len(clip.frame_index) for clip in clips)
+        height, width = self._size or max((clip.medium.height, clip.medium.width) for clip in clips)
+        scale = "a smaller size=(height, width)" if self._size else "size=(height, width), which scales frames down"
+        return FramedexError(
+            "the GPU's memory is full",
+            where=f"a batch of {len(clips)} clips, {frames} frames of {width}×{height}, {self._prefetch} batches ahead",
+            found=f"{str(error).splitlines()[0]} ({free_memory(self._device_id)})",
+            remedy=f"a smaller batch_size, {scale}, or fewer batches ahead (prefetch); look at nvidia-smi for other processes",
+        )
 
     def _content(self, batch: _Batch, stage: Frames) -> dict[str, Any]:
         had = self._decoded(batch, stage)
@@ -258,6 +286,8 @@ class ClipLoader:
         try:
             finished, sound = stage.finish(frames), stage.sound(items)
         except RuntimeError as error:
+            if self._is_out_of_memory(error):
+                raise
             names = ", ".join(clip.item["clip_id"] for clip in clips)
             raise DecodeError(
                 f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
@@ -301,6 +331,8 @@ class ClipLoader:
         try:
             return list(zip(clips, stage.decode(clips, self.report), strict=True))
         except RuntimeError as error:
+            if self._is_out_of_memory(error):
+                raise
             LOG.warning("a decoder on the GPU failed on a batch, which is decoded clip by clip: %s", error)
             self.report.add(retried="batch")
             return [self._alone(clip, stage) for clip in clips]
@@ -310,6 +342,8 @@ class ClipLoader:
         try:
             return clip, stage.decode([clip], self.report)[0]
         except RuntimeError as error:
+            if self._is_out_of_memory(error):
+                raise
             LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error)
             self.report.add(retried="clip")
         again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))

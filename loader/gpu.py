@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
 from framedex.loader.collate import Collate, greatest_shape, have_one_shape
+from framedex.loader.cuda import check_cuda
 from framedex.loader.dali import ImageDecoder, MovieDecoder, transformers
 from framedex.loader.faults import LoaderReport
 from framedex.loader.fetch import Fetched
@@ -56,6 +57,7 @@ class GpuFrames:
         scaled: bool,
         turns: Turns | None = None,
     ) -> None:
+        check_cuda(device_id)
         self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from framedex.indexer.index import AudioPackets
 from framedex.sharder.audio import AudioFacts, AudioRecipe
+from tests.ffmpeg import ffmpeg
 
 LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
@@ -93,7 +93,6 @@ RECIPES = {
     )
 }  # fmt: skip
 
-MADE_HERE = [name for name, recipe in RECIPES.items() if not recipe.by_command or shutil.which("ffmpeg")]
 NOISY = {"aac.mp4"}  # its encoder replaces noise by its level, and every decode draws its own (ISO/IEC 14496-3 4.6.13)
 
 
@@ -102,7 +101,7 @@ def encode(recipe: AudioMedium, path: Path) -> Path:
     layout = LAYOUTS[recipe.channels]
     if recipe.by_command:
         raw = ["-f", "f32le", "-ar", str(recipe.rate), "-ac", str(recipe.channels), "-i", "-"]
-        command = ["ffmpeg", "-v", "error", "-y", *raw, "-c:a", recipe.codec, "-strict", "experimental", str(path)]
+        command = [ffmpeg(), "-v", "error", "-y", *raw, "-c:a", recipe.codec, "-strict", "experimental", str(path)]
         subprocess.run(command, input=recipe.source.T.tobytes(), check=True)
         return path
     with av.open(str(path), "w") as out:

@@ -20,6 +20,7 @@ from framedex.indexer.planes import picture_md5
 from framedex.indexer.work import IndexOptions
 from framedex.storage import stores
 from tests import media
+from tests.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.s3 import Bucket, Service, service
 
 # Machines differ, and tests run side by side: no test is about its own duration.
@@ -27,6 +28,13 @@ hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
 CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch what becomes of the suite; the processes of pytest-xdist leave that to the one that started them."""
+    if not hasattr(config, "workerinput"):
+        command = " ".join(["pytest", *config.invocation_params.args])
+        config.pluginmanager.register(Outcomes(command))
 
 
 @dataclass(frozen=True)
@@ -94,21 +102,17 @@ def packets_index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def corpus() -> Path:
     """The corpus of hazards; in CI its absence is a failure."""
     if not CORPUS.is_dir():
-        if os.environ.get("CI"):
-            pytest.fail(f"the corpus is missing: {CORPUS}")
-        pytest.skip(f"no corpus at {CORPUS}")
+        skip_but_in_ci(NO_CORPUS)
     return CORPUS
 
 
 @pytest.fixture(scope="session")
 def torchcodec() -> ModuleType:
-    """torchcodec's decoders, which need FFmpeg's libraries on the machine; in CI their absence is a failure."""
+    """torchcodec's decoders, which need FFmpeg's libraries; in CI their absence is a failure."""
     try:
         return importlib.import_module("torchcodec.decoders")
-    except (ImportError, OSError, RuntimeError) as error:
-        if os.environ.get("CI"):
-            pytest.fail(f"torchcodec does not load: {error}")
-        pytest.skip("torchcodec does not load: FFmpeg's libraries are not on this machine")
+    except (ImportError, OSError, RuntimeError):
+        skip_but_in_ci(NO_FFMPEG_LIBRARIES)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
 from framedex.sharder.audio_mix import LAYOUTS, margin, mix_matrix, remix, resample
+from tests.ffmpeg import ffmpeg
 
 RATES = [(44_100, 16_000), (48_000, 44_100), (22_050, 48_000), (8_000, 48_000), (48_000, 16_000), (11_025, 12_000)]
 
@@ -64,14 +64,13 @@ def test_a_constant_keeps_its_value(rate: int, out_rate: int) -> None:
     np.testing.assert_allclose(samples, 0.7, rtol=1.2e-7)
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg command")
 @pytest.mark.parametrize("rate, out_rate", RATES)
 def test_ffmpegs_resampler_gives_the_same_sound(rate: int, out_rate: int) -> None:
     time = np.arange(2 * rate) / rate
     top = 0.8 * min(rate, out_rate) / 2
     sound = (0.4 * np.sin(2 * np.pi * (50 + top / 4 * time) * time)).astype(np.float32)[None]
     first, samples = resampled(sound, rate, out_rate)
-    command = ["ffmpeg", "-v", "error", "-f", "f32le", "-ar", str(rate), "-ac", "1", "-i", "-"]
+    command = [ffmpeg(), "-v", "error", "-f", "f32le", "-ar", str(rate), "-ac", "1", "-i", "-"]
     filters = ["-af", f"aresample={out_rate}:filter_size=256:phase_shift=14:cutoff=0.95"]
     other = subprocess.run(
         [*command, *filters, "-f", "f32le", "-"], input=sound.tobytes(), capture_output=True, check=True

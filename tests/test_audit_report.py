@@ -7,7 +7,6 @@ import hashlib
 import io
 import itertools
 import json
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -35,6 +34,7 @@ from tests import chromium
 from tests.audited import write_rows
 from tests.datasets import run, shard_clips
 from tests.media import read_barcode
+from tests.outcomes import NO_CHROMIUM, skip_but_in_ci
 from tests.s3 import Bucket
 from tests.test_inspect import Node, Page
 
@@ -464,9 +464,7 @@ def test_colours_have_enough_contrast() -> None:
 def browser() -> Iterator[chromium.Browser]:
     """Chromium; in CI its absence is a failure."""
     if not chromium.is_installed():
-        if os.environ.get("CI"):
-            pytest.fail("chromium is not on PATH: apt install chromium")
-        pytest.skip("chromium is not on PATH: apt install chromium")
+        skip_but_in_ci(NO_CHROMIUM)
     with chromium.browser() as running:
         yield running
 

@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks.exactness import Tried, markdown, read_oracle, try_folder
 from framedex.indexer.index import Index
+from framedex.indexer.pyav import ffmpeg_version
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from tests.datasets import run
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+FFMPEG_OF_TABLE = "8."
 # Undamaged, and yet with frames that are left out: the transport stream itself reports a loss where it was joined.
 DOUBTED = {"h264_sps_change.ts": 60, "ts_discontinuity.ts": 110}
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("corpus")]
@@ -80,7 +82,13 @@ def test_damaged_files_are_flagged_or_refuse_to_decode(tried: list[Tried], files
 
 
 def test_the_table_in_the_docs_is_this_one(tried: list[Tried]) -> None:
-    assert markdown(tried) in (DOCS / "exactness.md").read_text(encoding="utf-8"), "run `make docs`"
+    """With another version of FFmpeg than that of the table, some rows stand apart from it."""
+    page = (DOCS / "exactness.md").read_text(encoding="utf-8")
+    if ffmpeg_version().startswith(FFMPEG_OF_TABLE):
+        assert markdown(tried) in page, "run `make docs`"
+    rows = markdown(tried).splitlines()
+    assert len(rows) > 100
+    assert [row for row in rows if row not in page] == []
 
 
 def test_numbers_and_timestamps_are_those_of_the_oracle(corpus: Path, tmp_path: Path, files: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pickle
 import pytest
 
 from framedex.loader.driver import DecodeCaps, DriverSupport, Limits, driver_support, limits_of
+from tests.outcomes import A_GPU
 
 HEVC = Limits(least_width=144, least_height=144, most_width=8192, most_height=8192, most_macroblocks=262144, engines=7)
 
@@ -42,7 +43,7 @@ def test_what_a_device_lacks_is_said() -> None:
 
 def test_without_a_driver_nothing_is_supported_and_the_reason_is_said() -> None:
     if ctypes.util.find_library("nvcuvid"):
-        pytest.skip("there is a driver here")
+        pytest.skip(A_GPU)
     support = driver_support(0)
     assert support.limits == {}
     assert "no NVIDIA video driver" in str(support.reason)

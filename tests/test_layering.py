@@ -72,6 +72,7 @@ HOMES = {
     },
     "nvidia": {"loader/dali.py", "loader/bench_peers.py"},
     "torch": {
+        "loader/cuda.py",
         "loader/sampler.py",
         "loader/tensors.py",
         "loader/gpu.py",

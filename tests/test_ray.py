@@ -152,7 +152,7 @@ def test_a_worker_that_is_killed_costs_the_item_that_kills_it(cluster: str, tmp_
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
     expected = [[f"item{number}", f"ITEM{number}", None, None] for number in range(20)]
-    expected[3] = ["raise", None, "error", "RuntimeError: mine"]
+    expected[3] = ["raise", None, "internal_error", "framedex itself failed: RuntimeError: mine"]
     expected[5] = ["crash", None, "crash", "its process died (exit code -11)"]
     expected[7][:2], expected[10][1] = ["once", "ONCE"], None
     assert rows[:13] + rows[14:] == expected[:13] + expected[14:]

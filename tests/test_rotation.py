@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex.loader.rotation import quarter_turns, stored_size, upright
+from tests.ffmpeg import ffmpeg
 from tests.media import damage
 
 MATRIX_AT = 44  # behind the type of a tkhd box of version 0 (ISO/IEC 14496-12 8.3.2)
@@ -40,12 +40,11 @@ def _turned(source: Path, target: Path, turn: str) -> Path:
 
 def _by_command(path: Path, *before: str) -> NDArray[np.uint8]:
     """Return uint8 [bytes]: the first picture as ffmpeg's command writes it."""
-    command = ["ffmpeg", "-v", "error", *before, "-i", str(path), "-frames:v", "1", "-f", "rawvideo"]
+    command = [ffmpeg(), "-v", "error", *before, "-i", str(path), "-frames:v", "1", "-f", "rawvideo"]
     written = subprocess.run([*command, "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
     return np.frombuffer(written, np.uint8)
 
 
-@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="no ffmpeg command")
 @pytest.mark.parametrize("turn", MATRICES)
 def test_upright_is_what_ffmpeg_shows(turn: str, medium: Callable[[str], Path], tmp_path: Path) -> None:
     path = _turned(medium("h264_default.mp4"), tmp_path / "turned.mp4", turn)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from framedex.indexer.pyav import LENIENT_METADATA
 from framedex.indexer.sampletables import SampleTable, TruncatedError, UntrustedTables, read_layout, read_sample_table
 from framedex.sharder.mp4 import box, full_box
+from tests.ffmpeg import ffmpeg
 from tests.media import RECIPES
 from tests.mp4_boxes import TrackTables, movie, random_fragments, random_tables
 
@@ -112,7 +113,7 @@ def test_what_ffmpeg_muxes_is_read_as_the_demuxer_reads_it(
     options = REMUXES[name]
     before = options if options[0] in ("-ss", "-itsoffset") else []
     before, after = (before[:2], options[2:]) if before else ([], options)
-    command = ["ffmpeg", "-v", "error", *before, "-i", str(medium(source)), "-c", "copy", *after, str(tmp_path / name)]
+    command = [ffmpeg(), "-v", "error", *before, "-i", str(medium(source)), "-c", "copy", *after, str(tmp_path / name)]
     subprocess.run(command, check=True)
     assert check_against_demuxer(tmp_path / name) == 1
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framedex.loader import turns
+from framedex.loader import dali, turns
 from framedex.loader.turns import APART, Turns
 
 
@@ -107,7 +107,6 @@ def test_threads_that_begin_together_do_not_stay_together() -> None:
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 22, 64, 65])
 def test_parts_of_a_batch_are_all_of_it_and_alike(count: int) -> None:
-    dali = pytest.importorskip("framedex.loader.dali")
     parts = [range(count)[part] for part in dali.even_parts(count, 16)]
     assert [number for part in parts for number in part] == list(range(count))
     lengths = [len(part) for part in parts]

@@ -18,6 +18,7 @@ from framedex.loader.routes import gpu_obstacle
 from framedex.sharder.conversion import RgbConverter
 from tests.datasets import shard_clips
 from tests.media import RECIPES, read_barcode
+from tests.outcomes import NO_GPU
 
 FRAMES_A_CLIP = 7
 # Streams that NVDEC must not get, and why; every other recipe goes there.
@@ -41,9 +42,7 @@ def _has_gpu() -> bool:
 
 DEVICES = [
     "cpu",
-    pytest.param(
-        "gpu", marks=[pytest.mark.gpu, pytest.mark.skipif(not _has_gpu(), reason="there is no NVIDIA GPU here")]
-    ),
+    pytest.param("gpu", marks=[pytest.mark.gpu, pytest.mark.skipif(not _has_gpu(), reason=NO_GPU)]),
 ]
 
 

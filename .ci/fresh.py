@@ -1,0 +1,122 @@
+"""What a newcomer does, on a machine that has nothing: README's two commands in a minimal Debian 13, with its own Python.
+
+Builds the root of a Debian system with debootstrap, clones HEAD into it, and runs `make demo` and `make test` inside, with
+nothing of this machine but its network. Prints the seconds of each command and the megabytes that pip downloaded for it; no
+cache is filled beforehand. The corpus of hazards goes along where it lies beside the checkout, and then no test may skip for want
+of anything but a GPU, Chromium or Ceph.
+
+usage: python3 .ci/fresh.py [--folder build/fresh] [--suite trixie] [--keep] [--json FILE]   as root, with debootstrap
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+CORPUS = PROJECT.parent / "shared" / "corpus"
+PACKAGES = "python3,python3-venv,make,git,ca-certificates"
+COMMANDS = ("make demo", "make test")
+MOST_DEMO_BYTES = 150_000_000
+# Of this machine, only how to reach the network.
+PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL")
+CERTIFICATES = Path("etc/ssl/certs/ca-certificates.crt")
+MOUNTED = ("proc", "sys", "dev", "dev/pts", "dev/shm")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=PROJECT / "build" / "fresh", help="of the root; replaced")
+    parser.add_argument("--suite", default="trixie", help="of Debian")
+    parser.add_argument("--keep", action="store_true", help="leave the root there when all is done")
+    parser.add_argument("--json", type=Path, help="file for the measurements")
+    options = parser.parse_args()
+    check_machine()
+    root: Path = options.folder.absolute()
+    measured = {"system": f"Debian {options.suite}", "commands": []}
+    build_root(root, options.suite)
+    measured["python"] = inside(root, "python3 --version", capture=True).split()[1]
+    for command in COMMANDS:
+        measured["commands"].append(run(root, command))
+    print("\nfresh machine:", json.dumps(measured, indent=2), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
+    demo = measured["commands"][0]
+    if demo["downloaded_bytes"] > MOST_DEMO_BYTES:
+        sys.exit(f"make demo downloads {demo['downloaded_bytes']} bytes; {MOST_DEMO_BYTES} are allowed")
+    if not options.keep:
+        shutil.rmtree(root)
+
+
+def check_machine() -> None:
+    """End with the remedy where a root cannot be built."""
+    if os.geteuid() != 0:
+        sys.exit("make fresh builds the root of a system, which takes root: run it with sudo")
+    if shutil.which("debootstrap") is None:
+        sys.exit("debootstrap is not installed: apt install debootstrap")
+
+
+def build_root(root: Path, suite: str) -> None:
+    """Build a Debian root with HEAD in /root/framedex, and the corpus of hazards beside it."""
+    if root.exists():
+        shutil.rmtree(root)
+    root.mkdir(parents=True)
+    begun = time.monotonic()
+    subprocess.run(
+        ["debootstrap", "--variant=minbase", f"--include={PACKAGES}", suite, root],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    print(f"built a root of Debian {suite} in {time.monotonic() - begun:.0f} s", flush=True)
+    shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
+    own = Path(os.environ.get("SSL_CERT_FILE", "/" / CERTIFICATES))
+    if own.exists():  # a proxy between this machine and the network may have a certificate of its own
+        shutil.copy(own, root / CERTIFICATES)
+    subprocess.run(["git", "clone", "--quiet", f"file://{PROJECT}", root / "root" / "framedex"], check=True)
+    if CORPUS.is_dir():
+        shutil.copytree(CORPUS, root / "root" / "shared" / "corpus", symlinks=True)
+
+
+def run(root: Path, command: str) -> dict[str, object]:
+    """Run one of the commands; return its seconds and what pip downloaded meanwhile. Ends the program where it fails."""
+    print(f"\n── on a fresh machine: {command}", flush=True)
+    before, begun = downloaded_bytes(root), time.monotonic()
+    inside(root, command)
+    seconds = time.monotonic() - begun
+    return {"command": command, "seconds": round(seconds), "downloaded_bytes": downloaded_bytes(root) - before}
+
+
+def downloaded_bytes(root: Path) -> int:
+    """Return how much pip has downloaded so far: it keeps the body of each answer."""
+    cache = root / "root" / ".cache" / "pip" / "http-v2"
+    return sum(path.stat().st_size for path in cache.rglob("*.body"))
+
+
+def inside(root: Path, command: str, *, capture: bool = False) -> str:
+    """Run a shell command in the project's folder of the root, in mounts of its own. Ends the program where it fails."""
+    mounts = "; ".join(f"mount --bind /{name} '{root}/{name}'" for name in MOUNTED)
+    environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    environment |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    if CORPUS.is_dir():
+        environment["FRAMEDEX_STRICT_SKIPS"] = "1"
+    settings = " ".join(f"{name}='{value}'" for name, value in environment.items())
+    script = f"set -e; {mounts}; exec env -i {settings} chroot '{root}' sh -c 'cd /root/framedex && {command}'"
+    result = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+        check=False,
+        stdout=subprocess.PIPE if capture else None,
+        text=True,
+    )
+    if result.returncode:
+        sys.exit(f"on a fresh machine, `{command}` ends with exit code {result.returncode}; its root is {root}")
+    return result.stdout or ""
+
+
+if __name__ == "__main__":
+    main()
