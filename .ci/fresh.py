@@ -26,6 +26,7 @@ COMMANDS = ("make demo", "make test")
 MOST_DEMO_BYTES = 150_000_000
 # Of this machine, only how to reach the network.
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL")
+REPORT = Path("/root/suite.json")  # in the root
 CERTIFICATES = Path("etc/ssl/certs/ca-certificates.crt")
 MOUNTED = ("proc", "sys", "dev", "dev/pts", "dev/shm")
 
@@ -44,6 +45,7 @@ def main() -> None:
     measured["python"] = inside(root, "python3 --version", capture=True).split()[1]
     for command in COMMANDS:
         measured["commands"].append(run(root, command))
+    measured["suite"] = json.loads((root / REPORT.relative_to("/")).read_text(encoding="utf-8"))
     print("\nfresh machine:", json.dumps(measured, indent=2), flush=True)
     if options.json is not None:
         options.json.write_text(json.dumps(measured, indent=2) + "\n", encoding="utf-8")
@@ -102,6 +104,7 @@ def inside(root: Path, command: str, *, capture: bool = False) -> str:
     """Run a shell command in the project's folder of the root, in mounts of its own. Ends the program where it fails."""
     mounts = "; ".join(f"mount --bind /{name} '{root}/{name}'" for name in MOUNTED)
     environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
+    environment["FRAMEDEX_SUITE_REPORT"] = str(REPORT)
     environment |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     if CORPUS.is_dir():
         environment["FRAMEDEX_STRICT_SKIPS"] = "1"

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
 import subprocess
 import tempfile
 from dataclasses import asdict
@@ -25,7 +24,8 @@ import numpy as np
 from benchmarks.environment import environment
 from framedex.sharder.audio import PRE_ROLL, PreRoll, plan_audio
 from framedex.sharder.audio_decoder import decode_audio
-from tests.audio_media import MADE_HERE, RECIPES, Truth, encode, truth
+from tests.audio_media import RECIPES, Truth, encode, truth
+from tests.ffmpeg import ffmpeg
 
 LONGEST_SECONDS = 0.5
 RESERVOIR = {"reservoir_bytes": 511, "overhead_bytes": 38}
@@ -79,7 +79,7 @@ def with_less(known: Truth, pre_roll: PreRoll, clips: int) -> dict[str, object]:
 def vorbis_beside_libvorbis(scratch: Path) -> dict[str, float]:
     """Return how far PyAV's decode of a libvorbis file is off from what libvorbis decodes."""
     path = encode(RECIPES["libvorbis.ogg"], scratch / "libvorbis.ogg")
-    decoder = ["ffmpeg", "-v", "error", "-c:a", "libvorbis", "-i", str(path), "-f", "f32le", "-"]
+    decoder = [ffmpeg(), "-v", "error", "-c:a", "libvorbis", "-i", str(path), "-f", "f32le", "-"]
     out = subprocess.run(decoder, check=True, capture_output=True).stdout
     difference = np.abs(truth(path).samples - np.frombuffer(out, "<f4").reshape(-1, 2).T)
     return {
@@ -90,17 +90,16 @@ def vorbis_beside_libvorbis(scratch: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", default=MADE_HERE)
+    parser.add_argument("names", nargs="*", default=list(RECIPES))
     parser.add_argument("--clips", type=int, default=500)
     options = parser.parse_args()
-    results, less, vorbis = [], [], None
+    results, less = [], []
     with tempfile.TemporaryDirectory() as scratch:
         for number, name in enumerate(options.names):
             known = truth(encode(RECIPES[name], Path(scratch) / name))
             results.append({"medium": name, "codec": known.facts.codec} | compare(known, options.clips, number))
             less += [{"medium": name} | with_less(known, each, options.clips) for each in LESS.get(name, [])]
-        if shutil.which("ffmpeg"):
-            vorbis = vorbis_beside_libvorbis(Path(scratch))
+        vorbis = vorbis_beside_libvorbis(Path(scratch))
     ran = environment() | {"libavcodec": ".".join(map(str, av.library_versions["libavcodec"]))}
     out = {"environment": ran, "results": results, "less_pre_roll": less, "vorbis_beside_libvorbis": vorbis}
     print(json.dumps(out, indent=2))

@@ -25,7 +25,7 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
     pts: int64 [packets], NO_PTS where missing, in `time_base`. samples: int64 [packets], what each packet decodes to.
     Where the time base counts samples, or whole packets, and no packet overlaps the next or misses it by no more than
     rounding does, positions are the timestamps. Else samples are counted, and only a timestamp more than 2 ticks and 2 ms
-    behind the count makes a gap. A packet without samples has the position of the next one's. Raises AudioProblem where
+    behind the count, which the one after it does not contradict, makes a gap. A packet without samples has the position of the next one's. Raises AudioProblem where
     timestamps turn back, are too irregular, or missing.
     """
     giving = np.flatnonzero(samples > 0)
@@ -57,6 +57,7 @@ def _positions(
     late = np.where(stated, pts, 0) * float(tick) - counted
     late = late[np.maximum.accumulate(np.where(stated, np.arange(len(pts)), 0))]
     tolerance = max(TOLERANCE_TICKS * float(tick), float(TOLERANCE_SECONDS * rate), 1.0)
+    late = _without_outliers(late, tolerance)
     start = np.zeros(len(pts), np.int64)
     first, gaps = 0, 0
     while first < len(pts):
@@ -71,6 +72,19 @@ def _positions(
         _check_gaps(gaps, len(pts))
         first = end
     return counted + start
+
+
+def _without_outliers(late: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
+    """Return the distances of stated times from counted ones without those of single packets that stand out from both sides.
+
+    libavformat states such times in Ogg, of Vorbis whose block size changes at the beginning of a page.
+    """
+    if len(late) < 3:
+        return late
+    out = (np.abs(late[1:-1] - late[:-2]) > tolerance) & (np.abs(late[2:] - late[:-2]) <= tolerance)
+    cleaned = late.copy()
+    cleaned[1:-1][out] = late[:-2][out]
+    return cleaned
 
 
 def _check_gaps(gaps: int, packets: int) -> None:

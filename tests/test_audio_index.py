@@ -373,6 +373,15 @@ def test_milliseconds_told_in_samples_make_no_gaps() -> None:
     assert np.flatnonzero(np.diff(found) != 1536).tolist() == [79]
 
 
+def test_a_single_timestamp_that_the_next_one_contradicts_is_no_gap() -> None:
+    """libavformat states such times in Ogg, of Vorbis whose blocks change their size at the beginning of a page."""
+    samples = np.full(100, 1024, np.int64)
+    true = np.cumsum(samples) - samples
+    stated = true.copy()
+    stated[[20, 40, 60]] += (448, 448, -600)
+    assert positions(stated, samples, Fraction(1, 44_100), 44_100).tolist() == true.tolist()
+
+
 def test_timestamps_that_turn_back_or_scatter_are_refused() -> None:
     samples = np.full(100, 1024, np.int64)
     pts = np.cumsum(samples) - samples

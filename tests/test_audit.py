@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What makes each check of an index find a row that is sound otherwise.
 FAULTS: dict[str, dict[str, Any]] = {
     "failed": {"status": "failed", "error_kind": "not_media", "error_message": "not a video"},
+    "internal_error": {"status": "failed", "error_kind": "internal_error", "error_message": "TypeError: mine"},
     "refused": {"status": "refused", "error_kind": "output_order", "error_message": "contradict"},
     "truncated": {"error_kind": "truncated", "error_message": "the file is truncated"},
     "damaged": {"damaged_gop_count": 1, "error_kind": "damaged"},

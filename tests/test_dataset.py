@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import shutil
 import subprocess
@@ -96,7 +97,7 @@ def test_opening_what_is_not_a_dataset_is_an_error(index: Index, dataset_path: P
         ClipDataset(index.path)
     shutil.copytree(dataset_path, tmp_path / "D")
     header = tmp_path / "D/dataset.json"
-    header.write_text(header.read_text().replace('"schema_version": "3.0"', '"schema_version": "4.0"'))
+    header.write_text(json.dumps(json.loads(header.read_text()) | {"schema_version": "4.0"}))
     with pytest.raises(FormatError, match="another major version"):
         ClipDataset(tmp_path / "D")
 
