@@ -424,7 +424,7 @@ With less pre-roll than that:
 
 {pre_roll_table(result)}
 
-Vorbis is decoded as libvorbis itself decodes it: {vorbis_sentence(result)}. (FFmpeg 5's own decoder is wrong about stereo
+Vorbis is decoded as libvorbis itself decodes it: {vorbis_sentence(result)}. (FFmpeg before 8.1.2, as PyAV 17 and Debian 12 bring it, is wrong about stereo
 that FFmpeg's own encoder made.)
 
 """

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError
+from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.indexer.parts import check_format, part_numbers, part_path
 from framedex.indexer.schema import FORMAT, GONE, LISTING, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import NO_PTS, START, STATED
@@ -178,6 +178,11 @@ class Index:
     def unusable(self) -> int:
         """How many media are refused or failed."""
         return sum(status != OK for status in self.columns(["status"])["status"].to_pylist())
+
+    @functools.cached_property
+    def internal_errors(self) -> int:
+        """At how many media framedex itself failed; they are among the unusable ones."""
+        return sum(kind == INTERNAL_ERROR for kind in self.columns(["error_kind"])["error_kind"].to_pylist())
 
     def state(self) -> str:
         """Return 32 hex digits that change when anything is indexed anew."""

@@ -163,19 +163,21 @@ def shard(
                 click.echo(f"failed: {failure['uri']}: {failure['message']}")
             if failure.get("traceback"):
                 LOG.info("%s, clip %s\n%s", failure["uri"], failure["clip_id"], failure["traceback"])
-        _print_summary(report, passed_over)
+        _print_summary(report, passed_over, opened.internal_errors if passed_over else 0)
     if report.internal:
         sys.exit(1)
     if report.failed > max_failures:
         sys.exit(3)
 
 
-def _print_summary(report: ShardReport, passed_over: int) -> None:
+def _print_summary(report: ShardReport, passed_over: int, internal: int) -> None:
+    """Print what a run did. passed_over: unusable media. internal: at how many of them framedex itself failed."""
     parts = [f"{report.clips} clips of {report.frames} frames from {report.media} media, {report.failed} failed"]
     if report.internal:
         parts.append(internal_errors(report.internal))
     if passed_over:
-        parts.append(f"{passed_over} unusable media passed over")
+        why = f" ({internal_errors(internal)})" if internal else ""
+        parts.append(f"{passed_over} unusable media passed over{why}")
     if report.shards:
         parts.append(f"{report.shards} tars")
     parts += [f"{count} clips left out ({kind})" for kind, count in report.left_out.items()]

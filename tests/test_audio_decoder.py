@@ -81,7 +81,11 @@ def test_noise_that_the_decoder_draws_has_the_level_of_a_full_decodes(
     assert np.corrcoef(samples.ravel(), expected.ravel())[0, 1] > 0.98
 
 
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in NOISY | {"aac_gap.mp4"}])
+# FFmpeg 5 to 8.1.1 decode stereo of FFmpeg's own Vorbis encoder otherwise than libvorbis and FFmpeg from 8.1.2 on do.
+WRONG = {"vorbis.ogg", "vorbis.mkv"} if av.library_versions["libavcodec"] < (62, 28, 102) else set()
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in NOISY | WRONG | {"aac_gap.mp4"}])
 def test_any_stretch_equals_ffmpegs_own_cut(
     sound: Callable[[str], tuple[Path, Truth]], rng: np.random.Generator, name: str
 ) -> None:
@@ -105,7 +109,7 @@ def test_any_stretch_equals_ffmpegs_own_cut(
 def cut_by_command(path: Path, facts: AudioFacts, interval: tuple[int, int] | None) -> NDArray[np.float32]:
     """Return float32 [channels, samples]: what ffmpeg's atrim lets through, which counts from the first sample shown.
 
-    Vorbis is decoded by libvorbis: FFmpeg 5's own decoder is wrong about stereo of FFmpeg's own encoder.
+    Vorbis is decoded by libvorbis.
     """
     command = [ffmpeg(), "-v", "error"] + ["-cons_noisegen", "1"] * (facts.codec in {"ac3", "eac3"})
     command += ["-c:a", "libvorbis"] * (facts.codec == "vorbis")

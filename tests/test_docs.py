@@ -37,6 +37,15 @@ def test_generated_pages_are_up_to_date(generate: ModuleType, page: str) -> None
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
 
 
+def test_the_readme_says_what_a_fresh_machine_took(generate: ModuleType) -> None:
+    demo, test = generate.load("fresh_debian_13.json")["commands"]
+    assert (demo["command"], test["command"]) == ("make demo", "make test")
+    megabytes, gigabytes = round(demo["downloaded_bytes"] / 1e6), test["downloaded_bytes"] / 1e9
+    assert f"`make demo` takes {demo['seconds']} s and downloads {megabytes} MB" in README
+    assert f"`make test` downloads {gigabytes:.1f} GB" in README
+    assert f"takes {test['seconds'] / 60:.0f} minutes on two cores" in README
+
+
 def sessions() -> list[tuple[str, str]]:
     """Return the (command, output) pairs of the README's terminal sessions."""
     pairs = []

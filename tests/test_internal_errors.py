@@ -105,6 +105,16 @@ def test_media_that_met_a_bug_are_probed_again_and_nothing_else_is(
     assert set(Index(tmp_path / "INDEX").videos["status"].to_pylist()) == {"ok"}
 
 
+def test_sharding_an_index_says_that_a_bug_left_media_out(
+    videos: Path, tmp_path: Path, plant: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context():
+        plant(module="av", place="module.open")
+        run("index", videos, "--out", tmp_path / "INDEX", code=1)
+    result = run("shard", tmp_path / "INDEX", "--policy", ROOT / "configs" / "segments.yaml", "--out", tmp_path / "D")
+    assert "1 unusable media passed over (1 internal error of framedex (a bug: please report it" in result.stdout
+
+
 @pytest.mark.parametrize("options", [(), ("--pack", "clips", "--workers", 1), ("--pack", "clips", "--workers", 2)])
 def test_a_bug_in_planning_costs_the_clips_that_meet_it_and_ends_with_1(
     videos: Path,
