@@ -122,7 +122,7 @@ def inside(root: Path, command: str, *, capture: bool = False) -> str:
     """Run a shell command in the project's folder of the root, in mounts of its own. Ends the program where it fails."""
     mounts = "; ".join(f"mount --bind /{name} '{root}/{name}'" for name in MOUNTED)
     environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
-    environment |= {"FRAMEDEX_SUITE_REPORT": str(REPORT), "PIP_LOG": str(PIP_LOG)}
+    environment |= {"FRAMEDEX_SUITE_REPORT": str(REPORT), "PIP_LOG": str(PIP_LOG), "PIP_PROGRESS_BAR": "off"}
     environment |= {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     if CORPUS.is_dir():
         environment["FRAMEDEX_STRICT_SKIPS"] = "1"

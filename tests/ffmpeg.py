@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 import shutil
+import subprocess
 
 import imageio_ffmpeg
 
@@ -12,3 +14,10 @@ import imageio_ffmpeg
 def ffmpeg() -> str:
     """Return the path of the command."""
     return shutil.which("ffmpeg") or str(imageio_ffmpeg.get_ffmpeg_exe())
+
+
+@functools.cache
+def ffmpeg_version() -> tuple[int, ...]:
+    """Return the command's version: (8, 1, 2)."""
+    printed = subprocess.run([ffmpeg(), "-version"], capture_output=True, text=True, check=True).stdout.split()[2]
+    return tuple(map(int, re.findall(r"\d+", printed)[:3]))
