@@ -115,6 +115,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m docs.generate
 
 constraints: $(VENV)/.dev
+	mkdir -p build
 	echo 'torch==2.13.0' >build/torch.txt
 	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 setup.cfg --extra dev --extra fuzz \
 		--constraint build/torch.txt --no-header --no-annotate --output-file constraints.txt

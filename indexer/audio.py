@@ -34,8 +34,6 @@ LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are deco
 NEAR_BYTES = 32 << 10  # of them, where reading is dear, to the very first or last one
 # Codecs of which libavformat knows the frame size, by which FFmpeg 9 ends the last packet of an MP4 (see `_dropped_at_end`).
 FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
-# Codecs of which it does not.
-UNFRAMED = frozenset({"alac", "flac", "opus"})
 UNKNOWN = "no packet of the audio decodes"
 
 
@@ -168,8 +166,16 @@ def _from_packets(
     discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
     if coding.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
         demuxed.skip.setdefault(0, (int(samples[0]), 0))
+    if coding.codec == "opus":  # where no demuxer says otherwise, decoders skip what the header says
+        demuxed.skip.setdefault(0, (_opus_pre_skip(coding), 0))
     span = presented(sample, samples, demuxed.skip, discarded, multiplier)
     return span, _frames(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
+
+
+def _opus_pre_skip(coding: AudioCoding) -> int:
+    """Return the pre-skip that an OpusHead states (RFC 7845 5.1), 0 without one."""
+    head = coding.extradata or b""
+    return int.from_bytes(head[10:12], "little") if head.startswith(b"OpusHead") else 0
 
 
 def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) -> bool:
@@ -294,26 +300,32 @@ def _tabulated(
     first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
     if not 0 <= skipped < samples[shown[0]]:
         raise UntrustedTables("the first sample presented is not where the tables say")
-    dropped = _dropped_at_end(table, coding, int(stated[-1]), int(samples[-1])) if last == n - 1 else 0
+    dropped = _dropped_at_end(table, coding, stated, samples, last)
     return (first, int(sample[last] + samples[last]) - dropped), _frames(sample, table.offset, table.size)
 
 
-def _dropped_at_end(table: AudioTable, coding: AudioCoding, start: int, samples: int) -> int:
-    """Return how many samples of an MP4's last packet libavformat drops. start, samples: where the packet begins and ends.
+def _dropped_at_end(
+    table: AudioTable, coding: AudioCoding, stated: NDArray[np.int64], samples: NDArray[np.int64], last: int
+) -> int:
+    """Return how many samples of an MP4's last shown packet libavformat drops.
 
-    Up to FFmpeg 8, none. From FFmpeg 9 on, those behind the track's length, which it counts from time zero even where the
-    track begins later: then it drops as many too many, or, where that makes a packet or more, none at all.
+    stated, samples: int64 [packets], when they begin and what they hold, in samples. last: the packet. Up to FFmpeg 8, none. From
+    FFmpeg 9 on, those of the track's last packet that are behind the track's length, which it counts from time zero even where
+    the track begins later: then it drops as many too many, or, where that makes a packet or more, none at all. Raises
+    UntrustedTables for what else goes beyond that length: demuxing tells.
     """
-    if not ENDS_AUDIO_BY_TABLE or table.length is None or coding.codec in UNFRAMED or coding.codec.startswith("pcm_"):
+    if not ENDS_AUDIO_BY_TABLE or table.length is None:
         return 0
     if coding.rate != table.timescale:
         raise UntrustedTables("the track's timescale does not count samples")
-    beyond = start + samples - table.length
-    if not 0 < beyond < samples:
+    start, count = int(stated[last]), int(samples[last])
+    beyond = start + max(count, int(table.duration[last])) - table.length
+    if beyond <= 0:
         return 0
-    if coding.codec not in FRAMED:
+    if coding.codec not in FRAMED or last != len(samples) - 1:
         raise UntrustedTables("the last packet goes beyond the track's length")
-    return beyond
+    beyond = start + count - table.length
+    return beyond if 0 < beyond < count else 0
 
 
 def _frames(sample: NDArray[np.int64], offset: NDArray[np.int64] | None, size: Any) -> Row:

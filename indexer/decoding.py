@@ -11,7 +11,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.opening import demux_packets, memory_errors, open_container, packet_with
+from framedex.indexer.opening import decode_packet, demux_packets, open_container, packet_with
 from framedex.indexer.planes import picture_md5
 
 
@@ -54,8 +54,7 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
                     packet = _kept(packet)
                 packet.pts = number  # pictures keep their packet's timestamp
                 try:
-                    with memory_errors():
-                        frames = context.decode(packet)
+                    frames = decode_packet(context, packet)
                     for frame in frames:
                         decoded.take(frame)
                 except av.error.FFmpegError:

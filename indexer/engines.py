@@ -16,7 +16,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
-from framedex.errors import INTERNAL_ERROR, internal_error
+from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
 from framedex.indexer.opening import MEDIUM_ERRORS
 
 Item = TypeVar("Item")
@@ -118,7 +118,9 @@ class LocalPool:
         waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
         try:
             for item in items:
-                begun = None if passes(item) else self._pool.schedule(function, args=[item], timeout=timeout_seconds)
+                begun = (
+                    None if passes(item) else self._pool.schedule(_call, args=[function, item], timeout=timeout_seconds)
+                )
                 waiting.append((item, begun))
                 if len(waiting) >= self._workers * in_flight:
                     yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
@@ -160,6 +162,16 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    """Call a function in a worker. A bug comes back as an InternalError: not every exception survives being pickled."""
+    try:
+        return function(item)
+    except MEDIUM_ERRORS:
+        raise
+    except Exception as error:
+        raise internal_error(error) from None
+
+
 def _outcome(
     item: Item,
     future: concurrent.futures.Future[Result] | None,
@@ -179,8 +191,10 @@ def _outcome(
     except MemoryError:
         allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
         return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
+    except InternalError as error:
+        return Outcome(item=item, kind=INTERNAL_ERROR, message=error.what, traceback=error.traceback)
     except MEDIUM_ERRORS as error:
         return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
-    except Exception as error:  # a bug that one item meets must not take the others down
+    except Exception as error:  # what cannot be sent to the other process, or back
         found = internal_error(error)
         return Outcome(item=item, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

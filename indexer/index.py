@@ -136,6 +136,8 @@ class Index:
             raise FormatError(
                 "the index was compacted since it was opened", where=str(self.path), remedy="open it again"
             ) from None
+        except pa.ArrowException as error:
+            raise FormatError("a part of the index is damaged", where=str(part), found=error) from error
 
     @functools.cached_property
     def videos(self) -> pa.Table:

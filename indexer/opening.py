@@ -9,6 +9,7 @@ from typing import Any
 import av
 import av.container
 import av.error
+from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import FramedexError
 from framedex.indexer.demuxers import OPEN_OPTIONS
@@ -18,6 +19,7 @@ from framedex.storage.reader import ObjectFile
 # What speaks of a medium when it is read: framedex's own errors, FFmpeg's, and those of reading its file. Any other exception
 # is a bug of framedex's.
 MEDIUM_ERRORS = (FramedexError, av.error.FFmpegError, OSError, MemoryError)
+INVALID_DATA = 0x41444E49  # AVERROR_INVALIDDATA (libavutil/error.h) without its sign: "INDA"
 MOST_RESTARTS = 1000  # of demuxing after damage
 
 
@@ -61,6 +63,17 @@ def demux_packets(
             return
         except IndexError:
             on_damage()
+
+
+def decode_packet(context: VideoCodecContext, packet: av.Packet[Any] | None) -> list[av.VideoFrame]:
+    """Return the pictures that a decoder gives for a packet, or at the end for None. Raises av.error.FFmpegError and MemoryError."""
+    try:
+        with memory_errors():
+            return context.decode(packet)
+    except av.error.FFmpegError:
+        raise
+    except ValueError as error:  # PyAV 19's, of a decoder that the packet before could not open
+        raise av.error.InvalidDataError(INVALID_DATA, str(error)) from error
 
 
 def packet_with(data: bytes | memoryview) -> av.Packet[Any]:

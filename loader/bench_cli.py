@@ -34,9 +34,11 @@ def _frame_size(context: click.Context, parameter: click.Parameter, value: str |
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _placed(value: str) -> tuple[Device, int]:
+def _placed(value: str) -> tuple[Device, int | None]:
+    """Return what a device names, and the number of the GPU where it names one."""
     try:
-        return placed(value, 0)
+        device, number = placed(value, 0)
+        return device, number if ":" in value else None
     except FramedexError as error:
         raise click.BadParameter(f"{error.what}: {error.found}; say {error.allowed}") from error
 
@@ -60,7 +62,7 @@ def _placed(value: str) -> tuple[Device, int]:
     show_default=True,
     help="With --device gpu: what decodes.",
 )
-@click.option("--gpu", type=click.IntRange(0), default=0, show_default=True, help="Number of the GPU.")
+@click.option("--gpu", type=click.IntRange(0), help="Number of the GPU.  [default: that of --device, else 0]")
 @click.option("--size", callback=_frame_size, metavar="HxW", help="Scale to this height and width.")
 @click.option(
     "--workers",
@@ -93,8 +95,8 @@ def _placed(value: str) -> tuple[Device, int]:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def bench(
     dataset: Place,
-    device: tuple[Device, int],
-    gpu: int,
+    device: tuple[Device, int | None],
+    gpu: int | None,
     decode: Decode,
     root: str | None,
     compare: bool,
@@ -112,9 +114,9 @@ def bench(
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips failed than --max-failures.
     """
-    if device[1] and gpu:
+    if device[1] is not None and gpu is not None:
         raise click.UsageError("name the GPU by --device cuda:N or by --gpu N, not by both")
-    how = BenchOptions(device=device[0], gpu=device[1] or gpu, decode=decode, **options)
+    how = BenchOptions(device=device[0], gpu=device[1] or gpu or 0, decode=decode, **options)
     names = list(peers) or (known_peers() if compare else [])
 
     def show(peer: PeerResult) -> None:

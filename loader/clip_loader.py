@@ -208,6 +208,8 @@ class ClipLoader:
         """Yield the clip numbers of each batch, and how many of the last ones only fill it up."""
         numbers: list[int] = []
         for number in numbers_of_epoch:
+            if not -len(self.dataset) <= number < len(self.dataset):
+                raise IndexError(f"the sampler asks for clip {number} of {len(self.dataset)}")
             numbers.append(int(number))
             if len(numbers) == self._batch_size:
                 yield numbers, 0

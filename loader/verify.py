@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, StaleError
 from framedex.indexer.engines import run_local
-from framedex.indexer.opening import demux_packets, open_container
+from framedex.indexer.opening import decode_packet, demux_packets, open_container
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.schema import IMAGES
 from framedex.loader.image_truth import image_checksums
@@ -183,7 +183,7 @@ def decode_in_order(
         matrix, color_range = context.colorspace, context.color_range  # decoding forgets the container's
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:
-                frames = context.decode(packet)
+                frames = decode_packet(context, packet)
             except av.error.FFmpegError:
                 continue  # damage; what comes after it is compared as well as can be
             for frame in frames:

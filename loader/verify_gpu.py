@@ -182,6 +182,15 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: G
                 (tensor,) = decoder.decode([fetched], LoaderReport())
                 frames = tensor.cpu().numpy()
         except RuntimeError as error:
+            from framedex.loader.cuda import is_out_of_memory  # which needs torch
+
+            if is_out_of_memory(error):
+                raise FramedexError(
+                    "the GPU's memory is full",
+                    where=f"clip {clip.clip_id}",
+                    found=str(error).splitlines()[0],
+                    remedy="look at nvidia-smi for other processes",
+                ) from error
             yield _verdict(clip, _decoder(fetched), "undecodable", " ".join(str(error).split()))
             continue
         try:

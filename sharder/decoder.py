@@ -9,12 +9,13 @@ import av
 import av.error
 import av.logging
 import numpy as np
+from av.codec.codec import UnknownCodecError
 from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
-from framedex.indexer.opening import packet_with
+from framedex.indexer.opening import decode_packet, packet_with
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.rgb import resize_rgb, rgb_md5, rgb_of
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
@@ -59,7 +60,10 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
 
 def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
     av.logging.set_level(None)
-    context = CodecContext.create(DECODERS.get(medium.codec, medium.codec), "r")
+    try:
+        context = CodecContext.create(DECODERS.get(medium.codec, medium.codec), "r")
+    except UnknownCodecError as error:
+        raise DecodeError(f"this version of FFmpeg has no decoder of {medium.codec}", where=medium.path) from error
     assert isinstance(context, VideoCodecContext)
     # What a demuxer would tell the decoder (libav's codec parameters); some depend on it.
     context.extradata = medium.extradata
@@ -99,7 +103,7 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
 def _decode(context: VideoCodecContext, packet: av.Packet[Any] | None, clip: Clip) -> list[av.VideoFrame]:
     """Decode one packet, or flush; what a damaged clip's decoder complains of is passed over."""
     try:
-        return context.decode(packet)
+        return decode_packet(context, packet)
     except av.error.FFmpegError:
         if not clip.recipe.damaged:
             raise

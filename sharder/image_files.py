@@ -18,6 +18,8 @@ from framedex.sharder.decoder import Size, decode_unique
 from framedex.sharder.media import Medium
 from framedex.sharder.sources import EncodedClip
 
+LARGEST_WEBP = 16_383  # pixels a side (RFC 9649 2.5)
+
 ImageFormat = Literal["jpeg", "png", "webp"]
 FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # and what file names end in
 CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
@@ -58,12 +60,19 @@ class ImageOptions:
 
 
 def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
-    """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size."""
+    """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size. Raises DecodeError for one too large for it."""
     picture = Image.fromarray(resize_rgb(rgb, *options.stored_size(*rgb.shape[:2])))
     file = io.BytesIO()
     if options.format == "jpeg":
         picture.save(file, "JPEG", quality=options.quality, subsampling="4:2:0")
     elif options.format == "webp":
+        if max(picture.size) > LARGEST_WEBP:
+            raise DecodeError(
+                "a picture is too large for WebP",
+                found=f"{picture.width}×{picture.height}",
+                allowed=f"{LARGEST_WEBP} pixels a side",
+                remedy="--image-format jpeg or png, or a smaller size",
+            )
         picture.save(file, "WEBP", quality=options.quality, method=4)
     else:
         picture.save(file, "PNG")

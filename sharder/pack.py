@@ -110,6 +110,10 @@ class ImagePacking:
                     encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
                 except StaleError as error:
                     step = Step(outcome=failure_of(clip, error), done=step.done)
+                except MEDIUM_ERRORS:
+                    raise
+                except Exception as error:  # a bug that one clip meets must not take the others down
+                    step = Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
             yield _Task(step=step, encoded=encoded, options=self._options)
 
     def _step(self, outcome: Outcome[_Task, list[bytes] | str]) -> Step:

@@ -6,17 +6,22 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset, ClipLoader
-from framedex.errors import InternalError
+from framedex.errors import DecodeError, InternalError
+from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
 from framedex.loader.faults import OnError
 from framedex.sharder.clip import Clip, WantedClip
+from framedex.sharder.image_files import ImageOptions, encode_image
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.sources import ByteSource, EncodedClip, SourceFiles
 from tests.datasets import run, write_clips
 from tests.running import ROOT
 
@@ -213,3 +218,47 @@ def test_a_bug_anywhere_in_a_command_ends_it_with_its_traceback(
     assert "in _broken" in result.stderr
     assert "error: framedex itself failed: TypeError: planted" in result.stderr
     assert "please report it" in result.stderr
+
+
+def _raise_what_no_pickle_keeps(item: str) -> str:
+    if item == "bug":
+        raise BitstreamError("kind", "message")  # two arguments, of which an exception keeps one
+    return item
+
+
+def test_a_bug_whose_exception_cannot_be_pickled_costs_one_item() -> None:
+    outcomes = list(run_local(_raise_what_no_pickle_keeps, ["a", "bug", "b", "c"], workers=1, timeout_seconds=60))
+    assert [outcome.kind for outcome in outcomes] == [None, "internal_error", None, None]
+    assert "BitstreamError: message" in str(outcomes[1].message)
+    assert "in _raise_what_no_pickle_keeps" in str(outcomes[1].traceback)
+
+
+def test_a_bug_in_reading_a_clip_for_images_costs_its_clips(
+    videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("index", videos, "--out", tmp_path / "INDEX")
+    real = SourceFiles.read
+
+    def broken(sources: SourceFiles, source: ByteSource, *others: Any) -> EncodedClip:
+        return _broken() if BROKEN in str(source.path) else real(sources, source, *others)
+
+    monkeypatch.setattr(SourceFiles, "read", broken)
+    result = run(
+        "shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D", "--pack", "images", code=1
+    )
+    assert "4 clips of 8 frames from 2 media, 0 failed, 2 internal errors of framedex" in result.stdout
+
+
+def test_what_a_user_asks_for_or_has_damaged_is_no_bug(videos: Path, tmp_path: Path) -> None:
+    run("index", videos, "--out", tmp_path / "INDEX")
+    run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D")
+    loader = ClipLoader(ClipDataset(tmp_path / "D", root=videos), sampler=[0, 99], output="numpy", collate="list")
+    with pytest.raises(IndexError, match="the sampler asks for clip 99 of 6"):
+        list(loader)
+    with pytest.raises(DecodeError, match="too large for WebP"):
+        encode_image(np.zeros((1, 20_000, 3), np.uint8), ImageOptions(format="webp"))
+    (part,) = (tmp_path / "INDEX" / "videos").glob("*.parquet")
+    part.write_bytes(part.read_bytes()[:-20])
+    result = run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "E", code=1)
+    assert "a part of the index is damaged" in result.stderr
+    assert "framedex itself" not in result.stderr
