@@ -52,7 +52,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# What services outside of the project read: GitHub's workflows and issue forms, Dependabot, the citation.
+# What services outside of the project read: GitHub's workflows and issue forms, and the citation.
 metadata: $(VENV)/.dev
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/video.yml
