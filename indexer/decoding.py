@@ -10,7 +10,7 @@ import numpy as np
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.pictures import BitstreamError
+from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.opening import decode_packet, demux_packets, open_container, packet_with
 from framedex.indexer.planes import picture_md5
 
@@ -73,6 +73,21 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
     kept = packet_with(bytes(packet))
     kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
     return kept
+
+
+def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:
+    """Return bool [packets]: pictures that the decoder drops because a sequence ends before it has output them.
+
+    Where `pictures.forgets` says so, those are the last ones of the sequence before, in output order. How many there are
+    depends on how far the decoder holds pictures back, so decoding tells.
+    """
+    came, dropped = np.zeros((2, len(pictures.start)), np.bool_)
+    came[decoded.order] = True
+    for begin in np.flatnonzero(pictures.forgets).tolist():
+        before = np.flatnonzero((pictures.period[:begin] == pictures.period[begin - 1]) & ~pictures.skipped[:begin])
+        last_first = before[np.argsort(-pictures.order[before], kind="stable")]
+        dropped[last_first[: int(np.argmax(came[last_first]))]] = True
+    return dropped
 
 
 def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -81,10 +81,11 @@ def scan(
     offset: NDArray[np.int64],
     size: NDArray[np.int64],
     more: NDArray[np.bool_] | None = None,
+    state: bytes = b"",
 ) -> Pictures:
     """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
 
-    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. Small packets that lie together are read whole, at once,
+    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the first. Small packets that lie together are read whole, at once,
     which is cheaper than a look at each.
 
     Raises BitstreamError, also for a codec whose packets cannot be read in part.
@@ -94,6 +95,7 @@ def scan(
     scanner = SCANNERS[codec](configuration)
     if not scanner.length_size:
         raise BitstreamError("codec", "the stream is not length-prefixed")
+    scanner.begin_with(state)
     begin, end = int(offset[0]), int((offset + size)[-1])
     if end - begin <= min(len(size) * CHEAP_BYTES, MOST_AT_ONCE) and (offset[1:] >= (offset + size)[:-1]).all():
         data = np.frombuffer(read(begin, end - begin), np.uint8)
@@ -124,6 +126,7 @@ def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
         "differ in size or format": pictures.varying_shape,
         "may hide pictures": pictures.may_hide,
         "drop their leading pictures": pictures.drops_leading,
+        "follow the end of a sequence": bool(pictures.forgets.any()),
     }
     found = [what for what, is_so in done.items() if is_so]
     if found:

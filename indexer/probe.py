@@ -23,7 +23,7 @@ from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.scanner import NalScanner
 from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.decoding import compare, decode_all
+from framedex.indexer.decoding import compare, decode_all, dropped_at_ends
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.describe import container_name, describe_header, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
@@ -215,7 +215,7 @@ def _probe_tables(layout: Layout, track_id: int, file: Probed, video: Row) -> Ro
         codec=video["codec"],
         configuration=video["extradata"] or b"",
         reorder_depth=video["reorder_depth"],
-        sparing=file.sparing,
+        descriptor=file.descriptor if isinstance(file, ProbedFile) else None,
     )
     pts, flags, pictures = found.demuxed.pts, found.flags, found.pictures
     fields = bool(pictures.field_coded.any() or (flags & FIELD_CODED).any())
@@ -241,6 +241,8 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, file: P
     codec = stream.codec_context.codec
     make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
     demuxed, pictures = _scan(stream, file, video, make_scanner)
+    if pictures.forgets.any():
+        demuxed.hidden[dropped_at_ends(decode_all(file.path, stream.index, len(demuxed.size)), pictures)] = True
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
     if len(wrong):

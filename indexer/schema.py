@@ -124,10 +124,12 @@ FRAMES = pa.schema(
             "flags",
             list_of(pa.int32(), nullable=True),
             "Bits: 1 closed start point; 2 open start point; 4 non-reference (no other packet needs it); 8 leading "
-            "(decodable only from the start point before its own); 16 hidden (decoded, cut away by an edit list); "
+            "(decodable only from the start point before its own); 16 hidden (decoded, cut away by an edit list "
+            "or by the end of a sequence); "
             "32 skipped (decoders output nothing for it); 64 field-coded; 128 continues the picture of the packet before "
             "it (a second field); 256 in a damaged GOP; 512 reset (no decoder session may run over this start point); "
-            "1024 stated (the sample table calls it a start point, and it was not looked at: it may be an open one). "
+            "1024 stated (the sample table calls it a start point, and it was not looked at: it may be an open one); "
+            "2048 carries parameter sets that differ from those in force (never left out). "
             "Null: not read (depth `tables`).",
         ),
         column("start_state", list_of(pa.int32()), "For each start point in turn, which of `videos.states` a decoder must be given there; null: none of them needs any."),

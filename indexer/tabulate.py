@@ -35,6 +35,7 @@ from framedex.indexer.timeline import (
     presentation_order,
     ranks,
 )
+from framedex.indexer.units import find_lasting
 
 MOST_LOOKED_AT = 16  # packets of the first GOP: all reorderings that one shows
 # Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
@@ -63,12 +64,12 @@ def tabulate(
     codec: str,
     configuration: bytes,
     reorder_depth: int,
-    sparing: bool = False,
+    descriptor: int | None,
 ) -> Tabulated:
     """Return a track's packets from the sample tables of an MP4, MOV or 3GP file, whose boxes `layout` holds.
 
-    sparing: read the headers of the first packets alone; other start points are flagged `STATED`, for whoever needs one to
-    look at it.
+    descriptor: the open file; None of an object, of which the headers of the first packets are read alone: other start points
+    are flagged `STATED`, for whoever needs one to look at it.
 
     Raises UntrustedTables where the tables may not say what a demuxer and the bitstream say; then packets must be read.
     """
@@ -83,7 +84,7 @@ def tabulate(
             raise UntrustedTables("the sample entry has another configuration than the demuxer says")
         if not table.sync_stated and demuxed.size.mean() < LEAST_MEAN_BYTES:
             raise UntrustedTables("nothing says which samples are sync samples")
-        return _predicted(read, table, demuxed, codec, configuration, reorder_depth, sparing=sparing)
+        return _predicted(read, table, demuxed, codec, configuration, reorder_depth, descriptor)
     except (BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
 
@@ -109,8 +110,7 @@ def _predicted(
     codec: str,
     configuration: bytes,
     reorder_depth: int,
-    *,
-    sparing: bool,
+    descriptor: int | None,
 ) -> Tabulated:
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
@@ -119,9 +119,12 @@ def _predicted(
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is no sync sample")
-    scan_first = _scan_beginning if sparing else _scan_some
-    pictures, beginning = scan_first(read, demuxed, sync, codec, configuration)
-    if pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading:
+    if descriptor is None:
+        pictures, beginning = _scan_beginning(read, demuxed, sync, codec, configuration)
+    else:
+        pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, descriptor)
+    tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
+    if tells_little or pictures.forgets.any():
         raise UntrustedTables("the stream does what only reading every packet tells")
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
     seen = len(pictures.start)  # start points, the first ones
@@ -135,7 +138,7 @@ def _predicted(
         raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
     for begin, end in _stretches(sync, demuxed.hidden):
-        if sparing and begin != sync[0]:  # a start point that would have to keep what the first one promised
+        if descriptor is None and begin != sync[0]:  # a start point that would have to keep what the first one promised
             raise UntrustedTables("an edit list hides samples behind the first start points")
         part = slice(begin, end)
         flags[part] = look(
@@ -174,13 +177,13 @@ def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple
 
 
 def _scan_some(
-    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
+    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes, descriptor: int
 ) -> tuple[Pictures, Pictures]:
     """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
 
     That is where leading pictures are dropped, and where timestamps that lie are found out. Some other samples are looked
-    at, too: the largest ones, since intra pictures are, and one in full, because some cameras wrap several units in one
-    length. Raises UntrustedTables where a sample that is no sync sample is a start point, or the other way round.
+    at, too: those that hold parameter sets, which start points behind them need; the largest ones, since intra pictures are;
+    and one in full, because some cameras wrap several units in one length. Raises UntrustedTables where a sample that is no sync sample is a start point, or the other way round.
     """
     assert demuxed.offset is not None  # tables always say where samples lie
     n = len(demuxed.size)
@@ -190,6 +193,9 @@ def _scan_some(
     sizes = np.where(chosen, 0, demuxed.size)
     chosen[np.argpartition(sizes, -SUSPECTS)[-SUSPECTS:] if n > SUSPECTS else slice(None)] = True
     chosen[:first] = True
+    length_size = SCANNERS[codec](configuration).length_size
+    if length_size:
+        chosen |= find_lasting(descriptor, codec, length_size, demuxed.offset, demuxed.size)
     numbers = np.flatnonzero(chosen)
     more = np.zeros(len(numbers), np.bool_)
     more[int(np.argmin(demuxed.size[:first]))] = True

@@ -13,7 +13,7 @@ NO_PTS = np.iinfo(np.int64).min
 
 # The bits of frames.flags; docs in schema.py.
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
-CONTINUES, DAMAGED, RESET, STATED = 128, 256, 512, 1024
+CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
 START = CLOSED | OPEN
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
@@ -63,10 +63,10 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[
         (pictures.field_coded, FIELD_CODED),
         (pictures.continues, CONTINUES),
         (spread_damage(pictures), DAMAGED),
-        (resets, RESET),
+        (pictures.forgets if resets is None else pictures.forgets | resets, RESET),
+        (pictures.changes_sets, CHANGES_SETS),
     ):
-        if column is not None:
-            flags |= np.multiply(column, bit, dtype=np.int32)
+        flags |= np.multiply(column, bit, dtype=np.int32)
     return flags
 
 

@@ -110,7 +110,7 @@ def _unproven_size(clip: Clip) -> str | None:
 
 def _changing_sets(clip: Clip) -> str | None:
     medium = clip.medium
-    return "" if medium.inband_parameter_sets or medium.varying_shape or clip.recipe.run_state.any() else None
+    return "" if medium.inband_parameter_sets or medium.varying_shape or len(medium.states) > 1 else None
 
 
 def _fixed_header(clip: Clip) -> str | None:

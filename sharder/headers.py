@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.index import Packets
-from framedex.indexer.look import check_promises, judge, scan
+from framedex.indexer.look import SCANNERS, check_promises, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
+from framedex.indexer.units import ENDING, ends_sequence
 from framedex.sharder.media import Medium
 from framedex.sharder.object_sources import Objects
 from framedex.sharder.sources import ByteSource, open_recorded
@@ -121,14 +122,27 @@ class Headers:
             before, until = gop, max(until, end)
         yield begin, until
 
+    def _check_ends(self, first: int) -> None:
+        """Raise ValueError where a sequence ends before a start point that no index looked at."""
+        codec, packets = self._medium.codec, self.packets
+        assert packets.offset is not None  # sample tables always say where samples lie
+        if first and codec in ENDING:
+            length_size = SCANNERS[codec](self._medium.extradata or b"").length_size
+            if ends_sequence(self._read, codec, length_size, int(packets.offset[first - 1] + packets.size[first - 1])):
+                raise ValueError(f"a sequence ends before packet {first}")
+
     def _look(self, first: int, end: int, *, at_first_start: bool) -> None:
         packets, part = self.packets, slice(first, end)
         assert packets.offset is not None  # sample tables always say where samples lie
         try:
             extradata = self._medium.extradata or b""
-            pictures = scan(self._read, self._medium.codec, extradata, packets.offset[part], packets.size[part])
+            state = self._medium.states[packets.state[first]]
+            pictures = scan(
+                self._read, self._medium.codec, extradata, packets.offset[part], packets.size[part], state=state
+            )
             if not packets.read[part][(packets.flags[part] & START) != 0].all():
                 check_promises(pictures, inband_sets=self._medium.inband_parameter_sets)
+                self._check_ends(first)
             found = judge(pictures, packets.flags[part], packets.pts[part], at_first_start=at_first_start)
             # Frames were numbered by what the tables show.
             if ((found ^ packets.flags[part]) & UNSHOWN).any():

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer.index import Packets
 from framedex.indexer.timeline import (
+    CHANGES_SETS,
     CLOSED,
     CONTINUES,
     DAMAGED,
@@ -222,7 +223,7 @@ class Planner:
             next_start = np.append(self._starts, len(self._packets.pts))[
                 np.searchsorted(self._starts, run_begin, side="right")
             ]
-            droppable |= ((flags & LEADING) != 0) & (packets < next_start[run])
+            droppable |= ((flags & (LEADING | CHANGES_SETS)) == LEADING) & (packets < next_start[run])
         keep = ~droppable
         keep[np.searchsorted(packets, targets)] = True
         keep[1:] = np.where(self._continues[packets[1:]], keep[:-1], keep[1:])

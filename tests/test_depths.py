@@ -170,7 +170,9 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
             stream = container.streams.video[0]
             configuration, depth = stream.codec_context.extradata or b"", stream.codec_context.reorder_depth
         layout = read_layout(counted, sizes[name])
-        tabulate(counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth)
+        tabulate(
+            counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth, descriptor=descriptor
+        )
         os.close(descriptor)
         read[name] = count
     assert sizes["high.mp4"] > 20 * sizes["low.mp4"]
@@ -192,4 +194,5 @@ def test_samples_that_share_a_timestamp_are_not_trusted(medium: Callable[[str], 
             codec="h264",
             configuration=b"",
             reorder_depth=2,
+            descriptor=None,
         )

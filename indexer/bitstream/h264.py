@@ -34,8 +34,10 @@ MOST_ORDER_COUNT = 1 << 31  # 8.2.1
 MOST_SPS, MOST_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
 TOP_AND_BOTTOM = 3  # the sum of two fields' parities
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
-ENCODER_VERSION = re.compile(rb"x264 - core (\d+)")
-
+ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
+# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). Another threshold, of lossless
+# 8x8 blocks, lies beyond all versions of which the profile does not tell.
+LAST_WRONG_DIRECT = 33
 
 Columns = dict[str, NDArray[np.int64]]  # a slice header field each, a row a slice
 
@@ -187,7 +189,7 @@ class H264Scanner(NalScanner):
         self._recovery: set[int] = set()
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
-        self._encoder_build: bytes | None = None
+        self._encoder_build: int | None = None
         self._lossless, self._judged = False, 0  # some SPS among so many epochs may be
 
     @staticmethod
@@ -209,6 +211,12 @@ class H264Scanner(NalScanner):
             elif kind in (SPS, PPS):
                 self._meet_set(data[start:end], number)
 
+    def _take(self, nal: bytes) -> None:
+        if nal[0] & 31 == SEI:
+            self._meet_sei(nal, 0)
+        else:
+            super()._take(nal)
+
     def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
         kind = data[units.start] & 31
         apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
@@ -227,11 +235,16 @@ class H264Scanner(NalScanner):
                 self._meet_encoder(found[1], nal, packet)
 
     def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
-        """Note x264's version, on which FFmpeg's prediction of lossless 8x8 blocks depends."""
+        """Note x264's version, on which FFmpeg's decoder depends in two places where old versions were wrong."""
         if packet == 0:
-            self._encoder_build, self._encoder_sei = build, [nal]
-        elif build != self._encoder_build and self._may_be_lossless():
+            self._encoder_build, self._encoder_sei = int(build), [nal]
+        elif int(build) != self._encoder_build and (int(build) <= LAST_WRONG_DIRECT or self._encoder_matters()):
             raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
+
+    def _encoder_matters(self) -> bool:
+        """Return whether a decoder that starts in the middle must be told which x264 wrote the stream."""
+        old = self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT
+        return old or self._may_be_lossless()
 
     def _may_be_lossless(self) -> bool:
         epochs = self._sets.epochs
@@ -260,6 +273,7 @@ class H264Scanner(NalScanner):
         recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
         start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
         referenced = np.bincount(packet[slices["referenced"] != 0], minlength=n) > 0
+        changes_sets = marked(self._changing, n)
 
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
@@ -272,7 +286,9 @@ class H264Scanner(NalScanner):
         damaged |= self._gaps(facts, picture, start, referenced)
         damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
 
-        states, state = self._states(np.flatnonzero(start).tolist(), *self._lossless_sei())
+        states, state = self._states(
+            np.flatnonzero(start).tolist(), *(self._encoder_sei if self._encoder_matters() else [])
+        )
         used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
         shapes = {sequence.shape for sequence in used}
         check_colours(shapes)
@@ -281,12 +297,14 @@ class H264Scanner(NalScanner):
         conceals = any(sequence.gaps_allowed for sequence in used)
         return Pictures(
             start=start,
-            non_reference=~referenced & (count > 0) & (start == NO_START) & ~conceals,
+            non_reference=~referenced & (count > 0) & (start == NO_START) & ~conceals & ~changes_sets,
             leading=leading,
             skipped=skipped,
             field_coded=(np.bincount(packet[slices["parity"] != 0], minlength=n) > 0),
             continues=continues,
             damaged=damaged,
+            changes_sets=changes_sets,
+            forgets=np.zeros(n, np.bool_),
             period=np.cumsum(idr.astype(np.int64)),
             order=order,
             states=states,
@@ -298,9 +316,6 @@ class H264Scanner(NalScanner):
             chroma_format=chroma.pop() if len(chroma) == 1 else None,
             max_ref_frames=min(sequence.max_ref_frames for sequence in used),
         )
-
-    def _lossless_sei(self) -> list[bytes]:
-        return self._encoder_sei if self._may_be_lossless() else []
 
     def _parse_slices(self) -> Columns:
         """Return slice header fields (7.3.3) up to the picture order count, int64 [slices].

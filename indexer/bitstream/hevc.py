@@ -189,7 +189,8 @@ class HevcScanner(NalScanner):
 
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
-        self._ended = -1  # the packet that ended a coded video sequence
+        self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
+        self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -198,21 +199,31 @@ class HevcScanner(NalScanner):
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
         pictures = kinds = 0
+        at_front, ended = True, False  # units that end a sequence come first; one came behind others
         for start, end in spans:
+            kind = data[start] >> 1 & 63
+            if kind in (END_OF_SEQUENCE, END_OF_BITSTREAM):
+                self._begin_anew.add(number if at_front else number + 1)
+                ended |= not at_front
+                continue
+            at_front = False
             if end - start < 3 or (data[start] & 1) << 5 | data[start + 1] >> 3:
                 continue  # nuh_layer_id above 0: other views and alpha, which base-layer decoders skip
-            kind = data[start] >> 1 & 63
             if kind <= LAST_VCL:
+                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin anew wherever they stand
+                    raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
+                ended = False
+                self._begin_anew.discard(number + 1)
                 kinds |= 1 << kind
                 if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
                     pictures += 1
                     header = data[start] << 8 | data[start + 1]
                     head = unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
                     self._slices.append(number, header, len(self._sets.epochs) - 1, head)
-            elif kind in (END_OF_SEQUENCE, END_OF_BITSTREAM):
-                self._ended = number
             elif kind in self.set_parsers:
                 self._meet_set(data[start:end], number)
+        if not kinds and (ended or number in self._begin_anew):
+            self._lone_ends.add(number)
         self._check_packet(number, pictures, kinds)
 
     def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
@@ -223,7 +234,7 @@ class HevcScanner(NalScanner):
         coded = base & (kind <= LAST_VCL)
         first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
         pictures = np.bincount(units.packet[first], minlength=n)
-        apart = marked((*self.set_parsers, END_OF_SEQUENCE, END_OF_BITSTREAM), 64)[kind] & base
+        apart = (marked(self.set_parsers, 64)[kind] & base) | marked((END_OF_SEQUENCE, END_OF_BITSTREAM), 64)[kind]
         apart |= pictures[units.packet] > 1
         packet = units.packet[coded]
         last_of_kind = np.full(n, -1)
@@ -231,13 +242,8 @@ class HevcScanner(NalScanner):
         mixed = np.bincount(packet[kind[coded] != last_of_kind[packet]], minlength=n) > 0
         return first, apart, mixed | ((last_of_kind >= 0) & (pictures == 0))
 
-    def _must_feed_each(self) -> bool:
-        return self._ended >= 0  # the next slice is an error
-
     def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
         """Judge a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
-        if kinds and 0 <= self._ended < number:
-            raise BitstreamError("end_of_sequence", f"packet {self._ended} ends a coded video sequence")
         if pictures > 1:
             raise BitstreamError("packing", f"packet {number} holds more than one picture")
         if kinds and (not pictures or kinds & (kinds - 1)):
@@ -252,18 +258,19 @@ class HevcScanner(NalScanner):
         kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
         kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
-        start = np.where(kind == CRA, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
+        forgets = self._begins_anew(kind) & (kind == CRA)
+        start = np.where((kind == CRA) & ~forgets, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
         rasl = (kind == RASL_N) | (kind == RASL_R)
         segment = segments(start)
         behind = np.maximum(segment, 0)
         first = int(np.argmax(irap)) if irap.any() else n
-        # 8.1.3: a CRA picture that is first in the bitstream, and every BLA or IDR picture, drops its RASL pictures.
-        dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)))
+        # 8.1.3: a CRA picture that is first in a sequence, and every BLA or IDR picture, drops its RASL pictures.
+        dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)) | forgets[behind])
 
         headers = self._parse_slices(slices, kind[packet])
-        resets = irap & (kind != CRA)
+        resets = irap & ((kind != CRA) | forgets)
         order[packet] = self._order_counts(headers, kind[packet], layer[packet], resets[packet])
-        missing = self._missing_references(slices, headers, kind[packet], order[packet], dropped[packet])
+        missing = self._missing_references(slices, headers, resets[packet], order[packet], dropped[packet])
         damaged = self._damage() | (segment < 0)
         damaged[packet[missing]] = True
         hidden = np.zeros(n, np.bool_)
@@ -273,14 +280,17 @@ class HevcScanner(NalScanner):
         check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+        changes_sets = marked(self._changing, n)
         return Pictures(
             start=start,
-            non_reference=sublayer_non_reference & (layer == layer.max(initial=0)),
+            non_reference=sublayer_non_reference & (layer == layer.max(initial=0)) & ~changes_sets,
             leading=rasl,
             skipped=dropped | hidden | (segment < 0) | (kind == NO_PICTURE),
             field_coded=np.zeros(n, np.bool_),
             continues=np.zeros(n, np.bool_),
             damaged=damaged,
+            changes_sets=changes_sets,
+            forgets=forgets,
             period=np.cumsum(resets),
             order=order,
             states=states,
@@ -292,6 +302,21 @@ class HevcScanner(NalScanner):
             may_hide=headers.may_hide,
             drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
         )
+
+    def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return bool [packets]: those that begin a coded video sequence behind a unit that ends one (7.4.2.4.4).
+
+        kind: int64 [packets], NAL unit types. Raises BitstreamError where decoders do not take the next picture for its begin.
+        """
+        last = int(np.flatnonzero(kind != NO_PICTURE)[-1])
+        anew = marked((number for number in self._begin_anew if number <= last), len(kind))
+        lone = marked(self._lone_ends, len(kind))
+        wrong = np.flatnonzero(
+            (anew & ((kind < FIRST_IRAP) | (kind > LAST_IRAP))) | (lone & (np.arange(len(kind)) < last))
+        )
+        if len(wrong):
+            raise BitstreamError("end_of_sequence", f"a sequence ends before packet {wrong[0]}, and none begins there")
+        return anew
 
     def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> Headers:
         """Return slice header fields (7.3.6.1) up to the picture order count; IDR pictures have 0."""
@@ -367,19 +392,18 @@ class HevcScanner(NalScanner):
         self,
         slices: SliceColumns,
         headers: Headers,
-        kind: NDArray[np.int64],
+        resets: NDArray[np.bool_],
         order: NDArray[np.int64],
         dropped: NDArray[np.bool_],
     ) -> list[int]:
         """Return the rows of pictures that refer to one that is not there: decoders make it up."""
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
-        heads, begins = slices.heads.tobytes(), np.arange(len(kind)) * HEADER_BYTES
-        columns = (kind, order, dropped, headers.position, headers.sequence, begins, begins + slices.length)
+        heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
+        columns = (resets, order, dropped, headers.position, headers.sequence, begins, begins + slices.length)
         rows = zip(*(column.tolist() for column in columns), strict=True)
 
         def pictures() -> Iterator[ReferringPicture]:
-            for unit, count, drop, position, sequence, begin, end in rows:
-                anew = FIRST_IRAP <= unit <= IDR_N_LP
+            for anew, count, drop, position, sequence, begin, end in rows:
                 references: References | None = NO_REFERENCES
                 if drop or sequence < 0:
                     references = None

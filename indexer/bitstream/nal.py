@@ -112,13 +112,16 @@ class ParameterSets:
             if least is not None and (item[0] in changed or item[0][0] > least)
         )
 
-    def meet(self, key: Key, nal: bytes, facts: object) -> None:
-        """Note a set that a packet carries. Raises BitstreamError where sets change without end."""
+    def meet(self, key: Key, nal: bytes, facts: object) -> bool:
+        """Note a set that a packet carries; return whether it changes what is in force.
+
+        Raises BitstreamError where sets change without end.
+        """
         nal = nal.rstrip(b"\0")
         before = self._inband.get(key, self._configured.get(key))
         self.differs |= before not in (None, nal)
         if self._inband.get(key) == nal:
-            return
+            return False
         self._inband[key] = nal
         self.in_force = self._beyond_the_record()
         self._listed += len(self.in_force)
@@ -128,3 +131,4 @@ class ParameterSets:
             if len(self.epochs) >= MOST_EPOCHS:
                 raise BitstreamError("parameter_sets", f"parameter sets change more than {MOST_EPOCHS} times")
             self.epochs.append(self.epochs[-1] | {key: facts})
+        return before != nal

@@ -27,7 +27,9 @@ class Pictures:
     pictures do). non_reference: bool [n], no other packet needs it. leading: bool [n], decodable only from the start
     point before its own. skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it. field_coded:
     bool [n]. continues: bool [n], belongs to the picture of the packet before it (a second field). damaged: bool [n],
-    the bitstream shows that decoding it cannot give the encoder's picture.
+    the bitstream shows that decoding it cannot give the encoder's picture. changes_sets: bool [n], carries parameter sets
+    that differ from those in force, so that it may not be left out. forgets: bool [n], a closed start at which decoders drop
+    pictures that they have not output yet, so that no session may run over it.
     period, order: int64 [n]: pictures are output by period, then by order within it.
     states: what a decoder must be given before it starts; states[0] is empty, and right at packet 0. state: int32 [n],
     which of them belongs to each packet; read at start points alone.
@@ -46,6 +48,8 @@ class Pictures:
     field_coded: NDArray[np.bool_]
     continues: NDArray[np.bool_]
     damaged: NDArray[np.bool_]
+    changes_sets: NDArray[np.bool_]
+    forgets: NDArray[np.bool_]
     period: NDArray[np.int64]
     order: NDArray[np.int64]
     states: tuple[bytes, ...]
@@ -63,7 +67,7 @@ class Pictures:
 def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
     """Return Pictures with this start column: output in decode order, all needed, nothing special, unless said otherwise."""
     n = len(start)
-    flags = ("non_reference", "leading", "skipped", "field_coded", "continues", "damaged")
+    flags = ("non_reference", "leading", "skipped", "field_coded", "continues", "damaged", "changes_sets", "forgets")
     plain: dict[str, Any] = {name: np.zeros(n, np.bool_) for name in flags}
     plain |= {"period": np.zeros(n, np.int64), "order": np.arange(n, dtype=np.int64)}
     plain |= {"states": (b"",), "state": np.zeros(n, np.int32)}

@@ -53,6 +53,7 @@ class NalScanner:
         self._slices = SliceRows()
         self._in_force: list[InForce] = []  # before each packet
         self._carried: dict[int, set[Key]] = {}  # by packet
+        self._changing: set[int] = set()  # packets whose parameter sets change those in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
         """Return (NAL length size, 0 for Annex B; parameter sets) of a stream's extradata."""
@@ -88,6 +89,16 @@ class NalScanner:
             raise BitstreamError("parameter_sets", f"the NAL unit lengths change their size at packet {self._packets}")
         for nal in nals:
             self._meet_set(nal, None)
+
+    def begin_with(self, state: bytes) -> None:
+        """Take into force, before packet 0, what a decoder must be given before it starts there."""
+        spans = split_length_prefixed(state, self._length_size)[0] if self._length_size else split_annex_b(state)
+        for start, end in spans:
+            self._take(state[start:end])
+
+    def _take(self, nal: bytes) -> None:
+        """Take one unit of a state into force."""
+        self._meet_set(nal, None)
 
     def feed(self, data: bytes) -> None:
         """Look at the next packet in decode order. Raises BitstreamError."""
@@ -125,22 +136,16 @@ class NalScanner:
         """
         raise NotImplementedError
 
-    def _must_feed_each(self) -> bool:
-        """Return whether no packet may be taken in step any more."""
-        return False
-
     def _pass(
         self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], one_by_one: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """Feed the packets in `one_by_one`, bool [n], and count the others in between.
 
-        Returns int64 [n], each packet's epoch of parameter sets. `one_by_one` grows where a packet affects all after it.
+        Returns int64 [n], each packet's epoch of parameter sets.
         """
         n, at = len(offset), 0
         epoch = np.zeros(n, np.int64)
         for number in [*np.flatnonzero(one_by_one).tolist(), n]:
-            if self._must_feed_each():
-                break
             epoch[at:number] = len(self._sets.epochs) - 1
             self._in_force.extend([self._sets.in_force] * (number - at))
             self._packets += number - at
@@ -148,9 +153,6 @@ class NalScanner:
             if number < n:
                 self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
                 at = number + 1
-        one_by_one[at:] = True
-        for number in range(at, n):
-            self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
         return epoch
 
     def _next_packet(self, data: bytes) -> tuple[int, list[Span]]:
@@ -185,9 +187,11 @@ class NalScanner:
             if packet is not None:
                 self._damaged.add(packet)
             return
-        self._sets.meet((kind, set_id), nal, facts)
+        changes = self._sets.meet((kind, set_id), nal, facts)
         if packet is not None:
             self._carried.setdefault(packet, set()).add((kind, set_id))
+            if changes:
+                self._changing.add(packet)
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
         """Return the decoder states of start points, and int32 [packets], which one each start point needs.
@@ -196,16 +200,20 @@ class NalScanner:
         them, except at packet 0.
         """
         numbers: dict[bytes, int] = {b"": 0}
+        if extra:  # start points behind these packets would need them
+            numbers[self._joined(extra)] = 1
         state = np.zeros(self._packets, np.int32)
         for start in starts:
             carried = self._carried.get(start, set())
             nals = [nal for key, nal in self._in_force[start] if key not in carried]
             nals += extra if start else []
-            joined = join_length_prefixed(nals, self._length_size) if self._length_size else join_annex_b(nals)
-            state[start] = numbers.setdefault(joined, len(numbers))
+            state[start] = numbers.setdefault(self._joined(nals), len(numbers))
             if len(numbers) > MOST_STATES:
                 raise BitstreamError("parameter_sets", f"start points need more than {MOST_STATES} decoder states")
         return tuple(numbers), state
+
+    def _joined(self, nals: Iterable[bytes]) -> bytes:
+        return join_length_prefixed(nals, self._length_size) if self._length_size else join_annex_b(nals)
 
     def _damage(self) -> NDArray[np.bool_]:
         """Return bool [packets]: those that cannot be taken apart."""

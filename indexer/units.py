@@ -1,0 +1,68 @@
+"""Finds the samples that hold parameter sets or end a sequence, by a look at the header of every NAL unit in a file."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+# By the first byte of a NAL unit: those that change how later pictures are decoded. H.264 SPS and PPS (table 7-1); HEVC VPS, SPS
+# and PPS, end of sequence, end of bitstream (table 7-1).
+_HEADERS = np.arange(256)
+LASTING = {
+    "h264": np.isin(_HEADERS & 31, (7, 8)),
+    "hevc": np.isin(_HEADERS >> 1 & 63, (32, 33, 34, 36, 37)),
+}
+ENDING = {"h264": np.zeros(256, np.bool_), "hevc": np.isin(_HEADERS >> 1 & 63, (36, 37))}
+MOST_UNITS = 4096  # of a sample; one with more counts as found
+SPARSE_BYTES = 128 << 10  # a sample on average; beyond, the kernel reads ahead what nobody looks at
+
+
+def find_lasting(
+    descriptor: int, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return bool [samples]: those that hold a unit which changes how later pictures are decoded, or that follow the end of a
+    sequence.
+
+    descriptor: an open file, in which samples of `size` bytes lie at `offset`, int64 [samples] each, within the file.
+    length_size: bytes of each unit's length.
+    """
+    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
+        if size.mean() > SPARSE_BYTES:
+            mapped.madvise(mmap.MADV_RANDOM)
+        data = np.frombuffer(mapped, np.uint8)
+        try:
+            return _find(data, codec, length_size, offset, size)
+        finally:
+            del data  # before the map is closed
+
+
+def ends_sequence(read: Callable[[int, int], bytes], codec: str, length_size: int, end: int) -> bool:
+    """Return whether the sample that ends at byte `end` closes with a unit that ends a sequence, which is two bytes long."""
+    tail = read(end - length_size - 2, length_size + 2)
+    return int.from_bytes(tail[:length_size], "big") == 2 and bool(ENDING[codec][tail[length_size]])
+
+
+def _find(
+    data: NDArray[np.uint8], codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    found, ended = np.zeros(len(offset), np.bool_), np.zeros(len(offset), np.bool_)
+    sample, at, end = np.arange(len(offset)), offset, offset + size
+    for _ in range(MOST_UNITS):
+        whole = at + length_size < end
+        sample, at, end = sample[whole], at[whole], end[whole]
+        if not len(sample):
+            break
+        length = np.zeros(len(at), np.int64)
+        for byte in range(length_size):
+            length = length << 8 | data[at + byte]
+        header = data[at + length_size]
+        some = length > 0
+        found[sample[LASTING[codec][header] & some]] = True
+        ended[sample[ENDING[codec][header] & some]] = True
+        at = at + length_size + length
+    found[sample] = True
+    found[1:] |= ended[:-1]
+    return found
