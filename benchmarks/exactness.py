@@ -63,6 +63,7 @@ def full_decode(path: Path, stream: int) -> list[tuple[int | None, str]]:
     found: list[tuple[int | None, str]] = []
     with av.open(str(path), **LENIENT_METADATA) as container:
         video = container.streams[stream]
+        video.codec_context.thread_count = 1  # some decoders give other pictures with more
         packets = container.demux(video)
         while True:
             try:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 from typing import Any
 
 import av
 import av.error
 import numpy as np
+from av.codec.context import CodecContext
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.opening import decode_packet, demux_packets, open_container, packet_with
 from framedex.indexer.planes import picture_md5
+
+
+HELD_BYTES = 128 << 20  # of pictures that are held so that decoders do not use their buffers again
 
 
 class Decoded:
@@ -73,6 +79,42 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
     kept = packet_with(bytes(packet))
     kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
     return kept
+
+
+def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
+
+    FFmpeg's VP8 decoder stops where the data of a picture ends too early (a packet before it was lost), reports nothing, and
+    gives the rest of the buffer as it was. Decoded once more, each GOP by a decoder of its own and into new buffers, which
+    are zero, such a picture differs from that of `decode_all`. starts: bool [packets], where a decoder may start.
+    """
+    differs = np.zeros(len(starts), np.bool_)
+    context, held, number = None, collections.deque[av.VideoFrame](), -1
+
+    def compare_with(frames: list[av.VideoFrame]) -> None:
+        for frame in frames:
+            held.append(frame)  # a buffer that is held is not used again
+            if frame.pts is not None:
+                differs[frame.pts] = decoded.md5[frame.pts] != bytes.fromhex(picture_md5(frame))
+        while len(held) * sum(plane.buffer_size for plane in held[-1].planes) > HELD_BYTES if held else False:
+            held.popleft()
+
+    with open_container(path) as container:
+        codec = container.streams[stream_index].codec_context.codec.name
+        for packet in demux_packets(container, stream_index):
+            number += 1
+            if number >= len(starts):
+                break
+            if starts[number]:
+                context = CodecContext.create(codec, "r")
+                context.thread_count = 1
+            if context is None or decoded.failed[number]:
+                continue
+            packet = packet_with(bytes(packet))
+            packet.pts = number
+            with contextlib.suppress(av.error.FFmpegError):  # as decode_all has noted
+                compare_with(decode_packet(context, packet))
+    return differs
 
 
 def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.indexer.audio import describe_audio
-from framedex.indexer.bitstream.pictures import BitstreamError, Pictures, Scanner
+from framedex.indexer.bitstream.pictures import NO_START, BitstreamError, Pictures, Scanner
 from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.scanner import NalScanner
 from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.decoding import compare, decode_all, dropped_at_ends
+from framedex.indexer.decoding import compare, decode_all, dropped_at_ends, unsettled
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.describe import container_name, describe_header, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
@@ -70,6 +70,8 @@ TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "
 REORDERING = frozenset({"h264", "hevc"})
 # Codecs whose palettes stand in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
+# Decoders that report nothing where the data of a picture ends too early, and leave the rest of it as it was in memory.
+UNREPORTED = frozenset({"vp8"})
 # Decoders that show pictures without what they refer to; others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
@@ -266,9 +268,11 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, file: P
     # Decoding shows what parsing cannot: damage inside of pictures, an order that no timestamp confirms, and that a
     # codec of which nothing is known here gives a picture a packet.
     unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and video["codec"] in REORDERING)
-    if task.verify or pictures.damaged.any() or unconfirmed:
+    if task.verify or pictures.damaged.any() or unconfirmed or video["codec"] in UNREPORTED:
         decoded = decode_all(file.path, stream.index, len(flags))
         pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
+        if video["codec"] in UNREPORTED:
+            pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True
         flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
         _check(video, flags, pictures)
         md5 = [

@@ -180,6 +180,7 @@ def decode_in_order(
             raise DecodeError(f"stream {medium.stream_index} is no longer there", where=medium.path)
         context = container.streams[medium.stream_index].codec_context
         assert isinstance(context, VideoCodecContext)  # the stream is a video stream
+        context.thread_count = 1  # some decoders give other pictures with more (see `decoder.ONE_THREAD`)
         matrix, color_range = context.colorspace, context.color_range  # decoding forgets the container's
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:

@@ -31,6 +31,8 @@ Size = tuple[int, int]  # height, width
 DECODERS = {"av1": "libdav1d"}
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
+# FFmpeg's decoder of Dirac and VC-2 gives other pictures with slice threads, and others each time (Haar wavelets).
+ONE_THREAD = frozenset({"dirac"})
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
@@ -81,7 +83,7 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
         context.field_order = FIELD_ORDER_NUMBERS[medium.field_order]
     # Without it, pictures vanish where the stream does not state its reordering.
     context.reorder_depth = medium.reorder_depth
-    context.thread_count = threads
+    context.thread_count = 1 if medium.codec in ONE_THREAD else threads
     return context
 
 
