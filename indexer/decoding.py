@@ -84,8 +84,8 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
 def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
 
-    FFmpeg's VP8 decoder stops where the data of a picture ends too early (a packet before it was lost), reports nothing, and
-    gives the rest of the buffer as it was. Decoded once more, each GOP by a decoder of its own and into new buffers, which
+    FFmpeg's decoders of VP8 and JPEG-LS stop where the data of a picture ends too early (a packet before it was lost, its
+    parameters are wrong), report nothing, and give the rest of the buffer as it was. Decoded once more, each GOP by a decoder of its own and into new buffers, which
     are zero, such a picture differs from that of `decode_all`. starts: bool [packets], where a decoder may start.
     """
     differs = np.zeros(len(starts), np.bool_)

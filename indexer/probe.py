@@ -71,7 +71,7 @@ REORDERING = frozenset({"h264", "hevc"})
 # Codecs whose palettes stand in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
 # Decoders that report nothing where the data of a picture ends too early, and leave the rest of it as it was in memory.
-UNREPORTED = frozenset({"vp8"})
+UNREPORTED = frozenset({"vp8", "jpegls"})
 # Decoders that show pictures without what they refer to; others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 

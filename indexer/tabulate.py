@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.intra import INTRA, KEY_FLAGGED
+from framedex.indexer.bitstream.intra import INTRA
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
     NO_START,
@@ -77,8 +77,6 @@ def tabulate(
         table = read_sample_table(layout, track_id)
         demuxed = demuxed_of(table)
         if codec in INTRA:
-            if codec in KEY_FLAGGED and not table.sync.all():
-                raise UntrustedTables(f"samples of {codec} that are no sync samples depend on others")
             return _intra(table, demuxed)
         if table.configurations[int(table.sample_entry[0])] != configuration:
             raise UntrustedTables("the sample entry has another configuration than the demuxer says")

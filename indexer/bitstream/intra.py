@@ -9,7 +9,7 @@ from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, Pictures
 # Shown to be exact, each packet decoded alone. Others that FFmpeg calls intra-only are decoded in sequence: some of
 # their decoders do keep pictures (mss2), or give several for one packet (smvjpeg).
 INTRA = frozenset(
-    ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000", "jpegls", "magicyuv", "png", "prores", "r210", "rawvideo", "sgi", "speedhq", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
+    ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000", "magicyuv", "prores", "r210", "rawvideo", "sgi", "speedhq", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
 )  # fmt: skip
 
 KEY_FLAGGED = frozenset({"png"})  # of these, FFmpeg draws what is no key frame over the picture before

@@ -1,46 +1,108 @@
-"""Motion JPEG (ITU-T T.81): pictures that bring their tables, and abbreviated ones that rely on earlier tables."""
+"""Motion JPEG (ITU-T T.81) and JPEG-LS (ITU-T T.87): which tables pictures bring, and what comments make FFmpeg's decoder do."""
 
 from __future__ import annotations
 
-import numpy as np
+import re
+from collections.abc import Iterator
 
-from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, Pictures, pictures_of
+from framedex.indexer.bitstream.tables import TableScanner, Uses
 
-SOI, SOS, DHT, DQT = 0xD8, 0xDA, 0xC4, 0xDB  # markers, table B.1
+SOI, EOI, SOS, DHT, DQT, APP0, APP14, COM, LSE = 0xD8, 0xD9, 0xDA, 0xC4, 0xDB, 0xE0, 0xEE, 0xFE, 0xF8  # markers, T.81 table B.1
+FRAME_HEADERS = frozenset({*range(0xC0, 0xD0), 0xF7}) - {DHT, 0xC8, 0xCC}  # SOFn, and JPEG-LS's (T.87 C.1.1)
+NEXT_MARKER = re.compile(rb"\xff[\x80-\xcf\xd8-\xfe]")  # in coded data, where bytes are stuffed and restarts stand
+# Comments and application data by which FFmpeg's decoder (libavcodec/mjpegdec.c) knows encoders whose pictures it turns,
+# pairs or converts otherwise, from then on.
+TELLING_COMMENTS = (b"Intel(R) JPEG Library", b"Metasoft MJPEG Codec", b"CS=ITU601", b"AVID", b"MULTISCOPE II")
+TELLING_DATA = (b"AVI1", b"LJIF", b"Adobe")
+PREFIX_BYTES = 32  # of a comment or application data
 
 
-class MjpegScanner:
-    """Scans JPEG pictures, one a packet (or two fields). Tables stay in a decoder: T.81 B.5 calls that abbreviated.
+def markers(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (marker, payload) of the segments of a packet that holds one or two JPEG pictures, up to where it is damaged."""
+    at = data.find(b"\xff\xd8")
+    while 0 <= at < len(data) - 1:
+        if data[at] != 0xFF:
+            found = NEXT_MARKER.search(data, at)
+            if found is None:
+                return
+            at = found.start()
+        marker = data[at + 1]
+        if marker == 0xFF:
+            at += 1
+            continue
+        if marker in (SOI, EOI) or marker < 0xC0 or 0xD0 <= marker < SOI:
+            yield marker, b""
+            at += 2
+            continue
+        size = int.from_bytes(data[at + 2 : at + 4], "big")
+        if size < 2:
+            return
+        yield marker, data[at + 4 : at + 2 + size]
+        at += 2 + size
+        if marker == SOS:
+            found = NEXT_MARKER.search(data, at)
+            at = -1 if found is None else found.start()
 
-    Decoding may start where a picture brings quantisation and Huffman tables. A stream that never brings Huffman tables
-    relies on the typical ones (K.3), which a decoder has from the beginning.
+
+class MjpegScanner(TableScanner):
+    """Scans JPEG pictures, one or two fields a packet. Tables stay in a decoder: T.81 B.5 calls that abbreviated.
+
+    A stream that never brings Huffman tables relies on the typical ones (K.3), which a decoder has from the beginning.
     """
 
-    def __init__(self, configuration: bytes) -> None:
-        self._tables: list[tuple[bool, bool]] = []
+    @staticmethod
+    def uses(data: bytes) -> Uses:
+        """Return the tables that a packet brings and lacks; its shape and what comments say are traits."""
+        found = Uses()
+        quantisation: dict[int, int] = {}  # of the picture's components
+        for marker, payload in markers(data):
+            if marker == DQT:
+                found.brings |= {(DQT, table) for table in _quantisation_tables(payload)}
+            elif marker == DHT:
+                found.brings |= {(DHT, table) for table in _huffman_tables(payload)}
+            elif marker in FRAME_HEADERS and len(payload) >= 6:
+                components = [payload[at : at + 3] for at in range(6, len(payload) - 2, 3)]
+                quantisation = {component[0]: component[2] for component in components}
+                found.traits.append((marker, payload[:6], *(component[:2] for component in components)))
+            elif marker == SOS and payload:
+                for at in range(1, min(1 + 2 * payload[0], len(payload) - 1), 2):
+                    found.use((DQT, quantisation.get(payload[at], 0)))
+                    found.use((DHT, payload[at + 1] >> 4))
+                    found.use((DHT, 0x10 | payload[at + 1] & 15))
+            elif _tells(marker, payload):
+                found.traits.append((marker, payload[:PREFIX_BYTES] if marker == COM else payload))
+        return found
 
-    def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order."""
-        quantisation = huffman = False
-        at, size = data.find(b"\xff\xd8") + 2, len(data)
-        while 2 <= at < size - 3:
-            if data[at] != 0xFF:
-                break
-            marker = data[at + 1]
-            if marker == 0xFF:
-                at += 1
-                continue
-            if marker == SOS:
-                break
-            quantisation |= marker == DQT
-            huffman |= marker == DHT
-            at += 2 if marker == SOI else 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-        self._tables.append((quantisation, huffman))
 
-    def finish(self) -> Pictures:
-        """Return the facts of all packets fed."""
-        tables = np.array(self._tables, np.bool_).reshape(-1, 2)
-        none_before = np.cumsum(tables, axis=0) == tables  # no earlier packet brought any
-        alone = np.all(tables | none_before, axis=1)
-        start = np.where(alone, CLOSED_START, NO_START).astype(np.uint8)
-        return pictures_of(start, non_reference=np.append(alone[1:], True)[: len(alone)])
+class JpegLsScanner(TableScanner):
+    """Scans JPEG-LS pictures. Coding parameters and palettes (LSE, T.87 C.2.4) stay in FFmpeg's decoder."""
+
+    @staticmethod
+    def uses(data: bytes) -> Uses:
+        """Return no tables; the parameters that a packet brings are traits."""
+        kept = (LSE, *FRAME_HEADERS)
+        traits = [(marker, payload) for marker, payload in markers(data) if marker in kept or _tells(marker, payload)]
+        return Uses(traits=list(traits))
+
+
+def _tells(marker: int, payload: bytes) -> bool:
+    """Return whether a comment or application data changes how FFmpeg's decoder goes on."""
+    if marker == COM:
+        return payload.startswith(TELLING_COMMENTS)
+    return APP0 <= marker < APP0 + 16 and payload.startswith(TELLING_DATA)
+
+
+def _quantisation_tables(payload: bytes) -> Iterator[int]:
+    """Yield the numbers of the tables that a DQT segment defines (B.2.4.1)."""
+    at = 0
+    while at < len(payload):
+        yield payload[at] & 15
+        at += 1 + (128 if payload[at] >> 4 else 64)
+
+
+def _huffman_tables(payload: bytes) -> Iterator[int]:
+    """Yield the (class, number) of the tables that a DHT segment defines, as its byte (B.2.4.2)."""
+    at = 0
+    while at + 17 <= len(payload):
+        yield payload[at]
+        at += 17 + sum(payload[at + 1 : at + 17])

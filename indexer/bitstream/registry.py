@@ -10,11 +10,12 @@ from framedex.indexer.bitstream.h263 import Flv1Scanner, H263Scanner
 from framedex.indexer.bitstream.h264 import H264Scanner
 from framedex.indexer.bitstream.hevc import HevcScanner
 from framedex.indexer.bitstream.intra import INTRA, CfhdScanner, IntraScanner
-from framedex.indexer.bitstream.mjpeg import MjpegScanner
+from framedex.indexer.bitstream.mjpeg import JpegLsScanner, MjpegScanner
 from framedex.indexer.bitstream.mpeg4 import Mpeg4Scanner
 from framedex.indexer.bitstream.mpeg12 import Mpeg12Scanner
 from framedex.indexer.bitstream.msmpeg4 import Msmpeg4Scanner, Wmv2Scanner
 from framedex.indexer.bitstream.pictures import Scanner
+from framedex.indexer.bitstream.png import PngScanner
 from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.bitstream.theora import TheoraScanner
 from framedex.indexer.bitstream.vp8 import Vp8Scanner
@@ -35,6 +36,8 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
     "ffv1": Ffv1Scanner,
     "theora": TheoraScanner,
     "mjpeg": MjpegScanner,
+    "jpegls": JpegLsScanner,
+    "png": PngScanner,
     "cfhd": CfhdScanner,
     "msmpeg4v2": Msmpeg4Scanner,
     "msmpeg4v3": Msmpeg4Scanner,
@@ -52,4 +55,4 @@ def scanner_for(codec: str, intra_only: bool) -> Callable[[bytes], Scanner]:
     known = SCANNERS.get(codec)
     if known is not None:
         return known
-    return IntraScanner if codec in INTRA and (intra_only or codec == "png") else SequentialScanner
+    return IntraScanner if codec in INTRA and intra_only else SequentialScanner
