@@ -10,13 +10,13 @@ import av
 import av.error
 import numpy as np
 from av.codec.context import CodecContext
+from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.opening import decode_packet, demux_packets, open_container, packet_with
 from framedex.indexer.planes import picture_md5
-
 
 HELD_BYTES = 128 << 20  # of pictures that are held so that decoders do not use their buffers again
 
@@ -89,7 +89,8 @@ def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np
     are zero, such a picture differs from that of `decode_all`. starts: bool [packets], where a decoder may start.
     """
     differs = np.zeros(len(starts), np.bool_)
-    context, held, number = None, collections.deque[av.VideoFrame](), -1
+    context: VideoCodecContext | None = None
+    held, number = collections.deque[av.VideoFrame](), -1
 
     def compare_with(frames: list[av.VideoFrame]) -> None:
         for frame in frames:
@@ -107,6 +108,7 @@ def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np
                 break
             if starts[number]:
                 context = CodecContext.create(codec, "r")
+                assert isinstance(context, VideoCodecContext)  # the codec is a video codec
                 context.thread_count = 1
             if context is None or decoded.failed[number]:
                 continue

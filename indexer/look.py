@@ -82,10 +82,12 @@ def scan(
     size: NDArray[np.int64],
     more: NDArray[np.bool_] | None = None,
     state: bytes = b"",
+    in_middle: bool = False,
 ) -> Pictures:
     """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
 
-    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the first. Small packets that lie together are read whole, at once,
+    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the
+    first. in_middle: the first packet is a start point behind others. Small packets that lie together are read whole, at once,
     which is cheaper than a look at each.
 
     Raises BitstreamError, also for a codec whose packets cannot be read in part.
@@ -95,7 +97,7 @@ def scan(
     scanner = SCANNERS[codec](configuration)
     if not scanner.length_size:
         raise BitstreamError("codec", "the stream is not length-prefixed")
-    scanner.begin_with(state)
+    scanner.begin_with(state, in_middle=in_middle)
     begin, end = int(offset[0]), int((offset + size)[-1])
     if end - begin <= min(len(size) * CHEAP_BYTES, MOST_AT_ONCE) and (offset[1:] >= (offset + size)[:-1]).all():
         data = np.frombuffer(read(begin, end - begin), np.uint8)
@@ -150,7 +152,7 @@ def look(
     stream's first start point, whose leading pictures are never output. Raises BitstreamError, a ValueError, where the pictures
     contradict the tables: in their order, or by not being output.
     """
-    pictures = scan(read, codec, configuration, offset, size)
+    pictures = scan(read, codec, configuration, offset, size, in_middle=not at_first_start)
     return judge(pictures, known, pts, at_first_start=at_first_start)
 
 

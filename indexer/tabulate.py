@@ -11,6 +11,7 @@ from framedex.indexer.bitstream.intra import INTRA
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
     NO_START,
+    OPEN_START,
     BitstreamError,
     Pictures,
     only,
@@ -124,6 +125,10 @@ def _predicted(
     tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
     if tells_little or pictures.forgets.any():
         raise UntrustedTables("the stream does what only reading every packet tells")
+    if codec == "h264" and (pictures.start[1:] == OPEN_START).any():
+        raise UntrustedTables(
+            "a recovery point is believed once all pictures behind it are known not to refer to earlier ones"
+        )
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
     seen = len(pictures.start)  # start points, the first ones
     flags[sync] |= CLOSED

@@ -138,7 +138,13 @@ class Headers:
             extradata = self._medium.extradata or b""
             state = self._medium.states[packets.state[first]]
             pictures = scan(
-                self._read, self._medium.codec, extradata, packets.offset[part], packets.size[part], state=state
+                self._read,
+                self._medium.codec,
+                extradata,
+                packets.offset[part],
+                packets.size[part],
+                state=state,
+                in_middle=not at_first_start,
             )
             if not packets.read[part][(packets.flags[part] & START) != 0].all():
                 check_promises(pictures, inband_sets=self._medium.inband_parameter_sets)

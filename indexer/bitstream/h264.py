@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.bits import HEADER_BYTES, BitColumns, BitReader
 from framedex.indexer.bitstream.bulk import Units, distinct
 from framedex.indexer.bitstream.colour import NO_COLOUR, check_colours, parse_colour
+from framedex.indexer.bitstream.h264_references import Coded, Pps, Slice, parse_pps_fields, parse_slice, references
 from framedex.indexer.bitstream.nal import unescape
 from framedex.indexer.bitstream.pictures import (
     CLOSED_START,
@@ -127,13 +128,13 @@ def skip_scaling_list(bits: BitReader, size: int) -> None:
         last = following or last
 
 
-def parse_pps(nal: bytes) -> tuple[int, int]:
-    """Return (pic_parameter_set_id, seq_parameter_set_id) of a PPS NAL unit (7.3.2.2). Raises ValueError."""
+def parse_pps(nal: bytes) -> tuple[int, Pps]:
+    """Return (pic_parameter_set_id, fields) of a PPS NAL unit (7.3.2.2), header byte included. Raises ValueError."""
     bits = BitReader(unescape(nal[1:]))
     pps_id, sps_id = bits.ue(), bits.ue()
     if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
         raise ValueError(f"pic_parameter_set_id {pps_id}, seq_parameter_set_id {sps_id}")
-    return pps_id, sps_id
+    return pps_id, parse_pps_fields(bits, sps_id)
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
@@ -271,17 +272,15 @@ class H264Scanner(NalScanner):
         inter = np.bincount(packet[~intra & same_field], minlength=n) > 0
         idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
         recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
-        start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
         referenced = np.bincount(packet[slices["referenced"] != 0], minlength=n) > 0
         changes_sets = marked(self._changing, n)
 
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
         order[picture] = self._order_counts(facts, picture, idr[picture], referenced[picture])
+        lies = self._lies(slices, facts, order, idr, recovery, continues, count)
+        start, leading = _starts(idr, recovery & ~lies, order, continues, count)
         segment = segments(start)
-        behind = np.maximum(segment, 0)
-        leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
-        leading |= continues & np.roll(leading, 1)
         skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
         damaged |= self._gaps(facts, picture, start, referenced)
         damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
@@ -350,7 +349,11 @@ class H264Scanner(NalScanner):
             "referenced": (header >> 5 & 3 != 0).astype(np.int64),
             "sequence": sequence,
             "offset_for_ref": bits.se(where=of_sequence(lambda sps: sps.deltas_follow) != 0),
+            "pps": slices.epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS),
+            "row": np.arange(len(header)),
+            "position": bits.position,
         }
+        self._heads = slices
         readable = sequence >= 0
         if readable.all():
             return columns
@@ -365,11 +368,108 @@ class H264Scanner(NalScanner):
         known: dict[Sps, int] = {}
         for age, pps in (divmod(key, MOST_PPS + 1) for key in keys.tolist()):
             facts = self._sets.epochs[age]
-            sps_id = facts.get((PPS, pps))
-            sps = facts.get((SPS, sps_id)) if isinstance(sps_id, int) else None
+            found = facts.get((PPS, pps))
+            sps = facts.get((SPS, found.sps_id)) if isinstance(found, Pps) else None
             numbers.append(known.setdefault(sps, len(known)) if isinstance(sps, Sps) else -1)
         self._sequences += known
         return np.array(numbers, np.int64)[which]
+
+    def _lies(
+        self,
+        slices: Columns,
+        facts: Columns,
+        order: NDArray[np.int64],
+        idr: NDArray[np.bool_],
+        recovery: NDArray[np.bool_],
+        continues: NDArray[np.bool_],
+        count: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Return bool [packets]: recovery points behind which pictures refer to what came before.
+
+        Such a one is no start point: only a decoder that has the pictures before gives the same. Pictures that lead it may.
+        What stands in lists of references counts, whether blocks use it or not.
+        """
+        lies = np.zeros(len(idr), np.bool_)
+        candidates = np.flatnonzero(recovery)
+        first = int(np.argmax(idr | recovery))
+        if not len(candidates) or (candidates[-1] == first and not self._in_middle):
+            return lies
+        listed = self._references(slices, facts, order, idr, continues, first)
+        while True:
+            start, leading = _starts(idr, recovery & ~lies, order, continues, count)
+            segment = segments(start)
+            before = segments_before(start)
+            found = {
+                base
+                for packet, pictures in listed.items()
+                for base in [int(before[packet] if leading[packet] else segment[packet])]
+                if base >= 0
+                and start[base] == OPEN_START
+                and (base > first or self._in_middle)
+                and any(other < base or (leading[other] and segment[other] == base) for other in pictures)
+            }
+            if not found:
+                return lies
+            lies[list(found)] = True
+
+    def _references(
+        self,
+        slices: Columns,
+        facts: Columns,
+        order: NDArray[np.int64],
+        idr: NDArray[np.bool_],
+        continues: NDArray[np.bool_],
+        first: int,
+    ) -> dict[int, set[int]]:
+        """Return for packets, from the first start point on, the packets of the pictures in their lists of references."""
+        numbers = [packet for packet in distinct(slices["packet"])[0].tolist() if packet >= first]
+        picture = np.arange(len(idr)) - continues
+        edges = np.searchsorted(slices["packet"], [*numbers, len(idr)]).tolist()
+
+        def coded() -> Iterator[Coded]:
+            for number, begin, end in zip(numbers, edges[:-1], edges[1:], strict=True):
+                sequence = self._sequences[facts["sequence"][number]]
+                try:
+                    headers: list[Slice] | None = [self._header(slices, row) for row in range(begin, end)]
+                except ValueError:
+                    headers = None
+                # Both fields may come in one packet: their lists count as those of one frame.
+                split = len(set(slices["parity"][begin:end].tolist())) > 1
+                yield Coded(
+                    picture=int(picture[number]),
+                    parity=0 if split else int(facts["parity"][number]),
+                    frame_num=int(facts["frame_num"][number]),
+                    order=int(order[picture[number]]),
+                    idr=bool(idr[number]),
+                    referenced=bool(slices["referenced"][begin:end].any()),
+                    max_frame_num=1 << sequence.frame_num_bits,
+                    max_refs=sequence.max_ref_frames,
+                    slices=None if split else headers,
+                )
+
+        found = zip(numbers, references(coded()), strict=True)
+        return {number: pictures for number, pictures in found if pictures}
+
+    def _header(self, slices: Columns, row: int) -> Slice:
+        """Return the rest of a slice header. Raises ValueError where it is longer than what was kept of it."""
+        epoch, pps_id = divmod(int(slices["pps"][row]), MOST_PPS + 1)
+        pps = self._sets.epochs[epoch][PPS, pps_id]
+        sps = self._sequences[slices["sequence"][row]]
+        if not isinstance(pps, Pps) or not pps.plain:
+            raise ValueError("slice groups")
+        bits = BitReader(self._heads.head(int(slices["row"][row])))
+        bits.u(int(slices["position"][row]))
+        return parse_slice(
+            bits,
+            pps,
+            kind=int(slices["slice_type"][row]) % 5,
+            idr=bool(slices["idr"][row]),
+            referenced=bool(slices["referenced"][row]),
+            is_field=bool(slices["parity"][row]),
+            order_type=sps.order_count_type,
+            deltas=sps.deltas_follow,
+            chroma=bool(sps.shape[0]) and not sps.separate_colour_planes,
+        )
 
     @staticmethod
     def _pair_fields(
@@ -457,6 +557,28 @@ def _says_nothing(data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArra
     # Emulation prevention only shortens what is left for a second payload, which takes two bytes and more.
     nothing: NDArray[np.bool_] = ~read & (kind < 255) & (size < 255) & (end - start - 1 < 2 + size + 2)
     return nothing
+
+
+def _starts(
+    idr: NDArray[np.bool_],
+    recovery: NDArray[np.bool_],
+    order: NDArray[np.int64],
+    continues: NDArray[np.bool_],
+    count: NDArray[np.int64],
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Return (start uint8 [packets], leading bool [packets]) as of `Pictures`. count: int64 [packets], slices."""
+    start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
+    segment = segments(start)
+    behind = np.maximum(segment, 0)
+    leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
+    return start, leading | (continues & np.roll(leading, 1))
+
+
+def segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return int64 [packets]: the start point before that of each packet's segment, -1 where there is none."""
+    begins = np.flatnonzero(start != NO_START)
+    number = np.cumsum(start != NO_START) - 2
+    return np.where(number >= 0, begins[np.maximum(number, 0)] if len(begins) else -1, -1)
 
 
 def _first(start: NDArray[np.uint8]) -> int:

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 from framedex.indexer.bitstream.tables import TableScanner, Uses
 
-SOI, EOI, SOS, DHT, DQT, APP0, APP14, COM, LSE = 0xD8, 0xD9, 0xDA, 0xC4, 0xDB, 0xE0, 0xEE, 0xFE, 0xF8  # markers, T.81 table B.1
+SOI, EOI, SOS, DHT, DQT, APP0, APP14, COM, LSE = (
+    0xD8,
+    0xD9,
+    0xDA,
+    0xC4,
+    0xDB,
+    0xE0,
+    0xEE,
+    0xFE,
+    0xF8,
+)  # markers, T.81 table B.1
 FRAME_HEADERS = frozenset({*range(0xC0, 0xD0), 0xF7}) - {DHT, 0xC8, 0xCC}  # SOFn, and JPEG-LS's (T.87 C.1.1)
 NEXT_MARKER = re.compile(rb"\xff[\x80-\xcf\xd8-\xfe]")  # in coded data, where bytes are stuffed and restarts stand
 # Comments and application data by which FFmpeg's decoder (libavcodec/mjpegdec.c) knows encoders whose pictures it turns,
