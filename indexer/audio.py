@@ -67,7 +67,7 @@ def describe_audio(file: Probed, container: av.container.InputContainer, *, tabl
             return _probe(file, container, stream, columns, tables_only)
     except AudioProblem as problem:
         reason = str(problem)
-    except (av.error.FFmpegError, OSError, IndexError, ValueError, OverflowError) as error:
+    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times that no 64 bits hold
         reason = f"the audio is not readable: {getattr(error, 'strerror', None) or error}"
     return columns | {"audio_problem": reason}, {}
 
@@ -111,7 +111,7 @@ def _probe(
     if file.sparing:  # then packets of video are not even read on the way to the first one of audio
         for video in container.streams.video:
             video.discard = Discard.all
-    first = next(container.decode(stream), None)
+    first = _first_frame(container, stream)
     if not isinstance(first, av.AudioFrame):
         raise AudioProblem(UNKNOWN)
     columns |= {
@@ -141,6 +141,16 @@ def _probe(
     if coding.codec.startswith("pcm_"):
         columns["audio_bits_per_coded_sample"] = _bits_of(coding)
     return columns | {"audio_first_sample": span[0], "audio_end_sample": span[1]}, frames
+
+
+def _first_frame(container: av.container.InputContainer, stream: av.audio.stream.AudioStream) -> object:
+    """Return the first frame that decodes, None without one. Raises AudioProblem for what PyAV stumbles over."""
+    try:
+        return next(container.decode(stream), None)
+    except av.error.FFmpegError:
+        raise
+    except (IndexError, ValueError) as error:  # damage that looks like a new stream; a decoder that does not open
+        raise AudioProblem(f"{UNKNOWN}: {error}") from error
 
 
 def _bits_of(coding: AudioCoding) -> int | None:

@@ -81,6 +81,13 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
     return kept
 
 
+def _new_decoder(codec: str) -> VideoCodecContext:
+    context = CodecContext.create(codec, "r")
+    assert isinstance(context, VideoCodecContext)  # the codec is a video codec
+    context.thread_count = 1
+    return context
+
+
 def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
 
@@ -107,9 +114,7 @@ def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np
             if number >= len(starts):
                 break
             if starts[number]:
-                context = CodecContext.create(codec, "r")
-                assert isinstance(context, VideoCodecContext)  # the codec is a video codec
-                context.thread_count = 1
+                context = _new_decoder(codec)
             if context is None or decoded.failed[number]:
                 continue
             packet = packet_with(bytes(packet))
