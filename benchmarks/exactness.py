@@ -1,6 +1,6 @@
 """Try a folder of media: every frame of every stream, in shuffled order, against an independent full decode.
 
-`python -m benchmarks.exactness FOLDER` indexes the folder, plans clips over all frames (what is not addressable by bytes is packed),
+Without a folder, the media are all recipes of the suite. `python -m benchmarks.exactness FOLDER` indexes the folder, plans clips over all frames (what is not addressable by bytes is packed),
 decodes them, and compares the native planes of every picture, bit for bit, with those of an in-order decode of the file
 by PyAV alone, or with an oracle: `manifest.json` in the folder, as the corpus of hazards has it.
 """
@@ -13,12 +13,13 @@ import random
 import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import av
 import av.error
 import click
 
+from benchmarks.environment import environment
 from framedex.indexer.build import build_index
 from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
@@ -29,6 +30,7 @@ from framedex.indexer.work import IndexOptions
 from framedex.loader.verify import verify
 from framedex.sharder.build import ShardOptions, build_from_requests
 from framedex.sharder.requests import Request, Requests
+from tests.media import HAZARDS, RECIPES, make
 
 FRAMES_A_CLIP = 8
 Oracle = dict[tuple[str, int], list[tuple[int | None, str]]]  # (uri, stream) → (pts, md5) of each frame in order
@@ -224,13 +226,54 @@ def markdown(tried: list[Tried]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def summary(tried: list[Tried]) -> dict[str, int]:
+    """Return how many media were tried and indexed; of the frames of those: presented, exact, refused with a reason, wrong."""
+    ok = [medium for medium in tried if medium.status == "ok"]
+    frames, exact = sum(medium.frames for medium in ok), sum(medium.exact for medium in ok)
+    wrong = sum(len(medium.wrong) for medium in ok)
+    return {
+        "media": len(tried),
+        "indexed": len(ok),
+        "frames": frames,
+        "exact": exact,
+        "refused": frames - exact - wrong,
+        "wrong": wrong,
+    }
+
+
+def try_recipes(*, workers: int, seed: int) -> dict[str, Any]:
+    """Return what became of every recipe of the suite's media, at both depths."""
+    found: dict[str, Any] = {}
+    groups = {"ordinary": RECIPES, "hazards": HAZARDS}
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, recipes in groups.items():
+            folder = Path(scratch) / name
+            folder.mkdir()
+            for recipe in recipes.values():
+                make(recipe, folder)
+            for depth in get_args(Depth)[:2]:
+                found[f"{name}, {depth}"] = summary(try_folder(folder, depth=depth, workers=workers, seed=seed))
+    return found
+
+
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("folder", type=click.Path(path_type=Path, exists=True, file_okay=False), required=False)
+@click.option("--json", "out", type=click.Path(path_type=Path), help="Without FOLDER: write the outcome there.")
 @click.option("--depth", type=click.Choice(["auto", "packets", "tables"]), default="auto", show_default=True)
 @click.option("--workers", type=int, default=2, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
-def main(folder: Path, depth: Depth, workers: int, seed: int) -> None:
-    """Print a table of every medium in FOLDER; exit with 1 if any frame was wrong."""
+def main(folder: Path | None, out: Path | None, depth: Depth, workers: int, seed: int) -> None:
+    """Print a table of every medium in FOLDER; exit with 1 if any frame was wrong.
+
+    Without FOLDER: try all recipes of the suite's media, at both depths.
+    """
+    if folder is None:
+        outcome = {"environment": environment(), "runs": try_recipes(workers=workers, seed=seed)}
+        text = json.dumps(outcome, indent=2)
+        click.echo(text)
+        if out is not None:
+            out.write_text(text + "\n", encoding="utf-8")
+        raise SystemExit(1 if any(run["wrong"] for run in outcome["runs"].values()) else 0)
     tried = try_folder(folder.resolve(), depth=depth, workers=workers, seed=seed)
     click.echo(markdown(tried))
     ok = [medium for medium in tried if medium.status == "ok"]

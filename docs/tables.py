@@ -184,6 +184,15 @@ def pre_roll_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def recipes_table(result: dict[str, Any]) -> str:
+    """Return what became of every recipe of the suite's media, a row for each group and depth."""
+    lines = ["| media, depth | tried | indexed | frames | exact | refused | wrong |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        f"| {name} | {' | '.join(f'{count:,}' for count in run.values())} |" for name, run in result["runs"].items()
+    ]
+    return "\n".join(lines)
+
+
 def suites_table(runs: list[dict[str, Any]]) -> str:
     """Return what became of the suite, one row per run."""
     lines = [

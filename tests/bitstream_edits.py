@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+from PIL import Image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +43,12 @@ def joined(nals: list[bytes]) -> bytes:
     return b"".join(len(nal).to_bytes(LENGTH, "big") + nal for nal in nals)
 
 
-def in_front(packet: Coded, nal: bytes) -> Coded:
+def put_in_front(packet: Coded, nal: bytes) -> Coded:
     """Return the packet with a unit put before all others."""
     return replace(packet, data=joined([nal]) + packet.data)
 
 
-def behind(packet: Coded, nal: bytes) -> Coded:
+def put_behind(packet: Coded, nal: bytes) -> Coded:
     """Return the packet with a unit put behind all others."""
     return replace(packet, data=packet.data + joined([nal]))
 
@@ -129,3 +133,148 @@ def hevc_pps(configuration: bytes, cb_qp_offset: int) -> bytes:
     bits.ue()
     bits.text = bits.text[:begin] + se(cb_qp_offset) + bits.text[bits.at :]
     return pps[:2] + bits.payload()
+
+
+def _slices(packet: Coded) -> list[bytes]:
+    """Return the coded slices of an H.264 packet."""
+    return [nal for nal in units(packet.data) if nal[0] & 31 in (1, 5)]
+
+
+def _hevc_kind(packet: Coded) -> int:
+    """Return the NAL unit type of an HEVC packet's slices."""
+    return next(nal[0] >> 1 & 63 for nal in units(packet.data) if nal[0] >> 1 & 63 < 32)
+
+
+def end_of_sequence(nal: bytes = END_OF_SEQUENCE, *, in_front: bool = False) -> Edit:
+    """End the coded video sequence before every HEVC picture where decoding may start, but the first."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        edited = list(packets)
+        for number in range(1, len(packets)):
+            if _hevc_kind(packets[number]) in (19, 20, 21):
+                place = number if in_front else number - 1
+                edited[place] = put_in_front(edited[place], nal) if in_front else put_behind(edited[place], nal)
+        return edited
+
+    return edit
+
+
+def _with_set(make: Callable[[bytes, int], bytes], wanted: Callable[[Coded], bool], behind: int) -> Edit:
+    """Put a changed PPS into the first packet of a kind behind a number."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        number = next(n for n, packet in enumerate(packets) if n > behind and wanted(packet))
+        return [*packets[:number], put_in_front(packets[number], make(configuration, 8)), *packets[number + 1 :]]
+
+    return edit
+
+
+def h264_set(*, referenced: bool, behind: int = 30) -> Edit:
+    """Change the PPS in the middle of a GOP, in a picture that others refer to or in one that none does."""
+    return _with_set(h264_pps, lambda packet: any(nal[0] >> 5 & 3 for nal in _slices(packet)) == referenced, behind)
+
+
+def hevc_set(*kinds: int, behind: int = 28) -> Edit:
+    """Change the PPS in the middle of a GOP, in a picture of one of these NAL unit types."""
+    return _with_set(hevc_pps, lambda packet: _hevc_kind(packet) in kinds, behind)
+
+
+def old_x264(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+    """Let the stream say that an x264 wrote it whose direct prediction was wrong."""
+    return [replace(packet, data=re.sub(rb"x264 - core \d{3}", b"x264 - core 033", packet.data)) for packet in packets]
+
+
+def lying_recovery(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+    """Say of I pictures in the middle of a GOP that decoding may start there, whatever later pictures refer to."""
+
+    def is_intra(packet: Coded) -> bool:
+        bits = Bits(_slices(packet)[0][1:9])
+        bits.ue()
+        return _slices(packet)[0][0] & 31 == 1 and bits.ue() % 5 == 2
+
+    return [
+        replace(put_in_front(packet, RECOVERY_POINT), key=True) if is_intra(packet) else packet for packet in packets
+    ]
+
+
+def without(*numbers: int) -> Edit:
+    """Lose packets."""
+    return lambda configuration, packets: [packet for n, packet in enumerate(packets) if n not in numbers]
+
+
+SOS, DQT, COM, LSE = 0xDA, 0xDB, 0xFE, 0xF8  # JPEG markers
+THRESHOLDS = bytes([1]) + struct.pack(
+    ">5H", 255, 3, 7, 21, 64
+)  # MAXVAL, T1 to T3, RESET (T.87 C.2.4.1.1): the usual ones
+WRONG_THRESHOLDS = bytes([1]) + struct.pack(">5H", 255, 5, 9, 30, 100)  # of which an encoder would have to know
+
+
+def segments(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
+    """Return the (marker, payload) of a JPEG picture's segments up to its scan, and the rest."""
+    found, at = [], 2
+    while data[at + 1] != SOS:
+        size = int.from_bytes(data[at + 2 : at + 4], "big")
+        found.append((data[at + 1], data[at + 4 : at + 2 + size]))
+        at += 2 + size
+    return found, data[at:]
+
+
+def jpeg(found: list[tuple[int, bytes]], rest: bytes) -> bytes:
+    """Return a JPEG picture of such segments."""
+    written = (bytes([0xFF, marker]) + (len(payload) + 2).to_bytes(2, "big") + payload for marker, payload in found)
+    return b"\xff\xd8" + b"".join(written) + rest
+
+
+def with_segment(marker: int, payload: bytes, *numbers: int) -> Edit:
+    """Put a segment into some JPEG pictures, before all others; into their end, where it defines coding parameters."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        edited = list(packets)
+        for number in numbers:
+            found, rest = segments(packets[number].data)
+            own = [(marker, payload)]
+            edited[number] = replace(packets[number], data=jpeg(found + own if marker == LSE else own + found, rest))
+        return edited
+
+    return edit
+
+
+def chroma_tables_seldom(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+    """Give chroma a quantisation table of its own, which pictures 0 and 10 alone bring, each another one."""
+
+    def changed(number: int, marker: int, payload: bytes) -> bytes:
+        if 0xC0 <= marker <= 0xC1:  # of its components, all but the first use table 1
+            return payload[:6] + b"".join(payload[at : at + 2] + bytes([at > 6]) for at in range(6, len(payload), 3))
+        if marker != DQT:
+            return payload
+        luma = payload[:65]
+        chroma = bytes(min(255, value * (1 if number < 10 else 3)) for value in luma[1:])
+        return luma + b"\1" + chroma if number in (0, 10) else luma
+
+    edited = []
+    for number, packet in enumerate(packets):
+        found, rest = segments(packet.data)
+        changes = [(marker, changed(number, marker, payload)) for marker, payload in found]
+        edited.append(replace(packet, data=jpeg(changes, rest)))
+    return edited
+
+
+def palette_once(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+    """Give PNG pictures indexed colours, and the palette to the first one alone."""
+    pictures = [Image.open(io.BytesIO(packet.data)).convert("RGB") for packet in packets]
+    palette = pictures[0].quantize(64)
+    edited = []
+    for number, (packet, picture) in enumerate(zip(packets, pictures, strict=True)):
+        file = io.BytesIO()
+        picture.quantize(palette=palette).save(file, "PNG")
+        edited.append(replace(packet, data=file.getvalue() if not number else _without_palette(file.getvalue())))
+    return edited
+
+
+def _without_palette(data: bytes) -> bytes:
+    kept, at = data[:8], 8
+    while at < len(data):
+        end = at + 12 + int.from_bytes(data[at : at + 4], "big")
+        kept += b"" if data[at + 4 : at + 8] == b"PLTE" else data[at:end]
+        at = end
+    return kept

@@ -13,13 +13,18 @@ import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
+from tests import bitstream_edits as edits
+from tests.bitstream_edits import Coded, Edit
+
 BARCODE_BITS, CELL = 10, 16
 TICKS = 90_000  # timestamps of recipes count in this time base
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One medium. times: presentation times in TICKS; None means `frames` of them at 25 fps."""
+    """One medium. times: presentation times in TICKS; None means `frames` of them at 25 fps. edit: what is done to its packets once
+    they are encoded. scenes: three of them, the second one in inverted colours.
+    """
 
     name: str
     codec: str = "libx264"
@@ -31,6 +36,8 @@ class Recipe:
     times: tuple[int, ...] | None = None
     audio: bool = False
     bt709: bool = False  # converted with that matrix, and of soft colours that no converter clips
+    edit: Edit | None = None
+    scenes: bool = False
 
     def pts(self) -> list[int]:
         """Return the presentation times in TICKS."""
@@ -97,6 +104,74 @@ RECIPES = {
 }  # fmt: skip
 
 
+_OPEN_265 = _x265(keyint=25, min_keyint=25, open_gop=1, bframes=4, scenecut=0)
+_B_264 = _x264(keyint=25, min_keyint=25, scenecut=0, bframes=3, b_adapt=0, b_pyramid="none")
+_PYRAMID = _x264(
+    keyint=30, min_keyint=30, scenecut=0, bframes=5, b_adapt=0, b_pyramid="normal", direct="spatial", ref=4
+)
+_LATE_INTRA = {"keyint": 250, "min_keyint": 120, "scenecut": 60, "bframes": 0}
+_VP8 = {"g": "30", "keyint_min": "30", "auto-alt-ref": "0", "deadline": "realtime", "cpu-used": "8"}
+_JPEG = {"huffman": "default"}
+_VC2 = {"b": "8000000000", "wavelet_type": "haar"}  # bits for 90 000 pictures
+
+# Media that no encoder here writes as they are: each once gave other frames than a full decode, and no word.
+HAZARDS = {
+    recipe.name: recipe
+    for recipe in (
+        *(
+            Recipe(name=f"hevc_{name}.{suffix}", codec="libx265", options=options, frames=75, edit=edit)
+            for suffix in ("mp4", "mkv", "ts")
+            for name, options, edit in (
+                ("sequence_ends_before_cra", _OPEN_265, edits.end_of_sequence()),
+                ("bitstream_ends_before_cra", _OPEN_265, edits.end_of_sequence(edits.END_OF_BITSTREAM)),
+                ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), edits.end_of_sequence()),
+                ("set_in_droppable_picture", _OPEN_265, edits.hevc_set(0, 2, 4, 6, 8)),
+                ("set_in_reference_picture", _OPEN_265, edits.hevc_set(1)),
+                ("set_in_leading_picture", _OPEN_265, edits.hevc_set(8, 9, behind=24)),
+            )
+        ),
+        Recipe(name="hevc_end_in_packet_of_cra.mp4", codec="libx265", options=_OPEN_265, frames=75, edit=edits.end_of_sequence(in_front=True)),
+        *(
+            Recipe(name=f"h264_{name}.{suffix}", options=options, frames=75, edit=edit)
+            for suffix in ("mp4", "mkv", "ts")
+            for name, options, edit in (
+                ("set_in_droppable_picture", _B_264, edits.h264_set(referenced=False)),
+                ("set_in_reference_picture", _B_264, edits.h264_set(referenced=True)),
+                ("set_in_small_picture", _B_264, edits.h264_set(referenced=False, behind=45)),
+                ("old_x264", _PYRAMID, edits.old_x264),
+            )
+        ),
+        *(
+            Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_LATE_INTRA | options), frames=75, scenes=True, edit=edits.lying_recovery)
+            for suffix in ("mp4", "mkv", "ts")
+            for name, options in (
+                ("recovery_lies", {"ref": 3}),
+                ("recovery_lies_b", {"ref": 4, "bframes": 3, "b_adapt": 0, "b_pyramid": "normal"}),
+                ("recovery_lies_interlaced", {"ref": 3, "bframes": 2, "tff": 1}),
+                ("recovery_true", {"ref": 1}),
+            )
+        ),
+        *(
+            Recipe(name=f"mjpeg_{name}.{suffix}", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20, edit=edit)
+            for suffix in ("avi", "mov")
+            for name, edit in (
+                ("tables_seldom", edits.chroma_tables_seldom),
+                ("turned_from_the_middle", edits.with_segment(edits.COM, b"Intel(R) JPEG Library, version 1,5,4\0", 7)),
+                ("turned_by_the_first", edits.with_segment(edits.COM, b"Metasoft MJPEG Codec\0", 0)),
+                ("range_from_the_middle", edits.with_segment(edits.COM, b"CS=ITU601\0", 7)),
+            )
+        ),
+        Recipe(name="jpegls_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=edits.with_segment(edits.LSE, edits.THRESHOLDS, 0)),
+        Recipe(name="jpegls_wrong_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=edits.with_segment(edits.LSE, edits.WRONG_THRESHOLDS, 0)),
+        Recipe(name="png_palette_once.avi", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=edits.palette_once),
+        Recipe(name="png_palette_once.mov", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=edits.palette_once),
+        *(Recipe(name=f"vp8_lost_packet_{number}.webm", codec="libvpx", options=_VP8, frames=90, edit=edits.without(number)) for number in (5, 35, 50)),
+        Recipe(name="vp8_lost_packet_resilient.webm", codec="libvpx", options=_VP8 | {"error-resilient": "1"}, frames=90, edit=edits.without(35)),
+        Recipe(name="vc2_haar.mkv", codec="vc2", pix_fmt="yuv422p10le", options=_VC2, frames=12, size=(200, 120)),
+    )
+}  # fmt: skip
+
+
 def picture(number: int, width: int, height: int) -> NDArray[np.uint8]:
     """Return uint8 [H, W, 3]: a moving texture with the frame number as a barcode along the top."""
     rows, columns = np.mgrid[0:height, 0:width]
@@ -135,7 +210,15 @@ def make(recipe: Recipe, folder: Path) -> Path:
     path = folder / recipe.name
     if not path.exists():
         aside = folder / f"{os.getpid()}-{recipe.name}"
-        encode(recipe, aside)
+        if recipe.edit is None:
+            encode(recipe, aside)
+        else:
+            whole = (
+                folder / f"{os.getpid()}-whole-{recipe.name.replace('.ts', '.mp4')}"
+            )  # edits are of length-prefixed units
+            encode(recipe, whole)
+            rewrite(whole, aside, recipe.edit)
+            whole.unlink()
         aside.rename(path)
     return path
 
@@ -151,6 +234,8 @@ def encode(recipe: Recipe, path: Path) -> None:
         tone = out.add_stream("aac", rate=48_000) if recipe.audio else None
         for number, pts in enumerate(recipe.pts()):
             rgb = soft_picture(number, width, height) if recipe.bt709 else picture(number, width, height)
+            if recipe.scenes and number * 3 // recipe.frames == 1:
+                rgb = 255 - rgb
             frame = av.VideoFrame.from_ndarray(rgb, format="rgb24")
             frame = frame.reformat(format=recipe.pix_fmt, dst_colorspace=Colorspace.ITU709 if recipe.bt709 else None)
             frame.pts, frame.time_base = pts, Fraction(1, TICKS)
@@ -160,6 +245,23 @@ def encode(recipe: Recipe, path: Path) -> None:
         out.mux(stream.encode(None))
         if tone is not None:
             out.mux(tone.encode(None))
+
+
+def rewrite(source: Path, path: Path, edit: Edit) -> None:
+    """Copy a video's packets into another file, edited."""
+    with av.open(str(source)) as given, av.open(str(path), "w") as out:
+        video = given.streams.video[0]
+        stream = out.add_stream_from_template(video)
+        packets = [
+            Coded(data=bytes(packet), pts=packet.pts, dts=packet.dts, key=packet.is_keyframe)
+            for packet in given.demux(video)
+            if packet.size
+        ]
+        for coded in edit(video.codec_context.extradata or b"", packets):
+            packet = av.Packet(coded.data)
+            packet.pts, packet.dts, packet.is_keyframe = coded.pts, coded.dts, coded.key
+            packet.time_base, packet.stream = video.time_base, stream
+            out.mux(packet)
 
 
 def _tone(number: int) -> av.AudioFrame:
