@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Callable
 
 import numpy as np
@@ -17,7 +18,9 @@ LASTING = {
 }
 ENDING = {"h264": np.zeros(256, np.bool_), "hevc": np.isin(_HEADERS >> 1 & 63, (36, 37))}
 MOST_UNITS = 4096  # of a sample; one with more counts as found
-SPARSE_BYTES = 128 << 10  # a sample on average; beyond, the kernel reads ahead what nobody looks at
+SPARSE_BYTES = 64 << 10  # a sample on average; of larger ones, single pages are read, at the same time
+
+Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], bytes) → uint8 [n, bytes]
 
 
 def find_lasting(
@@ -29,14 +32,23 @@ def find_lasting(
     descriptor: an open file, in which samples of `size` bytes lie at `offset`, int64 [samples] each, within the file.
     length_size: bytes of each unit's length.
     """
+    if size.mean() > SPARSE_BYTES:
+        return _find(lambda at, count: _read_apart(descriptor, at, count), codec, length_size, offset, size)
     with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
-        if size.mean() > SPARSE_BYTES:
-            mapped.madvise(mmap.MADV_RANDOM)
         data = np.frombuffer(mapped, np.uint8)
         try:
-            return _find(data, codec, length_size, offset, size)
+            return _find(lambda at, count: data[at[:, None] + np.arange(count)], codec, length_size, offset, size)
         finally:
             del data  # before the map is closed
+
+
+def _read_apart(descriptor: int, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
+    """Read `count` bytes at each offset. The kernel is told of all first, so that a disk seeks them at the same time."""
+    places = offset.tolist()
+    for at in places:
+        os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_WILLNEED)
+    data = b"".join(os.pread(descriptor, count, at).ljust(count, b"\0") for at in places)
+    return np.frombuffer(data, np.uint8).reshape(len(places), count)
 
 
 def ends_sequence(read: Callable[[int, int], bytes], codec: str, length_size: int, end: int) -> bool:
@@ -46,7 +58,7 @@ def ends_sequence(read: Callable[[int, int], bytes], codec: str, length_size: in
 
 
 def _find(
-    data: NDArray[np.uint8], codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
+    heads: Heads, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     found, ended = np.zeros(len(offset), np.bool_), np.zeros(len(offset), np.bool_)
     sample, at, end = np.arange(len(offset)), offset, offset + size
@@ -55,10 +67,11 @@ def _find(
         sample, at, end = sample[whole], at[whole], end[whole]
         if not len(sample):
             break
+        head = heads(at, length_size + 1)
         length = np.zeros(len(at), np.int64)
         for byte in range(length_size):
-            length = length << 8 | data[at + byte]
-        header = data[at + length_size]
+            length = length << 8 | head[:, byte]
+        header = head[:, length_size]
         some = length > 0
         found[sample[LASTING[codec][header] & some]] = True
         ended[sample[ENDING[codec][header] & some]] = True
