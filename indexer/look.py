@@ -83,11 +83,12 @@ def scan(
     more: NDArray[np.bool_] | None = None,
     state: bytes = b"",
     in_middle: bool = False,
+    consecutive: bool = True,
 ) -> Pictures:
     """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
 
     more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the
-    first. in_middle: the first packet is a start point behind others. Small packets that lie together are read whole, at once,
+    first. in_middle: the first packet is a start point behind others. consecutive: none is left out between them. Small packets that lie together are read whole, at once,
     which is cheaper than a look at each.
 
     Raises BitstreamError, also for a codec whose packets cannot be read in part.
@@ -97,7 +98,7 @@ def scan(
     scanner = SCANNERS[codec](configuration)
     if not scanner.length_size:
         raise BitstreamError("codec", "the stream is not length-prefixed")
-    scanner.begin_with(state, in_middle=in_middle)
+    scanner.begin_with(state, in_middle=in_middle, consecutive=consecutive)
     begin, end = int(offset[0]), int((offset + size)[-1])
     if end - begin <= min(len(size) * CHEAP_BYTES, MOST_AT_ONCE) and (offset[1:] >= (offset + size)[:-1]).all():
         data = np.frombuffer(read(begin, end - begin), np.uint8)

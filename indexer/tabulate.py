@@ -202,7 +202,7 @@ def _scan_some(
     numbers = np.flatnonzero(chosen)
     more = np.zeros(len(numbers), np.bool_)
     more[int(np.argmin(demuxed.size[:first]))] = True
-    pictures = scan(read, codec, configuration, demuxed.offset[numbers], demuxed.size[numbers], more)
+    pictures = scan(read, codec, configuration, demuxed.offset[numbers], demuxed.size[numbers], more, consecutive=False)
     started = numbers[pictures.start != NO_START]
     if not np.array_equal(started, sync):
         wrong = np.setxor1d(started, sync)[0]

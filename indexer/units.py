@@ -34,12 +34,8 @@ def find_lasting(
     """
     if size.mean() > SPARSE_BYTES:
         return _find(lambda at, count: _read_apart(descriptor, at, count), codec, length_size, offset, size)
-    with mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
-        data = np.frombuffer(mapped, np.uint8)
-        try:
-            return _find(lambda at, count: data[at[:, None] + np.arange(count)], codec, length_size, offset, size)
-        finally:
-            del data  # before the map is closed
+    data = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+    return _find(lambda at, count: data[at[:, None] + np.arange(count)], codec, length_size, offset, size)
 
 
 def _read_apart(descriptor: int, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:

@@ -28,6 +28,7 @@ UNTRUSTED = {
     "h264_all_intra.mp4": "nothing says which samples are sync samples",
     "h264_single.mp4": "nothing says which samples are sync samples",
     "h264_intra_refresh.mp4": "is a sync sample, and its picture says otherwise",
+    "h264_open_gop.mp4": "a recovery point is believed once all pictures behind it are known",
 }
 
 

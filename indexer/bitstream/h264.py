@@ -392,7 +392,7 @@ class H264Scanner(NalScanner):
         lies = np.zeros(len(idr), np.bool_)
         candidates = np.flatnonzero(recovery)
         first = int(np.argmax(idr | recovery))
-        if not len(candidates) or (candidates[-1] == first and not self._in_middle):
+        if not len(candidates) or (candidates[-1] == first and not self._in_middle) or not self._consecutive:
             return lies
         listed = self._references(slices, facts, order, idr, continues, first)
         while True:

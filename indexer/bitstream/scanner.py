@@ -48,7 +48,7 @@ class NalScanner:
                 set_id, facts = self._parse_set(kind, nal)
                 self._sets.configure((kind, set_id), nal, facts)
         self._packets = 0
-        self._in_middle = False
+        self._in_middle, self._consecutive = False, True
         self._inner_start_codes = False
         self._damaged: set[int] = set()
         self._slices = SliceRows()
@@ -91,12 +91,12 @@ class NalScanner:
         for nal in nals:
             self._meet_set(nal, None)
 
-    def begin_with(self, state: bytes, *, in_middle: bool) -> None:
+    def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
         """Take into force, before packet 0, what a decoder must be given before it starts there.
 
-        in_middle: packet 0 is not the stream's first.
+        in_middle: packet 0 is not the stream's first. consecutive: no packets between those that are fed are left out.
         """
-        self._in_middle = in_middle
+        self._in_middle, self._consecutive = in_middle, consecutive
         spans = split_length_prefixed(state, self._length_size)[0] if self._length_size else split_annex_b(state)
         for start, end in spans:
             self._take(state[start:end])

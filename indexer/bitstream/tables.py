@@ -61,8 +61,8 @@ class TableScanner:
         n = len(self._needs)
         needs = np.minimum.accumulate(np.array(self._needs, np.int64)[::-1])[::-1]  # of each packet and those behind it
         alone: NDArray[np.bool_] = needs == np.arange(n)
-        droppable = np.ones(n, np.bool_)
+        alike = len(self._traits) < 2
+        alone[1:] &= alike
+        droppable = alone & alike  # what lacks tables may be damaged, and show what is left of the picture before
         droppable[np.fromiter(self._needed, np.int64)] = False
-        if len(self._traits) > 1:
-            alone[1:], droppable[:] = False, False
         return pictures_of(np.where(alone, CLOSED_START, NO_START).astype(np.uint8), non_reference=droppable)
