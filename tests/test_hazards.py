@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.exactness import Tried, try_folder
 from framedex.indexer.planes import picture_md5
-from framedex.indexer.probe import Depth
+from framedex.indexer.probe import Depth, ProbeTask, probe_medium
 from tests.media import HAZARDS, encode, full_decode, make
 
 pytestmark = pytest.mark.xdist_group("hazards")
@@ -70,3 +70,13 @@ def test_the_edit_of_a_hazard_changes_what_a_full_decode_presents(name: str, fol
     encode(recipe, whole)
     edited = [picture_md5(frame) for frame in full_decode(folder / name)]
     assert edited != [picture_md5(frame) for frame in full_decode(whole)]
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"), [("h264_recovery_true.mkv", 3), ("h264_recovery_lies.mkv", 1), ("h264_recovery_lies_b.ts", 1)]
+)
+def test_recovery_points_are_starts_where_nothing_behind_them_refers_to_what_came_before(
+    name: str, starts: int, folder: Path
+) -> None:
+    ((video, _),) = probe_medium(ProbeTask(path=str(folder / name)))
+    assert video["keyframe_count"] == starts

@@ -34,6 +34,7 @@ MOST_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2
 MOST_ORDER_COUNT = 1 << 31  # 8.2.1
 MOST_SPS, MOST_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
 TOP_AND_BOTTOM = 3  # the sum of two fields' parities
+MOST_ROUNDS = 16  # in which recovery points turn out to lie, each time because others did
 HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
 ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
 # The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). Another threshold, of lossless
@@ -278,7 +279,7 @@ class H264Scanner(NalScanner):
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
         order[picture] = self._order_counts(facts, picture, idr[picture], referenced[picture])
-        lies = self._lies(slices, facts, order, idr, recovery, continues, count)
+        lies = self._lies(slices, order, idr, recovery, continues, count)
         start, leading = _starts(idr, recovery & ~lies, order, continues, count)
         segment = segments(start)
         skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
@@ -377,7 +378,6 @@ class H264Scanner(NalScanner):
     def _lies(
         self,
         slices: Columns,
-        facts: Columns,
         order: NDArray[np.int64],
         idr: NDArray[np.bool_],
         recovery: NDArray[np.bool_],
@@ -394,8 +394,8 @@ class H264Scanner(NalScanner):
         first = int(np.argmax(idr | recovery))
         if not len(candidates) or (candidates[-1] == first and not self._in_middle) or not self._consecutive:
             return lies
-        listed = self._references(slices, facts, order, idr, continues, first)
-        while True:
+        listed = self._references(slices, order, continues, first)
+        for _ in range(MOST_ROUNDS):
             start, leading = _starts(idr, recovery & ~lies, order, continues, count)
             segment = segments(start)
             before = segments_before(start)
@@ -411,44 +411,44 @@ class H264Scanner(NalScanner):
             if not found:
                 return lies
             lies[list(found)] = True
+        lies[candidates[candidates > first]] = True  # one more each round: believe none
+        return lies
 
     def _references(
-        self,
-        slices: Columns,
-        facts: Columns,
-        order: NDArray[np.int64],
-        idr: NDArray[np.bool_],
-        continues: NDArray[np.bool_],
-        first: int,
+        self, slices: Columns, order: NDArray[np.int64], continues: NDArray[np.bool_], first: int
     ) -> dict[int, set[int]]:
         """Return for packets, from the first start point on, the packets of the pictures in their lists of references."""
-        numbers = [packet for packet in distinct(slices["packet"])[0].tolist() if packet >= first]
-        picture = np.arange(len(idr)) - continues
-        edges = np.searchsorted(slices["packet"], [*numbers, len(idr)]).tolist()
+        # A picture each, or a field of it: two fields may come in one packet, their slices one behind the other.
+        keys = np.stack([slices["packet"], slices["parity"]])
+        begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
+        begins = begins[slices["packet"][begins] >= first]
+        ends = np.append(begins[1:], len(slices["packet"]))
+        numbers = slices["packet"][begins].tolist()
+        picture = np.arange(len(order)) - continues
 
         def coded() -> Iterator[Coded]:
-            for number, begin, end in zip(numbers, edges[:-1], edges[1:], strict=True):
-                sequence = self._sequences[facts["sequence"][number]]
+            for number, begin, end in zip(numbers, begins.tolist(), ends.tolist(), strict=True):
+                sequence = self._sequences[slices["sequence"][begin]]
                 try:
                     headers: list[Slice] | None = [self._header(slices, row) for row in range(begin, end)]
                 except ValueError:
                     headers = None
-                # Both fields may come in one packet: their lists count as those of one frame.
-                split = len(set(slices["parity"][begin:end].tolist())) > 1
                 yield Coded(
                     picture=int(picture[number]),
-                    parity=0 if split else int(facts["parity"][number]),
-                    frame_num=int(facts["frame_num"][number]),
+                    parity=int(slices["parity"][begin]),
+                    frame_num=int(slices["frame_num"][begin]),
                     order=int(order[picture[number]]),
-                    idr=bool(idr[number]),
+                    idr=bool(slices["idr"][begin]),
                     referenced=bool(slices["referenced"][begin:end].any()),
                     max_frame_num=1 << sequence.frame_num_bits,
                     max_refs=sequence.max_ref_frames,
-                    slices=None if split else headers,
+                    slices=headers,
                 )
 
-        found = zip(numbers, references(coded()), strict=True)
-        return {number: pictures for number, pictures in found if pictures}
+        listed: dict[int, set[int]] = {}
+        for number, pictures in zip(numbers, references(coded()), strict=True):
+            listed[number] = listed.get(number, set()) | (pictures or set()) - {number - int(continues[number])}
+        return {number: pictures for number, pictures in listed.items() if pictures}
 
     def _header(self, slices: Columns, row: int) -> Slice:
         """Return the rest of a slice header. Raises ValueError where it is longer than what was kept of it."""
