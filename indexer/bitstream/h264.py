@@ -135,7 +135,10 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
     pps_id, sps_id = bits.ue(), bits.ue()
     if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
         raise ValueError(f"pic_parameter_set_id {pps_id}, seq_parameter_set_id {sps_id}")
-    return pps_id, parse_pps_fields(bits, sps_id)
+    try:
+        return pps_id, parse_pps_fields(bits, sps_id)
+    except ValueError:  # cut off behind what start points depend on
+        return pps_id, Pps(sps_id=sps_id)
 
 
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
