@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from framedex.engine_options import engine_options
+from framedex.engine_options import ENGINE_RULES, engine_options
 from framedex.indexer.build import IndexReport, build_index
 from framedex.indexer.compact import compact_index
 from framedex.indexer.engines import GIBIBYTE, Engine
@@ -23,6 +23,7 @@ from framedex.indexer.probe import Depth, Streams
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.slices import Slice, build_slice, finish_index
 from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
+from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_TO_WRITE
 from framedex.printing import internal_errors
 from framedex.progress import progress
@@ -39,7 +40,32 @@ Example:
 """
 
 
-@click.command("index", epilog=EXAMPLE)
+# --dry-run and --finish go with the options of the run that they are about, --workers among them: the same command again.
+RULES = (
+    Rule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
+    Rule(
+        options=["task"],
+        when=lambda values: not values["finish"],
+        beside="--finish",
+        why="--finish follows when all slices are done",
+    ),
+    Rule(
+        options=["task", "finish"],
+        when=lambda values: not values["dry_run"],
+        beside="--dry-run",
+        why="it says what the whole run would do",
+    ),
+    Rule(
+        options=["depth"],
+        when=lambda values: not values["verify"] or values["depth"] == "packets",
+        beside="--verify",
+        why="that reads every packet",
+    ),
+    *ENGINE_RULES,
+)
+
+
+@click.command("index", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.option(
     "--out",
@@ -164,8 +190,6 @@ def index(
     Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but more
     media failed or were refused than --max-failures.
     """
-    if task is not None and finish:
-        raise click.UsageError("--finish follows when all slices are done; give it without --task")
     if compact or not sources:
         _compact(out, sources if compact else None, as_json)
         return

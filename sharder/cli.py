@@ -11,15 +11,16 @@ from pathlib import Path
 
 import click
 
-from framedex.engine_options import engine_options
+from framedex.engine_options import ENGINE_RULES, engine_options
 from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
+from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
 from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
-from framedex.sharder.cli_options import BYTE_COUNT, audio_options, image_options
+from framedex.sharder.cli_options import AUDIO_RULES, BYTE_COUNT, IMAGE_RULES, audio_options, image_options
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.pack import PACKS, Pack
 from framedex.sharder.pack_audio import AudioFormat
@@ -27,7 +28,7 @@ from framedex.sharder.policies import read_policy
 from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
 from framedex.sharder.writer import ShardReport
-from framedex.storage.places import Place
+from framedex.storage.places import Place, Stored
 
 LOG = logging.getLogger("framedex.sharder")
 
@@ -39,7 +40,19 @@ Example:
 """
 
 
-@click.command("shard", epilog=EXAMPLE)
+RULES = (
+    Rule(options=["choose"], when=lambda values: values["clips"] is not None, needs="--clips"),
+    Rule(
+        options=["shard_size", "workers", "engine_name"], when=lambda values: values["pack"] is not None, needs="--pack"
+    ),
+    Rule(options=["scratch"], when=lambda values: isinstance(values["out"], Stored), needs="--out in object storage"),
+    *IMAGE_RULES,
+    *AUDIO_RULES,
+    *ENGINE_RULES,
+)
+
+
+@click.command("shard", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("index", type=PLACE_THAT_IS_THERE)
 @click.option(
     "--out",
@@ -100,7 +113,7 @@ Example:
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where a dataset of object storage is written first.  [default: the system's temporary folder]",
+    help="With --out in object storage: where the dataset is written first.  [default: the system's temporary folder]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
