@@ -21,6 +21,7 @@ from framedex.sharder.clip import Failure, WantedClip
 from framedex.sharder.cutting import Bench, Making, cut_in_workers
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.listing_ranges import check_ranges
 from framedex.sharder.mentions import usable_media, user_columns
 from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack, Step
 from framedex.sharder.pack_audio import AudioFormat, with_audio
@@ -80,6 +81,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     A clip that cannot be had becomes a row of failures.parquet.
     """
     schema = user_columns(index, file.split)
+    check_ranges(index, file)
     total = len(index) - index.unusable
     return _build(index, out, file.resolved, schema, _policy_batches(index, file, options.making), total, options)
 

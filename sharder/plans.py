@@ -25,6 +25,7 @@ from framedex.indexer.index import Index
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Clip, Failure, WantedClip
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.listing_ranges import check_ranges
 from framedex.sharder.media import Locations, Root
 from framedex.sharder.mentions import mention_name, mentions, own_rows, usable_media, user_columns
 from framedex.sharder.parameters import located
@@ -78,6 +79,7 @@ class ClipPlans:
         self._policy = file.policy
         self._making = _Making(Locations(opened.root, root), keep_damaged=keep_damaged, audio=audio)
         user_columns(opened, file.split)  # refuses columns that clash
+        check_ranges(opened, file)
         media: list[pa.Array] = []
         numbers, rows, columns, counted = [], [], [], []
         count = _Counting(opened, file.policy, self._making)
@@ -301,6 +303,7 @@ def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:
     """Yield the row of `videos` of each usable medium that a policy takes and finds no clip in, and why. Raises PolicyError."""
+    check_ranges(index, file)
     for mentioned in usable_media(index, file.filter, file.split):
         track = IndexedMedium(index, mentioned.video, keep_damaged=True).track
         samplings = [file.policy.sample(track, mention.columns) for mention in mentioned.mentions]

@@ -37,7 +37,8 @@ def listed(medium: Callable[[str], Path], tmp_path: Path) -> Path:
 
 def shard(index: Path, policy: dict[str, Any], code: int = 0) -> Path:
     path, out = index.parent / "policy.yaml", index.parent / "D"
-    path.write_text(yaml.safe_dump(policy))
+    of_ranges = {} if policy["policy"] == "per_row" else {"range": None}  # which the listing has
+    path.write_text(yaml.safe_dump(policy | of_ranges))
     run("shard", index, "--policy", path, "--out", out, "--overwrite", code=code)
     return out
 
@@ -64,7 +65,7 @@ def test_a_filter_sees_the_index_and_the_listing(listed: Path) -> None:
 
 
 def test_an_unknown_column_in_a_filter_stops_the_run_and_names_a_close_one(listed: Path) -> None:
-    (listed.parent / "p.yaml").write_text('policy: uniform\nframes: 3\nfilter: lable == "cat"\n')
+    (listed.parent / "p.yaml").write_text('policy: uniform\nrange:\nframes: 3\nfilter: lable == "cat"\n')
     output = run("shard", listed, "--policy", listed.parent / "p.yaml", "--out", listed.parent / "D", code=1).output
     assert "lable" in output
     assert "label" in output
@@ -123,7 +124,7 @@ def test_what_a_policy_leaves_out_has_a_row_that_does_not_count(listed: Path) ->
 
 
 def test_a_video_that_is_too_short_stops_the_run_if_asked_to(listed: Path) -> None:
-    (listed.parent / "p.yaml").write_text("policy: windows\nframes: 1000\nshort: error\n")
+    (listed.parent / "p.yaml").write_text("policy: windows\nrange:\nframes: 1000\nshort: error\n")
     output = run("shard", listed, "--policy", listed.parent / "p.yaml", "--out", listed.parent / "D", code=1).output
     assert NAMES[0] in output
     assert not (listed.parent / "D").exists()
