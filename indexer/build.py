@@ -17,6 +17,7 @@ from framedex.indexer.identity import Row, no_frames, problem_columns
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.listing_table import listing_table
 from framedex.indexer.objects import probe_object
+from framedex.indexer.other_files import OtherFiles
 from framedex.indexer.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.parts import held, library_versions, remove_unfinished, write_json_aside, write_part
 from framedex.indexer.probe import probe_medium
@@ -38,7 +39,7 @@ class IndexReport:
     """What a run did: media by outcome (refused ones counted in every run that names them), and files by what became of them.
 
     internal: media at which framedex itself failed; they are not among the failed ones. thumbnails: how many images were
-    skipped because they lie beside videos.
+    skipped because they lie beside videos. others: files of searched folders that were skipped for their endings.
     """
 
     out: Place
@@ -48,6 +49,7 @@ class IndexReport:
     gone: int = 0
     unchanged: int = 0
     thumbnails: int = 0
+    others: list[OtherFiles] = field(default_factory=list)
     ok: int = 0
     refused: int = 0
     failed: int = 0
@@ -83,6 +85,7 @@ def report_of(options: IndexOptions, work: Work) -> IndexReport:
         gone=len(work.gone),
         unchanged=work.unchanged,
         thumbnails=work.thumbnails,
+        others=work.others,
     )
     for row in work.problems:
         report.count(row)

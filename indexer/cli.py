@@ -19,6 +19,7 @@ from framedex.indexer.engines import GIBIBYTE, Engine
 from framedex.indexer.image_times import rate_of
 from framedex.indexer.index import Index
 from framedex.indexer.listed import Images
+from framedex.indexer.other_files import OtherFiles
 from framedex.indexer.probe import Depth, Streams
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.slices import Slice, build_slice, finish_index
@@ -28,6 +29,7 @@ from framedex.place_options import PLACE_TO_WRITE
 from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.storage.places import Place, Stored
+from framedex.tallies import SHOWN, counted
 
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")
@@ -212,7 +214,7 @@ def index(
             on_progress=show,
         )
         if dry_run:
-            _print_plan(_plan(plan_work(options)), as_json)
+            _print_plan(plan_work(options), as_json)
             return
         report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
     _tell(report, as_json, whole=task is None or not isinstance(out, Stored))
@@ -267,10 +269,12 @@ def _plan(work: Work) -> dict[str, object]:
             if task.images is not None and task.images.names
         },
         "thumbnails": work.thumbnails,
+        "others": [asdict(some) for some in work.others],
     }
 
 
-def _print_plan(plan: dict[str, object], as_json: bool) -> None:
+def _print_plan(work: Work, as_json: bool) -> None:
+    plan = _plan(work)
     if as_json:
         click.echo(json.dumps(plan, ensure_ascii=False))
         return
@@ -287,16 +291,26 @@ def _print_plan(plan: dict[str, object], as_json: bool) -> None:
     click.echo(
         f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {len(gone)} gone, {plan['unchanged']} unchanged"
     )
-    _print_thumbnails(plan["thumbnails"])
+    _print_skipped(work.thumbnails, work.others)
 
 
 def _images(count: int) -> str:
     return f"{count} image{'s' if count != 1 else ''}"
 
 
-def _print_thumbnails(count: object) -> None:
-    if count:
-        click.echo(f"{count} images that lie beside videos passed over: name them, or a listing of them, to have them")
+def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
+    """Print what searching folders did not take."""
+    if thumbnails:
+        click.echo(
+            f"{thumbnails} images that lie beside videos passed over: name them, or a listing of them, to have them"
+        )
+    if others:
+        count = sum(some.count for some in others)
+        kinds = [f"{some.count:,} {some.ending or 'without an ending'}, such as {some.example}" for some in others]
+        click.echo(
+            f"{counted(count, 'file')} skipped for {'its ending' if count == 1 else 'their endings'} "
+            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): name what is video"
+        )
 
 
 def _rate_option(value: str | None) -> Fraction | None:
@@ -314,7 +328,7 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
         click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
         if "error_traceback" in problem:
             LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
-    _print_thumbnails(report.thumbnails)
+    _print_skipped(report.thumbnails, report.others)
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     click.echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "

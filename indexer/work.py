@@ -16,6 +16,7 @@ from framedex.indexer.images import ImageTask
 from framedex.indexer.index import HEADER, Index
 from framedex.indexer.listed import Images, Listed, readable_name
 from framedex.indexer.object_folders import is_folder
+from framedex.indexer.other_files import OtherFiles, other_files
 from framedex.indexer.parts import ASIDE, LOCK_NAME, PART_NAME
 from framedex.indexer.probe import Depth, ProbeTask, Streams
 from framedex.indexer.rerun import KNOWN_COLUMNS, is_done, is_still_refused, rows_of
@@ -73,12 +74,13 @@ class Work:
 
     gone: the known rows of files that are no longer there, by their uri. changed: how many of those to probe, or not to
     open, the index knows. members: the sequences that are known of each tar that is listed, by its uri. thumbnails: how many
-    images were passed over because they lie beside videos.
+    images were skipped because they lie beside videos. others: files that were skipped for their endings.
     """
 
     root: str
     listed: list[Listed]
     thumbnails: int
+    others: list[OtherFiles]
     probe: dict[Identity, ProbeTask] = field(default_factory=dict)
     unopened: dict[Identity, MediaError] = field(default_factory=dict)
     gone: dict[str, list[Row]] = field(default_factory=dict)
@@ -144,7 +146,7 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             errors[identity] = item.error
         elif identity not in tasks or (item.fps, item.seconds) != (None, None):
             tasks[identity] = probe_task(item, options)
-    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails)
+    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails, others=_others(found, options))
     for identity, task in tasks.items():
         rows = rows_of(known.get(identity[0], []), task, identity[1])
         if task.images is not None and task.images.form == "tar":
@@ -169,6 +171,12 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
     work.gone = {uri: rows for uri, rows in known.items() if uri not in named and _is_gone(uri, root, options)}
     work.problems.sort(key=lambda row: medium_name(row["uri"], row["member"]))
     return work
+
+
+def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
+    """Return the files that were skipped for their endings, without those of the index itself."""
+    out = absolute(str(options.out))
+    return other_files(path for path in found.others if not is_inside(path, out))
 
 
 def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:

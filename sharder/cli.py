@@ -29,6 +29,7 @@ from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
 from framedex.sharder.writer import ShardReport
 from framedex.storage.places import Place, Stored
+from framedex.tallies import counted, named
 
 LOG = logging.getLogger("framedex.sharder")
 
@@ -191,6 +192,9 @@ def _print_summary(report: ShardReport, passed_over: int, internal: int) -> None
     if passed_over:
         why = f" ({internal_errors(internal)})" if internal else ""
         parts.append(f"{passed_over} unusable media passed over{why}")
+    if report.filtered.count:
+        which = named(report.filtered.examples, report.filtered.count)
+        parts.append(f"{counted(report.filtered.count, 'medium', 'media')} left out by the filter ({which})")
     if report.shards:
         parts.append(f"{report.shards} tars")
     parts += [f"{count} clips left out ({kind})" for kind, count in report.left_out.items()]

@@ -315,9 +315,7 @@ def test_an_empty_index_and_an_empty_dataset(tmp_path: Path, medium: Medium) -> 
     assert not found(index)
     run("audit", index, "--sql", "SELECT * FROM frames JOIN gops USING (media_id) JOIN listing USING (media_id)")
     run("index", medium("h264_default.mp4"), "--out", tmp_path / "INDEX")
-    policy = tmp_path / "policy.yaml"
-    policy.write_text('policy: uniform\nframes: 2\nfilter: "width > 10000"\n')
-    run("shard", tmp_path / "INDEX", "--policy", policy, "--out", tmp_path / "DS")
+    shard_clips(tmp_path / "INDEX", tmp_path / "DS", [])
     assert found(tmp_path / "DS").keys() == {"empty"}
 
 
