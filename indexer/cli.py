@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from framedex.engine_options import ENGINE_RULES, engine_options
+from framedex.errors import MissingSourceError
 from framedex.indexer.build import IndexReport, build_index
 from framedex.indexer.compact import compact_index
 from framedex.indexer.engines import GIBIBYTE, Engine
@@ -29,7 +30,7 @@ from framedex.place_options import PLACE_TO_WRITE
 from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.storage.places import Place, Stored
-from framedex.tallies import SHOWN, counted
+from framedex.tallies import SHOWN, counted, named
 
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")
@@ -116,6 +117,11 @@ RULES = (
     help="Decode every frame, too: stores its hash, flags damage that only decoding shows.",
 )
 @click.option(
+    "--retry",
+    is_flag=True,
+    help="Probe failed media again though neither they nor the options nor the versions of framedex and FFmpeg changed.",
+)
+@click.option(
     "--follow-symlinks",
     is_flag=True,
     help="Search linked folders, and let links lead out of the folders that media are found through.",
@@ -171,6 +177,7 @@ def index(
     images: Images,
     image_fps: Fraction | None,
     verify: bool,
+    retry: bool,
     follow_symlinks: bool,
     workers: int,
     timeout: float,
@@ -187,7 +194,7 @@ def index(
 
     A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (a path a line, or DALI's
     `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your own.
-    A rerun probes only what is new, changed or failed.
+    A rerun probes only what is new or changed; what failed, with other options or versions of framedex and FFmpeg, or --retry.
 
     Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but more
     media failed or were refused than --max-failures.
@@ -206,6 +213,7 @@ def index(
             images=images,
             image_fps=image_fps,
             verify=verify,
+            retry=retry,
             follow_symlinks=follow_symlinks,
             workers=workers,
             engine=engine,
@@ -213,10 +221,13 @@ def index(
             memory_bytes=int(memory * GIBIBYTE),
             on_progress=show,
         )
-        if dry_run:
-            _print_plan(plan_work(options), as_json)
-            return
-        report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
+        try:
+            if dry_run:
+                _print_plan(plan_work(options), as_json)
+                return
+            report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
+        except MissingSourceError as error:
+            raise click.UsageError(str(error)) from error
     _tell(report, as_json, whole=task is None or not isinstance(out, Stored))
     if report.internal:
         sys.exit(1)
@@ -260,6 +271,7 @@ def _plan(work: Work) -> dict[str, object]:
         "root": work.root,
         "unchanged": work.unchanged,
         "changed": work.changed,
+        "retried": work.retried,
         "gone": sorted(work.gone),
         "probe": sorted(medium_name(*identity) for identity in work.probe),
         "unopened": sorted(medium_name(*identity) for identity in work.unopened),
@@ -289,9 +301,13 @@ def _print_plan(work: Work, as_json: bool) -> None:
     for name in gone:
         click.echo(f"gone: {name}")
     click.echo(
-        f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {len(gone)} gone, {plan['unchanged']} unchanged"
+        f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {_retried(work.retried)}{len(gone)} gone, {plan['unchanged']} unchanged"
     )
     _print_skipped(work.thumbnails, work.others)
+
+
+def _retried(count: int) -> str:
+    return f"{count} retried, " if count else ""
 
 
 def _images(count: int) -> str:
@@ -329,10 +345,13 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
         if "error_traceback" in problem:
             LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
     _print_skipped(report.thumbnails, report.others)
+    if report.without_video:
+        which = named(report.without_video_examples, report.without_video)
+        click.echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({which})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     click.echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
-        f"{report.changed} changed, {report.gone} gone, {report.unchanged} unchanged → {report.out}"
+        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged → {report.out}"
     )
 
 

@@ -224,17 +224,17 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[L
         found = expand_pattern(checked(source))
         if not found:
             raise SourceError("the pattern matches nothing", where=source)
-        yield from (replace(_plain(uri, None), facts=facts) for uri, facts in found)
+        yield from (replace(_found(uri, None), facts=facts) for uri, facts in found)
     elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
         where = place(source)
         rows = read_table(where, search.root) if suffix in TABLE_SUFFIXES else read_list(where, search.root)
         yield from join_rows([_folder_or_file(row) for row in rows], source)
     elif not source.endswith("/") and (source.startswith("http") or _names_object(checked(source))):
-        yield _plain(source, None)
+        yield _plain(source)
     else:
         folders = object_folders(checked(source))
         if not folders and not source.endswith("/"):
-            yield _plain(source, None)  # an object whose name has no ending, or nothing, which shows when it is probed
+            yield _plain(source)  # an object whose name has no ending, or nothing, which shows when it is probed
             return
         media: list[Listed] = []
         for folder in folders:
@@ -263,7 +263,7 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
     elif path.suffix.lower() in LIST_SUFFIXES:
         yield from _in_list(path, search)
     else:
-        yield _plain(source, None)
+        yield _plain(source)
 
 
 def _in_list(path: Path, search: Search) -> Iterator[Listed]:
@@ -288,11 +288,15 @@ def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[List
         raise SourceError("the pattern matches nothing", where=source)
     folder = fixed_prefix(source)
     for name in names:
-        yield from _walk(name, folder, search, skipped) if os.path.isdir(name) else [_plain(name, folder)]
+        yield from _walk(name, folder, search, skipped) if os.path.isdir(name) else [_found(name, folder)]
 
 
-def _plain(name: str, folder: str | None) -> Listed:
-    return Listed(path=absolute(name), spelled=name, folder=folder)
+def _plain(name: str) -> Listed:
+    return Listed(path=absolute(name), spelled=name, named="source")
+
+
+def _found(name: str, folder: str | None) -> Listed:
+    return Listed(path=absolute(name), spelled=name, folder=folder, named="search")
 
 
 def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
@@ -306,18 +310,18 @@ def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[L
 def _media_of(base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped) -> Iterator[Listed]:
     """Yield the media that files of one folder are, and add the paths of what it does not take to `skipped`."""
     videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
-    yield from (_plain(os.path.join(base, name), folder) for name in videos)
+    yield from (_found(os.path.join(base, name), folder) for name in videos)
     skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
     if search.images == "ignore":
         return
-    yield from (_plain(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
+    yield from (_found(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
     images = visible_images(files)
     if videos:
         skipped.thumbnails.update(absolute(os.path.join(base, name)) for name in images)
     elif search.images == "single":
-        yield from (_plain(os.path.join(base, name), folder) for name in images)
+        yield from (_found(os.path.join(base, name), folder) for name in images)
     elif images:
-        yield replace(_plain(base, folder), images=images)
+        yield replace(_found(base, folder), images=images)
 
 
 def _some(media: list[Listed], top: str) -> Iterator[Listed]:
@@ -344,12 +348,12 @@ def _with_parent_label(item: Listed) -> Listed:
 
 
 def _without_repeats(listed: list[Listed]) -> list[Listed]:
-    """Drop mentions that say nothing new: the same path with the same columns."""
-    seen: set[tuple[str, str | None, str]] = set()
-    kept = []
+    """Drop mentions that say nothing new: the same path with the same columns. One that names it outdoes one by a search."""
+    kept: dict[tuple[str, str | None, str], Listed] = {}
     for item in listed:
         key = (item.path, item.member, repr(sorted(item.columns.items())))
-        if key not in seen:
-            seen.add(key)
-            kept.append(item)
-    return kept
+        if key not in kept:
+            kept[key] = item
+        elif kept[key].named == "search":
+            kept[key] = replace(kept[key], named=item.named)
+    return list(kept.values())

@@ -164,7 +164,7 @@ def shard(
             on_progress=show,
         )
         if policy is not None:
-            passed_over = opened.unusable
+            passed_over = opened.unusable - opened.without_video
             report = build_from_policy(opened, out, read_policy(policy), options)
         else:
             assert clips is not None
