@@ -25,6 +25,7 @@ from framedex.indexer.index import Index
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.probe import Depth
 from framedex.indexer.pyav import LENIENT_METADATA
+from framedex.indexer.schema import FAILED, NO_VIDEO
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.indexer.work import IndexOptions
 from framedex.loader.verify import verify
@@ -184,7 +185,7 @@ def _tried(index: Index, row: dict[str, Any], truth: list[tuple[int | None, str]
     return Tried(
         uri=row["uri"],
         stream=row["stream_index"],
-        status=row["status"],
+        status=FAILED if row["error_kind"] == NO_VIDEO else row["status"],  # as if each file were named
         codec=row["codec"] or "",
         depth=row["depth"] or "",
         reason=row["error_message"] or "",

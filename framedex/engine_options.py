@@ -12,12 +12,17 @@ from typing import Any
 import click
 
 from framedex.indexer.engines import EngineName, engine_of
+from framedex.option_rules import Rule
 
 Command = Callable[..., None]
 
+ENGINE_RULES = (
+    Rule(options=["ray_address"], when=lambda values: values["engine_name"] == "ray", needs="--engine ray"),
+)
+
 
 def engine_options(command: Command) -> Command:
-    """Give a command the options of what runs its work; it gets them as `engine`, an engines.Engine."""
+    """Give a command the options of what runs its work; it gets them as `engine`, an engines.Engine. ENGINE_RULES goes with them."""
 
     @click.option(
         "--engine",
@@ -32,8 +37,6 @@ def engine_options(command: Command) -> Command:
     )
     @functools.wraps(command)
     def with_engine(*, engine_name: EngineName, ray_address: str | None, **others: Any) -> None:
-        if ray_address is not None and engine_name != "ray":
-            raise click.UsageError("--ray-address needs --engine ray")
         engine = engine_of(engine_name, ray_address)
         if engine_name == "local":
             command(engine=engine, **others)

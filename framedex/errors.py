@@ -54,6 +54,10 @@ class SourceError(FramedexError):
     """A source given on the command line or in a listing cannot be understood."""
 
 
+class MissingSourceError(SourceError):
+    """A source given on the command line is not there, and no index knows it: most likely it is mistyped."""
+
+
 class MediaError(FramedexError):
     """One medium cannot be used.
 

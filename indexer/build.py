@@ -13,19 +13,24 @@ from framedex import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
 from framedex.indexer.discover import media_id
 from framedex.indexer.engines import Outcome
-from framedex.indexer.identity import Row, no_frames, problem_columns
+from framedex.indexer.identity import Row, no_frames, opened_file, problem_columns
+from framedex.indexer.images import folder_identity
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.listing_table import listing_table
-from framedex.indexer.objects import probe_object
+from framedex.indexer.objects import identity_of, probe_object
+from framedex.indexer.other_files import OtherFiles
 from framedex.indexer.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.parts import held, library_versions, remove_unfinished, write_json_aside, write_part
-from framedex.indexer.probe import probe_medium
+from framedex.indexer.probe import ProbeTask, probe_medium
 from framedex.indexer.pyav import ffmpeg_version
-from framedex.indexer.schema import FORMAT, GONE, IMAGES, OK, REFUSED, SCHEMA_VERSION, VIDEO
+from framedex.indexer.rerun import attempt
+from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEO
 from framedex.indexer.work import IndexOptions, Item, Work, medium_name, plan_work
+from framedex.storage.objects import exists
 from framedex.storage.outputs import Output, stored_output
 from framedex.storage.places import Place, Stored
 from framedex.storage.uris import is_remote
+from framedex.tallies import SHOWN
 
 Probing = list[tuple[Row, Row]] | StorageError
 
@@ -38,20 +43,25 @@ class IndexReport:
     """What a run did: media by outcome (refused ones counted in every run that names them), and files by what became of them.
 
     internal: media at which framedex itself failed; they are not among the failed ones. thumbnails: how many images were
-    skipped because they lie beside videos.
+    skipped because they lie beside videos. without_video: files without a video stream that a search found; they are skipped, neither
+    refused nor failed. retried: files that were refused or failed before and are probed again unchanged. others: files of searched folders that were skipped for their endings.
     """
 
     out: Place
     root: str
     new: int = 0
     changed: int = 0
+    retried: int = 0
     gone: int = 0
     unchanged: int = 0
     thumbnails: int = 0
+    others: list[OtherFiles] = field(default_factory=list)
     ok: int = 0
     refused: int = 0
     failed: int = 0
     internal: int = 0
+    without_video: int = 0
+    without_video_examples: list[str] = field(default_factory=list)
     problems: list[dict[str, str]] = field(default_factory=list)
 
     def count(self, row: Row) -> None:
@@ -59,6 +69,11 @@ class IndexReport:
         if row["status"] == OK:
             self.ok += 1
         if row["status"] in (OK, GONE):
+            return
+        if row["status"] == REFUSED and row["error_kind"] == NO_VIDEO:
+            self.without_video += 1
+            if len(self.without_video_examples) < SHOWN:
+                self.without_video_examples.append(row["uri"])
             return
         if row["status"] == REFUSED:
             self.refused += 1
@@ -78,11 +93,13 @@ def report_of(options: IndexOptions, work: Work) -> IndexReport:
     report = IndexReport(
         out=options.out,
         root=work.root,
-        new=len(work.probe) + len(work.unopened) - work.changed,
+        new=len(work.probe) + len(work.unopened) - work.changed - work.retried,
         changed=work.changed,
+        retried=work.retried,
         gone=len(work.gone),
         unchanged=work.unchanged,
         thumbnails=work.thumbnails,
+        others=work.others,
     )
     for row in work.problems:
         report.count(row)
@@ -191,7 +208,7 @@ def probe_items(
     members: dict[str, list[str]] = {}
     done = 0
     for outcome in outcomes if items else []:
-        rows = list(_rows(outcome))
+        rows = list(_rows(outcome, options))
         parts.add(rows)
         for video, _ in rows:
             note_row(video, report, members)
@@ -224,7 +241,7 @@ def probe_item(item: Item) -> Probing:
         return error
 
 
-def _rows(outcome: Outcome[Item, Probing]) -> Iterator[tuple[Row, Row]]:
+def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tuple[Row, Row]]:
     """Yield the rows of a file: as probed, or of a failure where the probe itself died, or why it is not opened, or gone.
 
     Raises StorageError where its store lets nobody in: what is known of media must not be lost to that.
@@ -239,15 +256,38 @@ def _rows(outcome: Outcome[Item, Probing]) -> Iterator[tuple[Row, Row]]:
     elif outcome.item.error is not None:
         yield _with_identity(uri, _nothing(member) | problem_columns(outcome.item.error), no_frames())
     elif outcome.result is not None:
+        assert task is not None  # which gave the result
         for video, frames in outcome.result:
-            yield _with_identity(uri, video, frames)
+            yield _with_identity(uri, video | _tried(task, video, options), frames)
     else:
         assert task is not None
         assert outcome.kind is not None  # as there is no result
         assert outcome.message is not None
         nothing = _nothing(member, VIDEO if task.images is None else IMAGES)
         error = MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
-        yield _with_identity(uri, nothing | problem_columns(error), no_frames())
+        video = nothing | _identity(task) | problem_columns(error)
+        yield _with_identity(uri, video | _tried(task, video, options), no_frames())
+
+
+def _tried(task: ProbeTask, video: Row, options: IndexOptions) -> Row:
+    """Return the column that says how a failed medium was probed."""
+    if video["status"] != FAILED:
+        return {}
+    return {"tried": attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)}
+
+
+def _identity(task: ProbeTask) -> Row:
+    """Return the columns that tell which file it was at which the probe itself died; none where it cannot be read."""
+    video: Row = {}
+    with contextlib.suppress(MediaError, StorageError):
+        if is_remote(task.path):
+            facts = task.facts or exists(task.path)
+            return {} if facts is None else identity_of(facts)
+        if task.images is not None and task.images.form == "folder":
+            return folder_identity(task.path, task.images)
+        with opened_file(task.path, video):
+            return video
+    return video
 
 
 def _nothing(member: str | None, kind: str = VIDEO) -> Row:

@@ -12,21 +12,25 @@ from typing import Any
 
 import click
 
-from framedex.engine_options import engine_options
+from framedex.engine_options import ENGINE_RULES, engine_options
+from framedex.errors import MissingSourceError
 from framedex.indexer.build import IndexReport, build_index
 from framedex.indexer.compact import compact_index
 from framedex.indexer.engines import GIBIBYTE, Engine
 from framedex.indexer.image_times import rate_of
 from framedex.indexer.index import Index
 from framedex.indexer.listed import Images
+from framedex.indexer.other_files import OtherFiles
 from framedex.indexer.probe import Depth, Streams
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.slices import Slice, build_slice, finish_index
 from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
+from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_TO_WRITE
 from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.storage.places import Place, Stored
+from framedex.tallies import SHOWN, counted, named
 
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")
@@ -39,7 +43,32 @@ Example:
 """
 
 
-@click.command("index", epilog=EXAMPLE)
+# --dry-run and --finish go with the options of the run that they are about, --workers among them: the same command again.
+RULES = (
+    Rule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
+    Rule(
+        options=["task"],
+        when=lambda values: not values["finish"],
+        beside="--finish",
+        why="--finish follows when all slices are done",
+    ),
+    Rule(
+        options=["task", "finish"],
+        when=lambda values: not values["dry_run"],
+        beside="--dry-run",
+        why="it says what the whole run would do",
+    ),
+    Rule(
+        options=["depth"],
+        when=lambda values: not values["verify"] or values["depth"] == "packets",
+        beside="--verify",
+        why="that reads every packet",
+    ),
+    *ENGINE_RULES,
+)
+
+
+@click.command("index", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.option(
     "--out",
@@ -86,6 +115,11 @@ Example:
     "--verify",
     is_flag=True,
     help="Decode every frame, too: stores its hash, flags damage that only decoding shows.",
+)
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="Probe failed media again though neither they nor the options nor the versions of framedex and FFmpeg changed.",
 )
 @click.option(
     "--follow-symlinks",
@@ -143,6 +177,7 @@ def index(
     images: Images,
     image_fps: Fraction | None,
     verify: bool,
+    retry: bool,
     follow_symlinks: bool,
     workers: int,
     timeout: float,
@@ -159,13 +194,11 @@ def index(
 
     A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (a path a line, or DALI's
     `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your own.
-    A rerun probes only what is new, changed or failed.
+    A rerun probes only what is new or changed; what failed, with other options or versions of framedex and FFmpeg, or --retry.
 
     Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but more
     media failed or were refused than --max-failures.
     """
-    if task is not None and finish:
-        raise click.UsageError("--finish follows when all slices are done; give it without --task")
     if compact or not sources:
         _compact(out, sources if compact else None, as_json)
         return
@@ -180,6 +213,7 @@ def index(
             images=images,
             image_fps=image_fps,
             verify=verify,
+            retry=retry,
             follow_symlinks=follow_symlinks,
             workers=workers,
             engine=engine,
@@ -187,10 +221,13 @@ def index(
             memory_bytes=int(memory * GIBIBYTE),
             on_progress=show,
         )
-        if dry_run:
-            _print_plan(_plan(plan_work(options)), as_json)
-            return
-        report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
+        try:
+            if dry_run:
+                _print_plan(plan_work(options), as_json)
+                return
+            report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
+        except MissingSourceError as error:
+            raise click.UsageError(str(error)) from error
     _tell(report, as_json, whole=task is None or not isinstance(out, Stored))
     if report.internal:
         sys.exit(1)
@@ -234,6 +271,7 @@ def _plan(work: Work) -> dict[str, object]:
         "root": work.root,
         "unchanged": work.unchanged,
         "changed": work.changed,
+        "retried": work.retried,
         "gone": sorted(work.gone),
         "probe": sorted(medium_name(*identity) for identity in work.probe),
         "unopened": sorted(medium_name(*identity) for identity in work.unopened),
@@ -243,10 +281,12 @@ def _plan(work: Work) -> dict[str, object]:
             if task.images is not None and task.images.names
         },
         "thumbnails": work.thumbnails,
+        "others": [asdict(some) for some in work.others],
     }
 
 
-def _print_plan(plan: dict[str, object], as_json: bool) -> None:
+def _print_plan(work: Work, as_json: bool) -> None:
+    plan = _plan(work)
     if as_json:
         click.echo(json.dumps(plan, ensure_ascii=False))
         return
@@ -261,18 +301,32 @@ def _print_plan(plan: dict[str, object], as_json: bool) -> None:
     for name in gone:
         click.echo(f"gone: {name}")
     click.echo(
-        f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {len(gone)} gone, {plan['unchanged']} unchanged"
+        f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {_retried(work.retried)}{len(gone)} gone, {plan['unchanged']} unchanged"
     )
-    _print_thumbnails(plan["thumbnails"])
+    _print_skipped(work.thumbnails, work.others)
+
+
+def _retried(count: int) -> str:
+    return f"{count} retried, " if count else ""
 
 
 def _images(count: int) -> str:
     return f"{count} image{'s' if count != 1 else ''}"
 
 
-def _print_thumbnails(count: object) -> None:
-    if count:
-        click.echo(f"{count} images that lie beside videos passed over: name them, or a listing of them, to have them")
+def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
+    """Print what searching folders did not take."""
+    if thumbnails:
+        click.echo(
+            f"{thumbnails} images that lie beside videos passed over: name them, or a listing of them, to have them"
+        )
+    if others:
+        count = sum(some.count for some in others)
+        kinds = [f"{some.count:,} {some.ending or 'without an ending'}, such as {some.example}" for some in others]
+        click.echo(
+            f"{counted(count, 'file')} skipped for {'its ending' if count == 1 else 'their endings'} "
+            f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): name what is video"
+        )
 
 
 def _rate_option(value: str | None) -> Fraction | None:
@@ -290,11 +344,14 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
         click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
         if "error_traceback" in problem:
             LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
-    _print_thumbnails(report.thumbnails)
+    _print_skipped(report.thumbnails, report.others)
+    if report.without_video:
+        which = named(report.without_video_examples, report.without_video)
+        click.echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({which})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     click.echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
-        f"{report.changed} changed, {report.gone} gone, {report.unchanged} unchanged → {report.out}"
+        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged → {report.out}"
     )
 
 

@@ -12,7 +12,7 @@ from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import MediaError
 from framedex.indexer.pyav import fraction_of
-from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS
+from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO
 from framedex.indexer.stated import stated_columns
 
 Row = dict[str, Any]
@@ -29,12 +29,15 @@ def container_name(container: av.container.InputContainer) -> str:
     return CONTAINERS.get(name, name)
 
 
-def video_streams(container: av.container.InputContainer) -> list[av.video.stream.VideoStream]:
-    """Return the video streams, libavformat's choice first, cover art left out. Raises MediaError where there are none."""
+def video_streams(container: av.container.InputContainer, *, skips: bool = False) -> list[av.video.stream.VideoStream]:
+    """Return the video streams, libavformat's choice first, cover art left out.
+
+    Raises MediaError where there are none. skips: such a file is refused, which a run counts apart; else it is failed.
+    """
     cover = av.stream.Disposition.attached_pic
     videos = [stream for stream in container.streams.video if not stream.disposition & cover]
     if not videos:
-        raise MediaError("no_video", "there is no video stream")
+        raise MediaError(NO_VIDEO, "there is no video stream", refused=skips)
     best = container.streams.best("video")
     return sorted(videos, key=lambda stream: (stream is not best, stream.index))
 

@@ -23,6 +23,7 @@ from framedex.indexer.listed import (
 )
 from framedex.indexer.listings import read_list, read_table
 from framedex.indexer.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
+from framedex.indexer.other_files import Skipped, is_other
 from framedex.indexer.sequences import check_one_timing, folder_sequence, join_rows, visible_images
 from framedex.storage.places import place
 from framedex.storage.uris import checked, common_folder, is_inside, is_remote, local_path
@@ -56,10 +57,15 @@ RESERVED_COLUMNS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What sources name. thumbnails: how many images lie beside videos, and were passed over."""
+    """What sources name.
+
+    thumbnails: how many images lie beside videos, and were skipped. others: the paths of files that were skipped for their
+    endings.
+    """
 
     listed: list[Listed]
     thumbnails: int
+    others: set[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +138,8 @@ def discover(
     """
     sources = [local_path(source) for source in sources]
     search = Search(root=root, follow_symlinks=follow_symlinks, images=images)
-    thumbnails: list[str] = []
-    listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, search, thumbnails)]
+    skipped = Skipped()
+    listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, search, skipped)]
     if not follow_symlinks:
         listed = _with_ways_out(listed)
     if label_from_parent:
@@ -147,7 +153,7 @@ def discover(
                 remedy="rename the column in the listing",
             )
     check_one_timing(listed)
-    return Found(listed=_without_repeats(listed), thumbnails=len(set(thumbnails)))
+    return Found(listed=_without_repeats(listed), thumbnails=len(skipped.thumbnails), others=skipped.others)
 
 
 def _without_stray_bytes(item: Listed) -> Listed:
@@ -211,35 +217,35 @@ def _names_object(uri: str) -> bool:
     return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES
 
 
-def _expand_objects(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
+def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
     """Yield what a uri names: an object, those of a folder or of a pattern, or what a list says."""
     suffix = os.path.splitext(source)[1].lower()
     if is_pattern(source):
         found = expand_pattern(checked(source))
         if not found:
             raise SourceError("the pattern matches nothing", where=source)
-        yield from (replace(_plain(uri, None), facts=facts) for uri, facts in found)
+        yield from (replace(_found(uri, None), facts=facts) for uri, facts in found)
     elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
         where = place(source)
         rows = read_table(where, search.root) if suffix in TABLE_SUFFIXES else read_list(where, search.root)
         yield from join_rows([_folder_or_file(row) for row in rows], source)
     elif not source.endswith("/") and (source.startswith("http") or _names_object(checked(source))):
-        yield _plain(source, None)
+        yield _plain(source)
     else:
         folders = object_folders(checked(source))
         if not folders and not source.endswith("/"):
-            yield _plain(source, None)  # an object whose name has no ending, or nothing, which shows when it is probed
+            yield _plain(source)  # an object whose name has no ending, or nothing, which shows when it is probed
             return
         media: list[Listed] = []
         for folder in folders:
-            found_here = _media_of(folder.uri, list(folder.files), None, search, thumbnails)
+            found_here = _media_of(folder.uri, list(folder.files), None, search, skipped)
             media += [replace(item, facts=folder.files.get(item.path.rpartition("/")[2])) for item in found_here]
         yield from _some(media, source)
 
 
-def _expand(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
+def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
     if is_remote(source):
-        yield from _expand_objects(source, search, thumbnails)
+        yield from _expand_objects(source, search, skipped)
         return
     if source.startswith("@") and is_remote(source[1:]):
         yield from (_folder_or_file(item) for item in read_list(place(source[1:]), search.root))
@@ -248,16 +254,16 @@ def _expand(source: str, search: Search, thumbnails: list[str]) -> Iterator[List
     if source.startswith("@") and not os.path.lexists(source):
         yield from _in_list(Path(source[1:]), search)
     elif path.is_dir():
-        yield from _walk(source, source, search, thumbnails)
+        yield from _walk(source, source, search, skipped)
     elif is_glob(source):
-        yield from _expand_glob(source, search, thumbnails)
+        yield from _expand_glob(source, search, skipped)
     elif path.suffix.lower() in TABLE_SUFFIXES:
         rows = [_folder_or_file(row) for row in read_table(path, search.root)]
         yield from join_rows(rows, source)
     elif path.suffix.lower() in LIST_SUFFIXES:
         yield from _in_list(path, search)
     else:
-        yield _plain(source, None)
+        yield _plain(source)
 
 
 def _in_list(path: Path, search: Search) -> Iterator[Listed]:
@@ -273,7 +279,7 @@ def _folder_or_file(item: Listed) -> Listed:
     return folder_sequence(item) if is_sequence else item
 
 
-def _expand_glob(source: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
+def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
     """Yield the files that a glob names, and the media in the folders that it names; links to folders as in a search."""
     names = expand_glob(source, follow_symlinks=search.follow_symlinks)
     if not search.follow_symlinks:
@@ -282,37 +288,40 @@ def _expand_glob(source: str, search: Search, thumbnails: list[str]) -> Iterator
         raise SourceError("the pattern matches nothing", where=source)
     folder = fixed_prefix(source)
     for name in names:
-        yield from _walk(name, folder, search, thumbnails) if os.path.isdir(name) else [_plain(name, folder)]
+        yield from _walk(name, folder, search, skipped) if os.path.isdir(name) else [_found(name, folder)]
 
 
-def _plain(name: str, folder: str | None) -> Listed:
-    return Listed(path=absolute(name), spelled=name, folder=folder)
+def _plain(name: str) -> Listed:
+    return Listed(path=absolute(name), spelled=name, named="source")
 
 
-def _walk(top: str, folder: str, search: Search, thumbnails: list[str]) -> Iterator[Listed]:
-    """Yield the media in a folder and below it, and add the paths of images that lie beside videos to `thumbnails`."""
+def _found(name: str, folder: str | None) -> Listed:
+    return Listed(path=absolute(name), spelled=name, folder=folder, named="search")
+
+
+def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+    """Yield the media in a folder and below it, and add the paths of what it does not take to `skipped`."""
     media: list[Listed] = []
     for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
-        media += _media_of(base, files, folder, search, thumbnails)
+        media += _media_of(base, files, folder, search, skipped)
     yield from _some(media, top)
 
 
-def _media_of(
-    base: str, files: list[str], folder: str | None, search: Search, thumbnails: list[str]
-) -> Iterator[Listed]:
-    """Yield the media that files of one folder are, and add the paths of images that lie beside videos to `thumbnails`."""
+def _media_of(base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped) -> Iterator[Listed]:
+    """Yield the media that files of one folder are, and add the paths of what it does not take to `skipped`."""
     videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
-    yield from (_plain(os.path.join(base, name), folder) for name in videos)
+    yield from (_found(os.path.join(base, name), folder) for name in videos)
+    skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
     if search.images == "ignore":
         return
-    yield from (_plain(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
+    yield from (_found(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
     images = visible_images(files)
     if videos:
-        thumbnails.extend(absolute(os.path.join(base, name)) for name in images)
+        skipped.thumbnails.update(absolute(os.path.join(base, name)) for name in images)
     elif search.images == "single":
-        yield from (_plain(os.path.join(base, name), folder) for name in images)
+        yield from (_found(os.path.join(base, name), folder) for name in images)
     elif images:
-        yield replace(_plain(base, folder), images=images)
+        yield replace(_found(base, folder), images=images)
 
 
 def _some(media: list[Listed], top: str) -> Iterator[Listed]:
@@ -339,12 +348,12 @@ def _with_parent_label(item: Listed) -> Listed:
 
 
 def _without_repeats(listed: list[Listed]) -> list[Listed]:
-    """Drop mentions that say nothing new: the same path with the same columns."""
-    seen: set[tuple[str, str | None, str]] = set()
-    kept = []
+    """Drop mentions that say nothing new: the same path with the same columns. One that names it outdoes one by a search."""
+    kept: dict[tuple[str, str | None, str], Listed] = {}
     for item in listed:
         key = (item.path, item.member, repr(sorted(item.columns.items())))
-        if key not in seen:
-            seen.add(key)
-            kept.append(item)
-    return kept
+        if key not in kept:
+            kept[key] = item
+        elif kept[key].named == "search":
+            kept[key] = replace(kept[key], named=item.named)
+    return list(kept.values())

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.indexer.parts import check_format, part_numbers, part_path
-from framedex.indexer.schema import FORMAT, GONE, LISTING, OK, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.schema import FORMAT, GONE, LISTING, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import NO_PTS, START, STATED
 from framedex.storage.objects import at_once
 from framedex.storage.places import Place, Stored, parquet_file, place
@@ -180,6 +180,12 @@ class Index:
     def unusable(self) -> int:
         """How many media are refused or failed."""
         return sum(status != OK for status in self.columns(["status"])["status"].to_pylist())
+
+    @functools.cached_property
+    def without_video(self) -> int:
+        """How many files have no video stream, and were skipped for that; they are among the unusable ones."""
+        columns = self.columns(["status", "error_kind"]).to_pylist()
+        return sum((row["status"], row["error_kind"]) == (REFUSED, NO_VIDEO) for row in columns)
 
     @functools.cached_property
     def internal_errors(self) -> int:

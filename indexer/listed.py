@@ -13,6 +13,7 @@ from framedex.storage.objects import Facts
 
 Form = Literal["video", "image", "folder", "tar"]
 Images = Literal["sequences", "single", "ignore"]
+Named = Literal["source", "list", "search"]
 
 VIDEO_SUFFIXES = frozenset(
     [
@@ -75,7 +76,8 @@ class Listed:
     member: which of several sequences of one folder, by the value of a listing's `sequence` column.
     images: of a sequence of loose images, their names in the folder `path`, in order; else None. fps, seconds: the times
     of images as a listing states them: a rate, or one time an image, None where there is none. facts: of an object, where
-    its folder was listed.
+    its folder was listed. named: how it was named: as a source itself, by a list or listing, or not at all: a search of a folder
+    or a pattern found it.
     """
 
     path: str
@@ -88,6 +90,7 @@ class Listed:
     fps: Fraction | None = None
     seconds: tuple[float | None, ...] | None = None
     facts: Facts | None = None
+    named: Named = "list"
 
     @property
     def form(self) -> Form:

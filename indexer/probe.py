@@ -82,7 +82,8 @@ class ProbeTask:
 
     depth: `packets`; `tables` where only sample tables may be read; `auto`, tables where they can be trusted. streams: `best`
     or `all`; cover art never counts. verify: decode every frame, too, which takes depth `packets`. images: of images, how
-    they are stored and timed; None for a video. facts: of an object, as its folder was listed; None: not known.
+    they are stored and timed; None for a video. facts: of an object, as its folder was listed; None: not known. searched: nobody
+    named the file, so that one without video is skipped, not failed.
     """
 
     path: str
@@ -91,6 +92,7 @@ class ProbeTask:
     verify: bool = False
     images: ImageTask | None = None
     facts: Facts | None = None
+    searched: bool = False
 
 
 def probe_medium(task: ProbeTask) -> list[tuple[Row, Row]]:
@@ -137,7 +139,7 @@ def _probe_plain(task: ProbeTask, file: Probed, video: Row) -> list[tuple[Row, R
 def _probe_file(task: ProbeTask, file: Probed, video: Row) -> list[tuple[Row, Row]]:
     with _open_container(file) as container:
         video["container"] = container_name(container)
-        streams = video_streams(container)
+        streams = video_streams(container, skips=task.searched)
         video["video_streams"] = len(streams)
         chosen = streams if task.streams == "all" else streams[:1]
         rows = [

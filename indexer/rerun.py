@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import Any
 
 from framedex import __version__
-from framedex.errors import MediaError
+from framedex.errors import INTERNAL_ERROR, MediaError
 from framedex.indexer.fingerprint import open_same_file
+from framedex.indexer.identity import opened_file
 from framedex.indexer.image_times import at_rate
 from framedex.indexer.images import ImageTask, folder_identity
 from framedex.indexer.listed import is_image_name
 from framedex.indexer.objects import is_same_object
 from framedex.indexer.probe import ProbeTask
-from framedex.indexer.schema import FAILED, OK, REFUSED
+from framedex.indexer.pyav import ffmpeg_version
+from framedex.indexer.schema import FAILED, NO_VIDEO, OK, REFUSED
 from framedex.storage.objects import exists
 from framedex.storage.uris import is_remote
 
@@ -29,6 +32,7 @@ KNOWN_COLUMNS = (
     "error_kind",
     "error_message",
     "probed_by",
+    "tried",
     "size_bytes",
     "mtime_ns",
     "fingerprint",
@@ -54,9 +58,11 @@ def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
 def is_done(task: ProbeTask, known: list[Row]) -> bool:
     """Return whether known rows still describe a medium, and all that is asked of it.
 
-    Failed media are always probed again, refused ones by another version of framedex, which may cover them.
+    Refused media are probed again by another version of framedex, which may cover them; of failed ones, see `is_same_failure`.
     """
-    if not known or any(row["status"] == FAILED for row in known):
+    if not known or any(row["error_kind"] == NO_VIDEO and (row["status"] == REFUSED) != task.searched for row in known):
+        return False
+    if any(row["status"] == FAILED for row in known):
         return False
     if any(row["status"] == REFUSED and row["probed_by"] != __version__ for row in known):
         return False
@@ -74,9 +80,13 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
             return _is_same_folder(task.path, task.images, row)
     if not _asks_no_more(task, known):
         return False
+    return _is_same_file(task.path, row)
+
+
+def _is_same_file(path: str, row: Row) -> bool:
     try:
         descriptor = open_same_file(
-            task.path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
+            path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
         )
     except OSError:
         return False
@@ -84,6 +94,56 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
         return False
     os.close(descriptor)
     return True
+
+
+def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int | None) -> str:
+    """Return by which FFmpeg and with which options a medium is probed: what `tried` says of one that failed."""
+    asked: dict[str, object] = {"depth": task.depth, "streams": task.streams, "verify": task.verify}
+    if task.images is not None:
+        of_images = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
+        asked["images"] = hashlib.blake2b(repr(of_images).encode(), digest_size=8).hexdigest()
+    asked |= {"timeout": timeout_seconds, "memory": memory_bytes}
+    return f"FFmpeg {ffmpeg_version()}, " + ", ".join(f"{name} {value}" for name, value in asked.items())
+
+
+def is_same_failure(task: ProbeTask, known: list[Row], tried: str) -> bool:
+    """Return whether probing a medium would fail as it failed before: the same file, options, framedex and FFmpeg.
+
+    A bug of framedex, and what a store did not answer, say nothing of the medium. tried: what `attempt` says of this run.
+    """
+    if any(
+        row["probed_by"] != __version__
+        or (row["status"] == FAILED and (row["tried"] != tried or row["error_kind"] == INTERNAL_ERROR))
+        or (row["error_kind"] == NO_VIDEO and (row["status"] == REFUSED) != task.searched)
+        for row in known
+    ):
+        return False
+    return is_same_medium(task, known)
+
+
+def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
+    """Return whether what lies there is what known rows are about; of what could not be read, whether it still cannot be."""
+    row = known[0]
+    if row["fingerprint"] is None:
+        return not _is_readable(task)
+    if is_remote(task.path):
+        return row["error_kind"] != "unreadable" and is_same_object(task, row, task.facts or exists(task.path))
+    if task.images is not None and task.images.form == "folder":
+        return _is_same_folder(task.path, task.images, row)
+    return _is_same_file(task.path, row)
+
+
+def _is_readable(task: ProbeTask) -> bool:
+    """Return whether something could be read there. A file without a byte is as good as none."""
+    if is_remote(task.path):
+        return (task.facts or exists(task.path)) is not None
+    if task.images is not None and task.images.form == "folder":
+        return _folder_fingerprint(task.path, task.images) is not None
+    try:
+        with opened_file(task.path, {}):
+            return True
+    except MediaError:
+        return False
 
 
 def _asks_no_more(task: ProbeTask, known: list[Row]) -> bool:
@@ -110,13 +170,19 @@ def _is_timed(task: ImageTask, known: list[Row]) -> bool:
 
 
 def _is_same_folder(path: str, task: ImageTask, row: Row) -> bool:
+    return bool(_folder_fingerprint(path, task) == row["fingerprint"])
+
+
+def _folder_fingerprint(path: str, task: ImageTask) -> object:
+    """Return the fingerprint of a folder's images; None where it cannot be read."""
     try:
-        return bool(folder_identity(path, task)["fingerprint"] == row["fingerprint"])
+        return folder_identity(path, task)["fingerprint"]
     except MediaError:
-        return False
+        return None
 
 
-def is_still_refused(error: MediaError, known: list[Row]) -> bool:
-    """Return whether a known row already says that a medium was refused for this, by this version of framedex."""
-    said = ("status", REFUSED), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
-    return error.refused and len(known) == 1 and all(known[0][name] == value for name, value in said)
+def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
+    """Return whether a known row already says that a medium is not opened for this, by this version of framedex."""
+    status = REFUSED if error.refused else FAILED
+    said = ("status", status), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
+    return len(known) == 1 and all(known[0][name] == value for name, value in said)

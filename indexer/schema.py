@@ -5,12 +5,15 @@ from __future__ import annotations
 import pyarrow as pa
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.2"  # readers accept any minor version of their own major one
+SCHEMA_VERSION = "3.3"  # readers accept any minor version of their own major one
 
 # What some columns say, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
 FIELD_ORDERS = {1: "progressive", 2: "tt", 3: "bb", 4: "tb", 5: "bt"}
 OK, REFUSED, FAILED, GONE = "ok", "refused", "failed", "gone"
+NO_VIDEO = (
+    "no_video"  # the error kind of files without a video stream; refused, and no failure, where a search found them
+)
 VIDEO, IMAGES = "video", "images"  # kinds of media
 
 
@@ -37,11 +40,12 @@ VIDEOS = pa.schema(
         column("member", pa.string(), "Which of several media in its file (a sequence of images in a tar); null: the only one."),
         required("stream_index", pa.int32(), "Number of the video stream in its container; -1 where none was found."),
         column("video_streams", pa.int32(), "Video streams in the file, cover art not counted."),
-        required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown; `failed`: not readable; `gone`: its file is no longer there, so that earlier rows of it do not count."),
+        required("status", pa.string(), "`ok`; `refused`: readable, but frame-exactness is not shown, or a file without video that a search found (`error_kind` is `no_video`); `failed`: not readable; `gone`: its file is no longer there, so that earlier rows of it do not count."),
         column("error_kind", pa.string(), "Short stable word for why a medium is refused or failed, or for what is damaged in one that is ok."),
         column("error_message", pa.string(), "The reason in words."),
         column("error_traceback", pa.string(), "Where framedex itself failed (`error_kind` is `internal_error`), as Python prints it; else null."),
-        required("probed_by", pa.string(), "framedex version that probed the medium; another version looks at refused media again."),
+        required("probed_by", pa.string(), "framedex version that probed the medium; another version looks at refused and failed media again."),
+        column("tried", pa.string(), "Of failed media: by which FFmpeg and with which options, for a rerun tries them again with others alone; else null."),
         column("size_bytes", pa.int64(), "File size when probed; of loose images, their sum.", unit="bytes"),
         column("mtime_ns", pa.int64(), "Modification time when probed, of loose images the latest; a new one only makes us look again.", unit="ns"),
         column("fingerprint", pa.string(), "BLAKE2b over the size and 16 samples of 16 KiB; a smaller file is read whole. Of loose images: over their names, sizes and modification times, and over how they are timed. Of an object: `etag` and its ETag, or `modified` and a time where its store has none; of loose ones, over those."),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from framedex.errors import MediaError, OutputError, SourceError
+from framedex.errors import MediaError, MissingSourceError, OutputError, SourceError
 from framedex.indexer.discover import Found, absolute, default_root, discover, relative_uri
 from framedex.indexer.engines import GIBIBYTE, Engine, run_local
 from framedex.indexer.identity import Row
@@ -16,13 +17,23 @@ from framedex.indexer.images import ImageTask
 from framedex.indexer.index import HEADER, Index
 from framedex.indexer.listed import Images, Listed, readable_name
 from framedex.indexer.object_folders import is_folder
+from framedex.indexer.other_files import OtherFiles, other_files
 from framedex.indexer.parts import ASIDE, LOCK_NAME, PART_NAME
 from framedex.indexer.probe import Depth, ProbeTask, Streams
-from framedex.indexer.rerun import KNOWN_COLUMNS, is_done, is_still_refused, rows_of
-from framedex.indexer.schema import REFUSED
+from framedex.indexer.rerun import (
+    KNOWN_COLUMNS,
+    attempt,
+    is_done,
+    is_same_failure,
+    is_same_medium,
+    is_still_unopened,
+    rows_of,
+)
+from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.storage.objects import exists
 from framedex.storage.places import Place, Stored
 from framedex.storage.uris import checked, is_inside, is_remote, joined, local_path
+from framedex.tallies import SHOWN
 
 # What slices of a run write in object storage before there is a header.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
@@ -36,7 +47,7 @@ class IndexOptions:
     root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
     follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
     images: what the images of searched folders are (see `discover.discover`). image_fps: of images that nothing else times.
-    engine: what probes. timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with
+    retry: probe failed media again though nothing changed. engine: what probes. timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with
     (done, total) after each medium.
     """
 
@@ -52,6 +63,7 @@ class IndexOptions:
     image_fps: Fraction | None = None
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     engine: Engine = run_local
+    retry: bool = False
     timeout_seconds: float | None = 600.0
     memory_bytes: int | None = 8 * GIBIBYTE
     on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -72,18 +84,20 @@ class Work:
     """What a run has to do: the mentions of media, which to probe and how, which not to open, and what stays refused.
 
     gone: the known rows of files that are no longer there, by their uri. changed: how many of those to probe, or not to
-    open, the index knows. members: the sequences that are known of each tar that is listed, by its uri. thumbnails: how many
-    images were passed over because they lie beside videos.
+    open, the index knows and finds changed; retried: those that were refused or failed and are probed again unchanged. members: the sequences that are known of each tar that is listed, by its uri. thumbnails: how many
+    images were skipped because they lie beside videos. others: files that were skipped for their endings.
     """
 
     root: str
     listed: list[Listed]
     thumbnails: int
+    others: list[OtherFiles]
     probe: dict[Identity, ProbeTask] = field(default_factory=dict)
     unopened: dict[Identity, MediaError] = field(default_factory=dict)
     gone: dict[str, list[Row]] = field(default_factory=dict)
     unchanged: int = 0
     changed: int = 0
+    retried: int = 0
     problems: list[Row] = field(default_factory=list)
     members: dict[str, list[str]] = field(default_factory=dict)
 
@@ -131,11 +145,35 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
     root = root or default_root(options.sources)
     if readable_name(root) != root:
         raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
+    _check_there(found, root, known)
     return _compare(found, root, known, options)
+
+
+def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:
+    """Raise MissingSourceError for sources that are not there; what the index knows has vanished, which is no slip."""
+    missing = [
+        item
+        for item in found.listed
+        if item.named == "source"
+        and item.error is None
+        and not is_remote(item.path)
+        and not os.path.lexists(item.path)
+        and relative_uri(item.path, root) not in known
+    ]
+    if missing:
+        folder, name = os.path.split(missing[0].path)
+        beside = os.listdir(folder) if os.path.isdir(folder) else []
+        close = [readable_name(other) for other in difflib.get_close_matches(name, beside, 1)]
+        raise MissingSourceError(
+            "a source is not there" if len(missing) == 1 else f"{len(missing)} sources are not there",
+            found=", ".join(item.spelled for item in missing[:SHOWN]) + (", …" if missing[SHOWN:] else ""),
+            remedy=f"did you mean {os.path.join(os.path.dirname(missing[0].spelled), close[0])!r}?" if close else None,
+        )
 
 
 def _compare(found: Found, root: str, known: dict[str, list[Row]], options: IndexOptions) -> Work:
     """Return what has to be done for media that are not, or not as they are now, among the known rows of their uri."""
+    explicit = {(relative_uri(item.path, root), item.member) for item in found.listed if item.named != "search"}
     tasks: dict[Identity, ProbeTask] = {}
     errors: dict[Identity, MediaError] = {}
     for item in found.listed:
@@ -143,23 +181,26 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
         if item.error is not None:
             errors[identity] = item.error
         elif identity not in tasks or (item.fps, item.seconds) != (None, None):
-            tasks[identity] = probe_task(item, options)
-    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails)
+            tasks[identity] = replace(probe_task(item, options), searched=identity not in explicit)
+    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails, others=_others(found, options))
     for identity, task in tasks.items():
         rows = rows_of(known.get(identity[0], []), task, identity[1])
         if task.images is not None and task.images.form == "tar":
             work.members[identity[0]] = [row["member"] for row in rows if row["member"] is not None]
-        if is_done(task, rows):
+        if is_done(task, rows) or (not options.retry and _fails_again(task, rows, options)):
             work.unchanged += 1
-            work.problems += [row for row in rows if row["status"] == REFUSED]
+            work.problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
+            continue
+        work.probe[identity] = task
+        if any(row["status"] != OK for row in rows) and is_same_medium(task, rows):
+            work.retried += 1
         else:
-            work.probe[identity] = task
             work.changed += bool(rows)
     for identity, error in errors.items():
         if identity in tasks:
             continue
         rows = [row for row in known.get(identity[0], []) if row["member"] == identity[1]]
-        if is_still_refused(error, rows):
+        if is_still_unopened(error, rows):
             work.unchanged += 1
             work.problems += rows
         else:
@@ -169,6 +210,18 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
     work.gone = {uri: rows for uri, rows in known.items() if uri not in named and _is_gone(uri, root, options)}
     work.problems.sort(key=lambda row: medium_name(row["uri"], row["member"]))
     return work
+
+
+def _fails_again(task: ProbeTask, rows: list[Row], options: IndexOptions) -> bool:
+    """Return whether known rows are of a failure that another try would meet again."""
+    tried = attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)
+    return any(row["status"] == FAILED for row in rows) and is_same_failure(task, rows, tried)
+
+
+def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
+    """Return the files that were skipped for their endings, without those of the index itself."""
+    out = absolute(str(options.out))
+    return other_files(path for path in found.others if not is_inside(path, out))
 
 
 def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:

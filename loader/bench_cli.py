@@ -17,6 +17,7 @@ from framedex.loader.bench import BenchOptions, BenchResult, Decode, known_peers
 from framedex.loader.bench import bench as bench_dataset
 from framedex.loader.bench_compare import PeerResult
 from framedex.loader.inspect import size_text
+from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_THAT_IS_THERE
 from framedex.storage.places import Place
 
@@ -25,6 +26,12 @@ Example:
   framedex bench DATASET --clips 128 --batch-size 16 --size 224x224
   framedex bench DATASET --device gpu --size 224x224 --workers 16 --compare
 """
+
+RULES = (
+    Rule(options=["decode", "gpu"], when=lambda values: values["device"][0] == "gpu", needs="--device gpu"),
+    Rule(options=["compare"], when=lambda values: not values["peers"], beside="--peer", why="that names what to run"),
+    Rule(options=["limit"], when=lambda values: values["compare"] or values["peers"], needs="--compare or --peer"),
+)
 
 
 def _frame_size(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
@@ -43,7 +50,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
         raise click.BadParameter(f"{error.what}: {error.found}; say {error.allowed}") from error
 
 
-@click.command("bench", epilog=EXAMPLE)
+@click.command("bench", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("dataset", type=PLACE_THAT_IS_THERE)
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Clips in a batch.")
 @click.option("--clips", type=click.IntRange(1), help="Load this many clips, chosen at random.  [default: all]")
@@ -62,7 +69,9 @@ def _placed(value: str) -> tuple[Device, int | None]:
     show_default=True,
     help="With --device gpu: what decodes.",
 )
-@click.option("--gpu", type=click.IntRange(0), help="Number of the GPU.  [default: that of --device, else 0]")
+@click.option(
+    "--gpu", type=click.IntRange(0), help="With --device gpu: its number.  [default: that of --device, else 0]"
+)
 @click.option("--size", callback=_frame_size, metavar="HxW", help="Scale to this height and width.")
 @click.option(
     "--workers",
@@ -76,14 +85,20 @@ def _placed(value: str) -> tuple[Device, int | None]:
 @click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before them.")
 @click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
 @click.option("--compare", is_flag=True, help="Run other loaders that are installed on the same clips.")
-@click.option("--peer", "peers", multiple=True, type=click.Choice(known_peers()), help="Run this one; repeatable.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    type=click.Choice(known_peers()),
+    help="Instead of --compare: run this one alone; may be repeated.",
+)
 @click.option(
     "--limit",
     type=click.FloatRange(0, min_open=True),
     default=300.0,
     show_default=True,
     metavar="SECONDS",
-    help="Longest time for one peer.",
+    help="With --compare or --peer: longest time for one of them.",
 )
 @click.option(
     "--max-failures",

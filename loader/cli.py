@@ -13,6 +13,7 @@ import click
 
 from framedex.loader.verify import verify as verify_dataset
 from framedex.loader.verify_gpu import CheckedOnGpu, verify_on_gpu
+from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_THAT_IS_THERE
 from framedex.printing import internal_errors
 from framedex.progress import progress
@@ -27,10 +28,13 @@ Example:
 """
 
 
-@click.command("verify", epilog=EXAMPLE)
+RULES = (Rule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
+
+
+@click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("dataset", type=PLACE_THAT_IS_THERE)
 @click.option("--sample", type=click.IntRange(1), help="Check this many clips, chosen at random.  [default: all]")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice.")
+@click.option("--seed", type=int, default=0, show_default=True, help="With --sample: of the choice.")
 @click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
 @click.option(
     "--workers",

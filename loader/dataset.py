@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
+from framedex.loader.bit_depth import warn_of_lost_bits
 from framedex.loader.epoch import SharedEpoch
 from framedex.loader.ffmpeg import warn_of_other_ffmpeg
 from framedex.loader.manifest import Manifest
@@ -195,9 +196,12 @@ class ClipDataset:
         place = number + len(self) if number < 0 else number
         if not 0 <= place < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
-        return self.origin.clip(
+        clip = self.origin.clip(
             place if self._numbers is None else int(self._numbers[place]), self.epoch if epoch is None else epoch
         )
+        if self.decode == "cpu":
+            warn_of_lost_bits(str(self.origin.path), clip.medium)
+        return clip
 
 
 def _check(decode: str, size: object) -> None:

@@ -14,6 +14,7 @@ from framedex.loader.inspect import Inspector, ShownClip, counted, size_text
 from framedex.loader.order import sample_of
 from framedex.loader.sheet_html import html_sheet
 from framedex.loader.sheet_png import png_sheet
+from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_THAT_IS_THERE
 from framedex.progress import progress
 from framedex.storage.places import Place
@@ -27,11 +28,14 @@ Example:
 """
 
 
-@click.command("inspect", epilog=EXAMPLE)
+RULES = (Rule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
+
+
+@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("dataset", type=PLACE_THAT_IS_THERE)
 @click.option("--clip", "clip_ids", multiple=True, metavar="ID", help="Show the clip of this name; may be repeated.")
 @click.option("--sample", type=click.IntRange(1), help="Show this many clips, chosen at random.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice.")
+@click.option("--seed", type=int, default=0, show_default=True, help="With --sample: of the choice.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),

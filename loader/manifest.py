@@ -36,6 +36,7 @@ from framedex.sharder.schema import (
 from framedex.sharder.sources import CONTENT_ALONE, ByteSource
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, parquet_file, place
+from framedex.tallies import no_clip_has, tally
 
 GROUP_ROWS = {
     CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,
@@ -124,7 +125,7 @@ class Manifest:
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
         """Return int64: the numbers of clips whose columns have these values, ascending. Reads those columns of all parts.
 
-        Raises FramedexError for a column that the clips do not have, or whose type has no such value.
+        Raises FramedexError for a column that the clips do not have, or whose type has no such value, and where no clip has them.
         """
         chosen = np.ones(len(self), np.bool_)
         for name, value in wanted.items():
@@ -142,7 +143,11 @@ class Manifest:
                     f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
                 ) from error
             chosen &= np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0, np.bool_)]).astype(np.bool_)
-        return np.flatnonzero(chosen)
+        found = np.flatnonzero(chosen)
+        if wanted and not len(found):
+            values = {name: tally(chunk for part in self._column(name) for chunk in part.chunks) for name in wanted}
+            raise no_clip_has(wanted, values, self.path)
+        return found
 
     def _column(self, name: str) -> Iterator[pa.ChunkedArray]:
         """Yield a column of `clips`, part by part. Raises KeyError."""

@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from framedex.sharder.clip import Failure, WantedClip
 from framedex.sharder.cutting import Bench, Making, cut_in_workers
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.left_out import left_out
+from framedex.sharder.listing_ranges import check_ranges
 from framedex.sharder.mentions import usable_media, user_columns
 from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack, Step
 from framedex.sharder.pack_audio import AudioFormat, with_audio
@@ -80,8 +82,11 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     A clip that cannot be had becomes a row of failures.parquet.
     """
     schema = user_columns(index, file.split)
-    total = len(index) - index.unusable
-    return _build(index, out, file.resolved, schema, _policy_batches(index, file, options.making), total, options)
+    check_ranges(index, file)
+    skipped = left_out(index, file)
+    total = len(index) - index.unusable - skipped.count
+    report = _build(index, out, file.resolved, schema, _policy_batches(index, file, options.making), total, options)
+    return replace(report, filtered=skipped)
 
 
 def _policy_batches(index: Index, file: PolicyFile, making: Making) -> Iterator[Round]:

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import click
 
-from framedex.engine_options import engine_options
+from framedex.engine_options import ENGINE_RULES, engine_options
 from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
+from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
 from framedex.printing import internal_errors
 from framedex.progress import progress
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
-from framedex.sharder.cli_options import BYTE_COUNT, audio_options, image_options
+from framedex.sharder.cli_options import AUDIO_RULES, BYTE_COUNT, IMAGE_RULES, audio_options, image_options
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.pack import PACKS, Pack
 from framedex.sharder.pack_audio import AudioFormat
@@ -27,7 +28,8 @@ from framedex.sharder.policies import read_policy
 from framedex.sharder.requests import Requests
 from framedex.sharder.sampling import CHOICES, Choose
 from framedex.sharder.writer import ShardReport
-from framedex.storage.places import Place
+from framedex.storage.places import Place, Stored
+from framedex.tallies import counted, named
 
 LOG = logging.getLogger("framedex.sharder")
 
@@ -39,7 +41,19 @@ Example:
 """
 
 
-@click.command("shard", epilog=EXAMPLE)
+RULES = (
+    Rule(options=["choose"], when=lambda values: values["clips"] is not None, needs="--clips"),
+    Rule(
+        options=["shard_size", "workers", "engine_name"], when=lambda values: values["pack"] is not None, needs="--pack"
+    ),
+    Rule(options=["scratch"], when=lambda values: isinstance(values["out"], Stored), needs="--out in object storage"),
+    *IMAGE_RULES,
+    *AUDIO_RULES,
+    *ENGINE_RULES,
+)
+
+
+@click.command("shard", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("index", type=PLACE_THAT_IS_THERE)
 @click.option(
     "--out",
@@ -100,7 +114,7 @@ Example:
 @click.option(
     "--scratch",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where a dataset of object storage is written first.  [default: the system's temporary folder]",
+    help="With --out in object storage: where the dataset is written first.  [default: the system's temporary folder]",
 )
 @click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -150,7 +164,7 @@ def shard(
             on_progress=show,
         )
         if policy is not None:
-            passed_over = opened.unusable
+            passed_over = opened.unusable - opened.without_video
             report = build_from_policy(opened, out, read_policy(policy), options)
         else:
             assert clips is not None
@@ -178,6 +192,9 @@ def _print_summary(report: ShardReport, passed_over: int, internal: int) -> None
     if passed_over:
         why = f" ({internal_errors(internal)})" if internal else ""
         parts.append(f"{passed_over} unusable media passed over{why}")
+    if report.filtered.count:
+        which = named(report.filtered.examples, report.filtered.count)
+        parts.append(f"{counted(report.filtered.count, 'medium', 'media')} left out by the filter ({which})")
     if report.shards:
         parts.append(f"{report.shards} tars")
     parts += [f"{count} clips left out ({kind})" for kind, count in report.left_out.items()]

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from framedex.option_rules import Rule
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.decoder import Size
 from framedex.sharder.image_files import FORMATS, ImageFormat, ImageOptions
@@ -107,9 +108,31 @@ AUDIO_OPTIONS = (
     ),
 )
 
+IMAGE_RULES = (
+    Rule(
+        options=["image_format", "quality", "short_side", "box", "size"],
+        when=lambda values: values["pack"] == "images",
+        needs="--pack images",
+    ),
+    Rule(
+        options=["quality"],
+        when=lambda values: values["image_format"] != "png",
+        beside="--image-format png",
+        why="PNG loses nothing",
+    ),
+)
+AUDIO_RULES = (
+    Rule(
+        options=["audio_rate", "audio_channels", "audio_seconds", "audio_format"],
+        when=lambda values: values["audio"],
+        needs="--audio",
+    ),
+    Rule(options=["audio_format"], when=lambda values: values["pack"] is not None, needs="--pack"),
+)
+
 
 def image_options(command: Command) -> Command:
-    """Give a command the options of how frames are stored; it gets them as `images`, ImageOptions."""
+    """Give a command the options of how frames are stored; it gets them as `images`, ImageOptions. IMAGE_RULES goes with them."""
 
     @functools.wraps(command)
     def with_images(
@@ -128,7 +151,10 @@ def image_options(command: Command) -> Command:
 
 
 def audio_options(command: Command) -> Command:
-    """Give a command the options of what audio clips carry; it gets them as `audio`, None without, and `audio_format`."""
+    """Give a command the options of what audio clips carry; it gets them as `audio`, None without, and `audio_format`.
+
+    AUDIO_RULES goes with them.
+    """
 
     @functools.wraps(command)
     def with_audio(
@@ -139,8 +165,6 @@ def audio_options(command: Command) -> Command:
         audio_seconds: Fraction | None,
         **others: Any,
     ) -> None:
-        if not audio and (audio_rate, audio_channels, audio_seconds) != (None, None, None):
-            raise click.UsageError("--audio-rate, --audio-channels and --audio-seconds need --audio")
         asked = AudioOptions(rate=audio_rate, channels=audio_channels, seconds=audio_seconds) if audio else None
         command(audio=asked, **others)
 

@@ -101,6 +101,19 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
     return np.asarray(pc.fill_null(found, False).to_numpy(), np.bool_)
 
 
+def columns_in(text: str) -> list[str]:
+    """Return the columns that a filter, as `parse_filter` takes it, asks about, in the order in which they come."""
+    tree = ast.parse(re.sub(r"\s", " ", text).strip(), mode="eval")
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(args=[ast.Constant(value=str(name))]):
+                found.append((node.col_offset, name))
+            case ast.Name(id=name) if name != "column":  # which is how the others are called
+                found.append((node.col_offset, name))
+    return list(dict.fromkeys(name for _, name in sorted(found)))
+
+
 def _float(value: Any) -> Any:
     return value.cast(pa.float64(), safe=False)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,6 +39,25 @@ class Locations:
 
 def _absolute(name: str) -> str:
     return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
+
+
+# Names of FFmpeg's pixel formats, of which most end in the bits of a sample and the order of bytes (libavutil/pixdesc.c).
+BITS_AT_END = re.compile(r"(9|10|12|14|16|32)(?:msb)?[bl]e$")
+BITS_BY_NAME = (
+    (re.compile(r"(?:(?:rgb|bgr|xv)48|(?:rgba|bgra|ayuv)64)[bl]e"), 16),
+    (re.compile(r"(?:rgb96|rgba128)[bl]e"), 32),
+    (re.compile(r"xv36[bl]e"), 12),
+    (re.compile(r"(?:xv30|v30x|nv20)[bl]e"), 10),
+)
+
+
+@functools.cache
+def bits_of(pixel_format: str | None) -> int:
+    """Return how many bits the largest sample of a pixel format has; 8 for less, and for what is not known."""
+    name = pixel_format or ""
+    by_name = next((bits for pattern, bits in BITS_BY_NAME if pattern.fullmatch(name)), None)
+    at_end = BITS_AT_END.search(name)
+    return by_name or (8 if at_end is None else int(at_end[1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +117,11 @@ class Medium:
     audio_first_sample: int | None
     audio_end_sample: int | None
     audio_problem: str | None
+
+    @property
+    def bits(self) -> int:
+        """How many bits a sample of its pictures has."""
+        return bits_of(self.pixel_format)
 
     @property
     def audio(self) -> AudioFacts | None:

@@ -95,6 +95,28 @@ def mention_name(identity: str, number: int) -> str:
 
 def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentions]:
     """Yield the mentions that pass the filter, of some media at a time, in the order of the index. As for `usable_media`."""
+    for videos, mentioned, of_video, joined in joined_mentions(index):
+        passed = np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
+        columns = mentioned.filter(pa.array(passed))
+        if split is not None:
+            columns = _with_split(columns, split.assign(joined.filter(pa.array(passed))))
+        counts = np.bincount(of_video, minlength=len(videos))
+        number_in_video = np.arange(len(of_video)) - np.repeat(np.cumsum(counts) - counts, counts)
+        number = np.where(counts[of_video] == 1, -1, number_in_video)
+        yield Mentions(
+            videos=videos,
+            video=of_video[passed].astype(np.int64),
+            number=number[passed].astype(np.int64),
+            columns=columns,
+        )
+
+
+def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[np.int64], pa.Table]]:
+    """Yield all mentions of usable media, of some media at a time, in the order of the index.
+
+    Each time: the rows of `videos`; the listing's columns, a row a mention; int64 [mentions], ascending, which of the videos each
+    is about; and what a filter sees of each mention.
+    """
     listing = index.listing.drop_columns(LISTING.names[1:])  # a table without columns would forget its rows
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
@@ -109,19 +131,7 @@ def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -
         counts = np.array([len(rows) for rows in listed], np.int64)
         of_video = np.repeat(np.arange(len(videos)), counts)
         mentioned = listing.take(pa.array([row for rows in listed for row in rows], pa.int64()))
-        joined = _joined(videos, mentioned, of_video)
-        passed = np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
-        columns = mentioned.filter(pa.array(passed))
-        if split is not None:
-            columns = _with_split(columns, split.assign(joined.filter(pa.array(passed))))
-        number_in_video = np.arange(len(of_video)) - np.repeat(np.cumsum(counts) - counts, counts)
-        number = np.where(counts[of_video] == 1, -1, number_in_video)
-        yield Mentions(
-            videos=videos,
-            video=of_video[passed].astype(np.int64),
-            number=number[passed].astype(np.int64),
-            columns=columns,
-        )
+        yield videos, mentioned, of_video, _joined(videos, mentioned, of_video)
 
 
 def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:

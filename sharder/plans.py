@@ -25,12 +25,15 @@ from framedex.indexer.index import Index
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Clip, Failure, WantedClip
 from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.left_out import left_out
+from framedex.sharder.listing_ranges import check_ranges
 from framedex.sharder.media import Locations, Root
 from framedex.sharder.mentions import mention_name, mentions, own_rows, usable_media, user_columns
 from framedex.sharder.parameters import located
 from framedex.sharder.planning import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.policies import Policy, PolicyFile, Sampled, Sampling, Track, make_policy, read_policy
 from framedex.storage.places import Stored, place
+from framedex.tallies import no_clip_has, tally
 
 __all__ = ["AudioOptions", "ClipPlans", "PolicyFile", "make_policy", "media_without_clips", "read_policy"]
 
@@ -78,6 +81,8 @@ class ClipPlans:
         self._policy = file.policy
         self._making = _Making(Locations(opened.root, root), keep_damaged=keep_damaged, audio=audio)
         user_columns(opened, file.split)  # refuses columns that clash
+        check_ranges(opened, file)
+        left_out(opened, file)  # refuses a filter that leaves out all media
         media: list[pa.Array] = []
         numbers, rows, columns, counted = [], [], [], []
         count = _Counting(opened, file.policy, self._making)
@@ -148,7 +153,7 @@ class ClipPlans:
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
         """Return int64: the numbers of clips whose columns of the listing or the split have these values, ascending.
 
-        Raises FramedexError for a column that the clips do not have, or whose type has no such value.
+        Raises FramedexError for a column that the clips do not have, or whose type has no such value, and where no clip has them.
         """
         chosen = np.ones(len(self._columns), np.bool_)
         own = [name for name in self._columns.column_names if name != "media_id"]
@@ -165,7 +170,13 @@ class ClipPlans:
                     f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
                 ) from error
             chosen &= equal.to_numpy().astype(np.bool_)
-        return np.flatnonzero(np.repeat(chosen, np.diff(self._first)))
+        clips = np.diff(self._first)
+        found = np.flatnonzero(np.repeat(chosen, clips))
+        if wanted and not len(found):
+            rows = pa.array(np.repeat(np.arange(len(clips)), clips))
+            values = {name: tally(self._columns[name].take(rows).chunks) for name in wanted}
+            raise no_clip_has(wanted, values, self.path)
+        return found
 
     def failures(self) -> Iterator[Failure]:
         """Yield why clips that the policy wants are not there, as `failures.parquet` of a dataset says it.
@@ -301,6 +312,7 @@ def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:
     """Yield the row of `videos` of each usable medium that a policy takes and finds no clip in, and why. Raises PolicyError."""
+    check_ranges(index, file)
     for mentioned in usable_media(index, file.filter, file.split):
         track = IndexedMedium(index, mentioned.video, keep_damaged=True).track
         samplings = [file.policy.sample(track, mention.columns) for mention in mentioned.mentions]

@@ -200,5 +200,5 @@ def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
 
 
 def as_row(report: Any) -> Row:
-    """Return a report as plain values, without where the dataset is."""
-    return {name: value for name, value in asdict(report).items() if name != "out"}
+    """Return a report as plain values, without where the dataset is and what was not asked for."""
+    return {name: value for name, value in asdict(report).items() if name not in ("out", "filtered")}

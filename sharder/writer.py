@@ -16,7 +16,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from framedex.sharder.audio import AudioFile
 from framedex.sharder.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint, take_up
 from framedex.sharder.clip import Clip, Failure, failure_of
 from framedex.sharder.completion import Completion
+from framedex.sharder.left_out import LeftOut
 from framedex.sharder.media import Medium
 from framedex.sharder.output import check_output, publish
 from framedex.sharder.rows import clip_row, recipe_row
@@ -76,7 +77,10 @@ DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """What a dataset holds, this run's and earlier runs' work together. resumed: items that earlier runs dealt with."""
+    """What a dataset holds, this run's and earlier runs' work together.
+
+    resumed: items that earlier runs dealt with. filtered: the media that the policy's filter leaves out.
+    """
 
     out: Place
     clips: int
@@ -85,6 +89,7 @@ class ShardReport:
     shards: int
     resumed: int
     failures: list[Row]
+    filtered: LeftOut = field(default_factory=LeftOut)
 
     @property
     def failed(self) -> int:

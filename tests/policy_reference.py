@@ -67,7 +67,11 @@ def expected(document: dict[str, Any], track: Track, stretch: Stretch | None = N
 def is_inside(place: Place, track: Track, stretch: Stretch, document: dict[str, Any]) -> bool:
     if isinstance(place, Fraction):
         return place < stretch.end
-    return place < (len(track.starts) if document["policy"] == "keyframes" else stretch.stop)
+    return place < (len(starts_before(stretch.stop, track)) if document["policy"] == "keyframes" else stretch.stop)
+
+
+def starts_before(frame: int, track: Track) -> list[int]:
+    return [start for start in track.starts.tolist() if start < frame]
 
 
 def taken(place: Place, track: Track, stretch: Stretch, document: dict[str, Any]) -> int:
@@ -130,11 +134,12 @@ def stride_places(document: dict[str, Any], track: Track, stretch: Stretch) -> I
 
 
 def keyframe_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
-    yield from cut(list(range(0, len(track.starts), document.get("every", 1))), document.get("frames"))
+    first, stop = (len(starts_before(frame, track)) for frame in (stretch.first, stretch.stop))
+    yield from cut(list(range(first, stop, document.get("every", 1))), document.get("frames"))
 
 
 def segment_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
-    start = number_of(document, "start_seconds")
+    start = stretch.start + number_of(document, "start_seconds")
     while start < stretch.end:
         clip: list[Place] = []
         following = Fraction(0)
@@ -156,11 +161,11 @@ def window_places(document: dict[str, Any], track: Track, stretch: Stretch) -> I
     if by_time:
         apart: Any = 1 / number_of(document, "fps")
         step: Any = number_of(document, "step_seconds") or apart * length
-        at: Any = number_of(document, "start_seconds")
+        at: Any = stretch.start + number_of(document, "start_seconds")
     else:
         apart = document.get("stride", 1)
         step = document.get("step") or apart * length
-        at = document.get("start", 0)
+        at = stretch.first + document.get("start", 0)
     end: Any = stretch.end if by_time else stretch.stop
     while at < end:
         yield [at + k * apart for k in range(length)]
@@ -177,6 +182,7 @@ def uniform_places(document: dict[str, Any], track: Track, stretch: Stretch) -> 
     if document.get("spread", "centres") == "centres":
         places = [first + length * Fraction(2 * part + 1, 2 * count) for part in range(count)]
     else:
+        first = first if by_number else frame_times(track)[stretch.first]
         whole = length - 1 if by_number else frame_times(track)[stretch.stop - 1] - first
         places = [first + whole * Fraction(part, max(1, count - 1)) for part in range(count)]
         if by_number:
@@ -191,8 +197,10 @@ PLACES: dict[str, Any] = {
     "keyframes": keyframe_places,
     "windows": window_places,
     "uniform": uniform_places,
-    "frames": lambda document, track, stretch: iter([document["frames"]]),
-    "seconds": lambda document, track, stretch: iter([[Fraction(str(time)) for time in document["seconds"]]]),
+    "frames": lambda document, track, stretch: iter([[stretch.first + frame for frame in document["frames"]]]),
+    "seconds": lambda document, track, stretch: iter(
+        [[stretch.start + Fraction(str(time)) for time in document["seconds"]]]
+    ),
     "per_row": lambda document, track, stretch: (
         rate_places if "fps" in document else stride_places if "stride" in document else uniform_places
     )(document, track, stretch),

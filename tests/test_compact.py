@@ -27,7 +27,7 @@ def worn(tmp_path: Path, medium: Medium, monkeypatch: pytest.MonkeyPatch) -> Pat
     folder.mkdir()
 
     def index() -> None:
-        run("index", folder, "--out", out, "--max-failures", "1")
+        run("index", folder, "--out", out, "--max-failures", "1", "--retry")
 
     for number in range(9):
         shutil.copy(medium(("h264_default.mp4", "h264_audio.mkv")[number % 2]), folder / f"{number}.mp4")
@@ -58,7 +58,9 @@ def test_a_compacted_index_says_the_same_in_the_same_order(worn: Path) -> None:
     assert Index(worn).generation == generation + 1
     sources = worn.parent / "videos"
     report = json.loads(run("index", sources, "--out", worn, "--max-failures", "1", "--json").output)
-    assert (report["new"], report["changed"], report["unchanged"]) == (0, 1, 8), "the broken one is tried again"
+    assert (report["new"], report["changed"], report["unchanged"]) == (0, 0, 9), (
+        "it is known how the broken one was tried"
+    )
 
 
 def test_parts_and_row_groups_have_a_size(worn: Path, monkeypatch: pytest.MonkeyPatch) -> None:

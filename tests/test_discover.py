@@ -240,7 +240,9 @@ def test_a_name_that_is_not_utf8_is_a_row_and_not_the_end(tmp_path: Path, medium
     assert (report.ok, report.failed) == (1, 1)
     rows = {row["uri"]: (row["status"], row["error_kind"]) for row in Index(out).videos.to_pylist()}
     assert rows == {"good.mp4": ("ok", None), "caf\\xe9.mp4": ("failed", "file_name")}
-    named = plan_work(IndexOptions(sources=[os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4")], out=out))
+    named = plan_work(
+        IndexOptions(sources=[os.fsdecode(os.fsencode(videos) + b"/caf\xe9.mp4")], out=tmp_path / "OTHER")
+    )
     assert list(named.unopened) == [("caf\\xe9.mp4", None)]
 
 

@@ -106,7 +106,7 @@ def test_media_that_met_a_bug_are_probed_again_and_nothing_else_is(
         run("index", videos, "--out", tmp_path / "INDEX", code=1)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     result = run("index", videos, "--out", tmp_path / "INDEX")
-    assert "1 indexed, 0 refused, 0 failed; 0 files new, 1 changed, 0 gone, 2 unchanged" in result.stdout
+    assert "1 indexed, 0 refused, 0 failed; 0 files new, 0 changed, 1 retried, 0 gone, 2 unchanged" in result.stdout
     assert set(Index(tmp_path / "INDEX").videos["status"].to_pylist()) == {"ok"}
 
 

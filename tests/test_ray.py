@@ -18,10 +18,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from framedex.engine_options import engine_options
+from framedex.engine_options import ENGINE_RULES, engine_options
 from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
 from framedex.indexer.ray_engine import _attempt, _pool
+from framedex.option_rules import RuledCommand
 from tests.datasets import content, run
 from tests.running import ROOT, environment
 from tests.s3 import Bucket, Service
@@ -205,7 +206,7 @@ def test_a_cluster_that_is_not_there_is_an_error(videos: Path, tmp_path: Path) -
 
 
 def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
-    @click.command()
+    @click.command(cls=RuledCommand, rules=ENGINE_RULES)
     @engine_options
     def told(engine: Engine) -> None:
         del engine

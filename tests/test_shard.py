@@ -12,6 +12,7 @@ import yaml
 
 from framedex import ClipDataset
 from framedex.indexer.index import Index
+from framedex.sharder.policies import read_policy
 from framedex.sharder.schema import CLIPS, FAILURES, MEDIA, RECIPES
 from tests.datasets import run, shard_clips, write_clips
 from tests.test_policies import CONFIGS
@@ -112,7 +113,8 @@ def test_a_malformed_line_stops_before_anything_is_written(index: Index, tmp_pat
 
 @pytest.mark.parametrize(
     "config",
-    [path for path in sorted(CONFIGS.glob("*.yaml")) if "per_row" not in path.name],  # which need a listing's columns
+    # Ranges need a listing's columns.
+    [path for path in sorted(CONFIGS.glob("*.yaml")) if not read_policy(path).policy.names_ranges],
     ids=lambda path: path.name,
 )
 def test_every_config_shards_and_its_resolved_form_lies_beside(index: Index, tmp_path: Path, config: Path) -> None:
@@ -142,10 +144,11 @@ def test_user_columns_of_the_listing_reach_the_clips(index: Index, tmp_path: Pat
 def test_a_video_listed_twice_gives_clips_for_each_row(index: Index, tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text(f"{index.root}/h264_default.mp4 1 0 1\n{index.root}/h264_default.mp4 2 1 2\n")
     run("index", f"@{tmp_path}/list.txt", "--out", tmp_path / "INDEX")
-    (tmp_path / "policy.yaml").write_text("policy: fps\nfps: 1\n")
+    (tmp_path / "policy.yaml").write_text("policy: fps\nfps: 1\nrange: {start: start, end: end}\n")
     run("shard", tmp_path / "INDEX", "--policy", tmp_path / "policy.yaml", "--out", tmp_path / "D")
     clips = pq.read_table(tmp_path / "D/clips/part-000000.parquet")
     assert clips["label"].to_pylist() == [1, 2]
+    assert [clip["frame_index"].tolist() for clip in ClipDataset(tmp_path / "D")] == [[0], [25]]
     assert len(set(clips["clip_id"].to_pylist())) == 2
 
 

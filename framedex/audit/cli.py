@@ -5,24 +5,27 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import click
 import orjson
 
 from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
 from framedex.audit.asked import SEVERITIES, Question, Severity, checks, questions
-from framedex.audit.audited import opened
+from framedex.audit.audited import Kind, opened
 from framedex.audit.database import database, write_database
 from framedex.audit.findings import missing
 from framedex.audit.run import run
 from framedex.audit.text import lines
 from framedex.errors import FramedexError, OutputError
+from framedex.option_rules import Rule, RuledCommand, Values
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
 LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
 FAILED = 3
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 EXAMPLE = """\b
 Example:
@@ -33,7 +36,63 @@ Example:
 """
 
 
-@click.command("audit", epilog=EXAMPLE)
+def _asks_checks(values: Values) -> bool:
+    return values["sql"] is None and values["ask"] is None and values["duckdb_file"] is None
+
+
+def _some_check_needs(values: Values, *tables: str) -> bool:
+    """Return whether one of the checks that are asked needs one of these tables."""
+    names = values["names"]
+    return not names or any(
+        check.name in names and set(tables) & set(check.needs) for kind in KINDS for check in checks(kind)
+    )
+
+
+def _goes_to_media(values: Values) -> bool:
+    """Return whether the media themselves are looked at, and not only what is written of them."""
+    looks = (values["look"] or bool(values["names"])) and _some_check_needs(values, "files")
+    return _asks_checks(values) and (looks or (values["report"] is not None and values["pictures"]))
+
+
+RULES = (
+    Rule(
+        all_but=["names"],
+        when=lambda values: "list" not in values["names"] or not _asks_checks(values),
+        beside="--check list",
+    ),
+    Rule(
+        options=["names", "fail_on", "as_json", "look", "policy"],
+        when=_asks_checks,
+        beside="--sql, --ask and --duckdb",
+        why="no checks are asked",
+    ),
+    Rule(
+        options=["look"],
+        when=lambda values: _some_check_needs(values, "files", "tars"),
+        beside="a --check that does not look at files",
+    ),
+    Rule(
+        options=["policy"],
+        when=lambda values: _some_check_needs(values, "policy_misses"),
+        beside="a --check other than too_short",
+    ),
+    Rule(options=["root"], when=_goes_to_media, needs="--files or --report with pictures"),
+    Rule(
+        options=["form", "out"],
+        when=lambda values: values["sql"] is not None or values["ask"] is not None,
+        needs="--sql or --ask",
+    ),
+    Rule(options=["form", "out"], when=lambda values: values["ask"] != "list", beside="--ask list"),
+    Rule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
+    Rule(
+        options=["overwrite"],
+        when=lambda values: any(values[name] is not None for name in ("out", "duckdb_file", "report")),
+        needs="--out, --duckdb or --report",
+    ),
+)
+
+
+@click.command("audit", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("what", metavar="INDEX|DATASET", type=PLACE_THAT_IS_THERE)
 @click.option(
     "--check", "names", multiple=True, metavar="NAME", help="Ask this check alone; may be repeated. `list` lists them."
@@ -48,7 +107,9 @@ Example:
 @click.option(
     "--policy", type=FILE, metavar="FILE", help="Ask which media of an index are too short for this policy, too."
 )
-@click.option("--root", type=click.Path(file_okay=False), help="Where the media lie now, if they moved.")
+@click.option(
+    "--root", type=click.Path(file_okay=False), help="With --files or --report: where the media lie now, if they moved."
+)
 @click.option("--sql", metavar="QUERY", help="Ask this instead: one SELECT over the views. `-` reads it from stdin.")
 @click.option("--ask", metavar="NAME", help="Ask this question of the cookbook (docs/audit.md). `list` lists them.")
 @click.option(
@@ -97,19 +158,11 @@ def audit(
     """
     if sum(option is not None for option in (sql, ask, duckdb_file, report)) > 1:
         raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
-    _check_options(
-        {"--check": names, "--fail-on": fail_on, "--json": as_json, "--files": look, "--policy": policy},
-        {"--out": out, "--format": form},
-        answers=sql is not None or ask is not None,
-        asks=sql is None and ask is None and duckdb_file is None,
-    )
     if report is not None and report.suffix != ".html":
         raise click.UsageError("--report takes the name of an .html file")
     beside = None if report is None else report.with_suffix(".json")
-    if "list" in names and (as_json or look or policy or report or fail_on):
-        raise click.UsageError("--check list lists the checks, and takes no other option")
-    if not pictures and report is None:
-        raise click.UsageError("--no-pictures is for --report")
+    if "list" in names and len(names) > 1:
+        raise click.UsageError("--check list lists the checks, and takes no other one")
     for path in (out, duckdb_file, report, beside):
         check_free(path, overwrite)
     if sql == "-":
@@ -133,16 +186,6 @@ def audit(
             SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
         ):
             sys.exit(FAILED)
-
-
-def _check_options(of_checks: dict[str, object], of_answers: dict[str, object], *, answers: bool, asks: bool) -> None:
-    """Raise UsageError for options that would be ignored. answers: a query is asked. asks: checks are."""
-    given = [name for name, value in of_checks.items() if value and not asks]
-    if given:
-        raise click.UsageError(f"{given[0]} is for checks, not beside --sql, --ask and --duckdb")
-    given = [name for name, value in of_answers.items() if value is not None and not answers]
-    if given:
-        raise click.UsageError(f"{given[0]} is for the answer to --sql or --ask")
 
 
 def check_free(path: Path | None, overwrite: bool) -> None:

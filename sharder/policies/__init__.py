@@ -1,6 +1,7 @@
 """Sampling policies: which frames make a clip. Pure functions of timestamps, in one registry, read from YAML."""
 
 from framedex.sharder.filters import matches, parse_filter
+from framedex.sharder.policies.ranges import is_empty
 from framedex.sharder.policies.reading import PolicyFile, make_policy, read_policy
 from framedex.sharder.policies.records import Missed, Policy, Sampled, Sampling, Track
 from framedex.sharder.policies.registry import POLICIES
@@ -15,6 +16,7 @@ __all__ = [
     "Sampling",
     "Split",
     "Track",
+    "is_empty",
     "make_policy",
     "matches",
     "parse_filter",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+
+import numpy as np
 
 from framedex.sharder import checks
 from framedex.sharder.checks import listed
 from framedex.sharder.parameters import parameter
-from framedex.sharder.policies.places import Span, Wanted, consecutive, numbers, sample, whole
+from framedex.sharder.policies.places import Wanted, consecutive, numbers, sample
 from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
 
 
@@ -49,8 +50,7 @@ class StridePolicy(ByNumber):
     def length(self) -> int | None:
         return self.frames
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span = whole(track)
+    def sample_span(self, track: Track, span: Span) -> Sampling:
         return sample(track, span, at_stride(span, self.stride, self.frames, start=self.start), self)
 
 
@@ -64,9 +64,8 @@ class FramesPolicy(ByNumber):
     def length(self) -> int | None:
         return len(self.frames)
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span = whole(track)
-        return sample(track, span, numbers(span, (0, 1, 1), self.frames), self)
+    def sample_span(self, track: Track, span: Span) -> Sampling:
+        return sample(track, span, numbers(span, (span.first, 1, 1), self.frames), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +83,7 @@ class KeyframesPolicy(ByNumber):
     def length(self) -> int | None:
         return self.frames
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span = replace(whole(track), stop=len(track.starts))
+    def sample_span(self, track: Track, span: Span) -> Sampling:
+        first, stop = np.searchsorted(track.starts, (span.first, span.stop)).tolist()
+        span = replace(span, first=first, stop=stop)
         return sample(track, span, at_stride(span, self.every, self.frames), self, among=track.starts)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from framedex.errors import PolicyError
 from framedex.sharder import checks
 from framedex.sharder.checks import listed
 from framedex.sharder.parameters import parameter, record
-from framedex.sharder.policies.places import Span, Wanted, consecutive, sample, times, whole
+from framedex.sharder.policies.places import Wanted, consecutive, sample, times
 from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
 
 
@@ -49,8 +48,7 @@ class FpsPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span = whole(track)
+    def sample_span(self, track: Track, span: Span) -> Sampling:
         wanted = at_rate(track, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
         return sample(track, span, wanted, self)
 
@@ -99,8 +97,8 @@ class SegmentsPolicy(Terms):
     def length(self) -> int | None:
         return sum(segment.count() for segment in self.segments)
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span, unit = whole(track), track.time_base
+    def sample_span(self, track: Track, span: Span) -> Sampling:
+        unit = track.time_base
         pieces, following = [], Fraction(0)
         for segment in self.segments:
             offset = following if segment.offset is None else segment.offset
@@ -123,8 +121,7 @@ class SecondsPolicy(Terms):
     def length(self) -> int | None:
         return len(self.seconds)
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span = whole(track)
+    def sample_span(self, track: Track, span: Span) -> Sampling:
         zero = Fraction(0)
         pieces = [(time / track.time_base, zero, 1) for time in self.seconds]
         return sample(track, span, times(span, (span.start, zero, 1), pieces, grain=self.grain), self)

@@ -20,32 +20,12 @@ from framedex.sharder.checks import MOST_WANTED
 from framedex.sharder.padding import padded
 from framedex.sharder.policies.draws import below, draws
 from framedex.sharder.policies.records import Missed, Sampled, Sampling, Track
+from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import Fate, Terms
 from framedex.sharder.sampling import SAFE, common_denominator, distances, frames_at, integers, progression
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
 BLOCK = 1 << 18  # wanted frames that are worked out at a time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A stretch of a video: frames [first, stop) and times [start, end), in time base units on the clock of pts."""
-
-    first: int
-    stop: int
-    start: Fraction
-    end: Fraction
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it holds no frame."""
-        return self.first >= self.stop
-
-
-def whole(track: Track) -> Span:
-    """Return the span of a whole video."""
-    start = Fraction(int(track.pts[0]) if len(track.pts) else 0)
-    return Span(first=0, stop=len(track.pts), start=start, end=start + track.duration_pts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,12 +26,14 @@ class PolicyFile:
     """What a policy's file says.
 
     filter: which rows of the index and the listing are sampled at all, None: all. split: which rows go to which split,
-    None: there are none. resolved: the file as plain values with all defaults; reading that gives an equal record.
+    None: there are none. range_said: whether the file has the key `range`, empty or not. resolved: the file as plain values
+    with all defaults; reading that gives an equal record.
     """
 
     policy: Policy
     filter: pc.Expression | None = field(compare=False)  # `==` of expressions is an expression; resolved holds its text
     split: Split | None
+    range_said: bool
     resolved: dict[str, Any]
 
 
@@ -56,9 +58,15 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     text, split = content.get("filter"), content.get("split")
     made = None if split is None else make_split(split, f"{where}: split")
     resolved = {"policy": name} | plain(policy)
+    if "range" not in content:
+        del resolved["range"]  # an empty key says that whole videos are meant
     resolved |= {"split": None if made is None else made.plain(), "filter": text}
     return PolicyFile(
-        policy=policy, filter=None if text is None else _filter(text, where), split=made, resolved=resolved
+        policy=policy,
+        filter=None if text is None else _filter(text, where),
+        split=made,
+        range_said="range" in content,
+        resolved=resolved,
     )
 
 

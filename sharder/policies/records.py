@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Literal, Protocol
@@ -86,6 +86,14 @@ class Policy(Protocol):
     @property
     def counts_by_pts(self) -> bool:
         """Whether the number of a video's clips depends on more than how long it is and how many frames it has."""
+
+    @property
+    def names_ranges(self) -> bool:
+        """Whether columns of the listing say which stretches of a video are sampled."""
+
+    @property
+    def range_columns(self) -> Sequence[str]:
+        """Columns that the listing must have for that."""
 
     def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video; row: the listing's columns for it, {} where there are none.

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from framedex.errors import PolicyError
 from framedex.sharder import checks
 from framedex.sharder.checks import one_of
 from framedex.sharder.parameters import parameter
 from framedex.sharder.policies.draws import below, draws
-from framedex.sharder.policies.places import Span, Wanted, numbers, sample, times, whole
+from framedex.sharder.policies.places import Wanted, numbers, sample, times
 from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import GRAIN, Terms
 
 By = Literal["time", "number"]
@@ -54,7 +54,8 @@ class UniformPolicy(Terms):
 
     @property
     def counts_by_pts(self) -> bool:
-        return self.tolerance_seconds is not None or (self.spread == "ends" and not self.by_number)
+        by_pts = self.tolerance_seconds is not None or self.range is not None
+        return by_pts or (self.spread == "ends" and not self.by_number)
 
     @property
     def by_number(self) -> bool:
@@ -64,8 +65,7 @@ class UniformPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span = whole(track)
+    def sample_span(self, track: Track, span: Span) -> Sampling:
         return sample(track, span, evenly(track, span, self.frames, self.by, self.spread, grain=self.grain), self)
 
 
@@ -100,14 +100,14 @@ class RandomPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        return sample(track, whole(track), self._wanted(track, whole(track)), self)
+    def sample_span(self, track: Track, span: Span) -> Sampling:
+        return sample(track, span, self._wanted(track, span), self)
 
     def _wanted(self, track: Track, span: Span) -> Wanted:
         if self.fps is None:
             assert self.stride is not None  # one of the two, as checked above
             offsets = range(0, self.stride * self.frames, self.stride)
-            one = numbers(span, (0, 1, min(1, span.stop)), offsets)
+            one = numbers(span, (span.first, 1, int(not span.is_empty)), offsets)
             several = numbers(span, (0, 0, self.clips), offsets)
         else:
             step = 1 / (self.fps * track.time_base)
@@ -118,5 +118,7 @@ class RandomPolicy(Terms):
         room = one.limit - one.low - int(one.offsets.max())  # how many places there are to begin at
         if room <= 0:
             return one
-        drawn = draws(self.seed, track.name, "start", first=0, count=self.clips, epoch=track.epoch)
+        # Ranges of one video are drawn apart.
+        which = "start" if span == whole(track) else f"start in frames {span.first} to {span.stop}"
+        drawn = draws(self.seed, track.name, which, first=0, count=self.clips, epoch=track.epoch)
         return replace(several, starts=below(drawn, room) + several.low)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from framedex.errors import PolicyError
 from framedex.sharder import checks
 from framedex.sharder.checks import MOST_WANTED, one_of
 from framedex.sharder.padding import PAD_MODES, PadMode
 from framedex.sharder.parameters import parameter
+from framedex.sharder.policies.ranges import Ranges, ranges_of
+from framedex.sharder.policies.records import Missed, Sampling, Track
+from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.sampling import CHOICES, Choose
 
 Last = Literal["drop", "partial", "pad"]
@@ -28,7 +32,8 @@ class Terms:
     choose, tolerance_seconds: the frame taken for a time, and how far it may lie from it (None: any distance).
     jitter_seconds, jitter_frames: how far each place is moved at most, for policies by time and by number.
     seed: of what is random. pad: what stands where a clip has no frame. last: what becomes of a clip that the video's end
-    cuts short. short: the same where no clip is whole (None: as `last` says). min_frames: least real frames of a clip.
+    cuts short. short: the same where no clip is whole (None: as `last` says). min_frames: least real frames of a clip. range: the
+    listing's columns that say which stretch of a video is sampled, as if it were a video of its own (None: whole videos).
     """
 
     choose: Choose = parameter(one_of(CHOICES), "nearest")
@@ -40,6 +45,7 @@ class Terms:
     last: Last = parameter(one_of(LASTS), "pad")
     short: Short | None = parameter(one_of(SHORTS), None)
     min_frames: int = parameter(checks.count, 1)
+    range: Ranges | None = parameter(ranges_of, None)
 
     def __post_init__(self) -> None:
         if self.by_number and self.jitter_seconds:
@@ -74,7 +80,29 @@ class Terms:
     @property
     def counts_by_pts(self) -> bool:
         """Whether the number of a video's clips depends on more than how long it is and how many frames it has."""
-        return self.tolerance_seconds is not None
+        return self.tolerance_seconds is not None or self.range is not None
+
+    @property
+    def names_ranges(self) -> bool:
+        """Whether columns of the listing say which stretches of a video are sampled."""
+        return self.range is not None
+
+    @property
+    def range_columns(self) -> list[str]:
+        """The columns of `range`; a listing without them is an error."""
+        return [] if self.range is None else self.range.columns
+
+    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+        """Return the clips of one mention of a video; see `records.Policy`."""
+        try:
+            span = whole(track) if self.range is None else self.range.span(track, row)
+        except PolicyError as error:
+            return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
+        return self.sample_span(track, span)
+
+    def sample_span(self, track: Track, span: Span) -> Sampling:
+        """Return the clips of a stretch of a video, sampled as if it were a video of its own."""
+        raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
 
     def fate(self, any_whole: bool) -> Fate:
         """Return what becomes of a clip that the end cuts short, where some other clip is whole or none is."""

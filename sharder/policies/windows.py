@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from framedex.errors import PolicyError
 from framedex.sharder import checks
 from framedex.sharder.parameters import parameter
-from framedex.sharder.policies.places import consecutive, numbers, sample, times, whole
+from framedex.sharder.policies.places import consecutive, numbers, sample, times
 from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
 
 
@@ -51,11 +50,11 @@ class WindowsPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
-        span = whole(track)
+    def sample_span(self, track: Track, span: Span) -> Sampling:
         if self.fps is None:
             stride, begin = self.stride or 1, self.start or 0
             step = self.step or stride * self.frames
+            begin += span.first
             clips = consecutive(begin, step, stride * (self.frames - 1), span.stop)
             wanted = numbers(span, (begin, step, clips), range(0, stride * self.frames, stride))
         else:

@@ -4,9 +4,9 @@ SELECT codec, pixel_format, width, height,
         WHEN pixel_format LIKE '%422%' THEN 2 WHEN pixel_format LIKE '%444%' THEN 3
             WHEN pixel_format LIKE 'gray%' THEN 0 ELSE -1
     END AS chroma,
-    coalesce(try_cast(regexp_extract(pixel_format, '(9|10|12|14|16)(le|be)$', 1) AS INTEGER), 8) AS bits,
+    coalesce(bits, 8) AS bits,
     videos, hours
 FROM (
-    SELECT codec, pixel_format, width, height, count(*) AS videos, sum(duration_seconds) / 3600 AS hours
+    SELECT codec, pixel_format, bits, width, height, count(*) AS videos, sum(duration_seconds) / 3600 AS hours
     FROM videos WHERE status = 'ok' AND kind = 'video' GROUP BY ALL
 )

@@ -1,0 +1,138 @@
+"""Ranges that a listing's row names: which stretch of a video they mean. Any policy may be asked about such a stretch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+
+from framedex.errors import PolicyError
+from framedex.sharder import checks
+from framedex.sharder.checks import as_fraction, did_you_mean, one_of, shown
+from framedex.sharder.parameters import parameter, record
+from framedex.sharder.policies.records import Track
+from framedex.sharder.policies.spans import Span, whole
+
+Unit = Literal["seconds", "frames"]
+UNITS: tuple[Unit, ...] = ("seconds", "frames")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """The columns of a listing that hold a range [start, end) of each row's video.
+
+    start, end: their names, either of them or both. unit: what they count, seconds from the first frame or frame numbers.
+    include_end: a range of frames has its last one, too.
+    """
+
+    start: str | None = parameter(checks.column_name, None)
+    end: str | None = parameter(checks.column_name, None)
+    unit: Unit = parameter(one_of(UNITS), "seconds")
+    include_end: bool = parameter(checks.boolean, False)
+
+    def __post_init__(self) -> None:
+        if self.start is None and self.end is None:
+            raise PolicyError(
+                "a range names no column",
+                allowed="{start: start, end: end}",
+                remedy="`range: null` samples whole videos",
+            )
+        if self.include_end and (self.unit == "seconds" or self.end is None):
+            raise PolicyError("include_end is for an end in frames", found=f"unit: {self.unit}, end: {self.end}")
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that are read."""
+        return [name for name in (self.start, self.end) if name is not None]
+
+    def span(self, track: Track, row: Mapping[str, Any]) -> Span:
+        """Return the stretch of a video that a row names; an empty start is the video's start, an empty end its end.
+
+        Raises PolicyError for a row without these columns, and for cells that name no stretch of the video.
+        """
+        start, end = (None if name is None else self._place(track, row, name) for name in (self.start, self.end))
+        if start is None and end is None:
+            return whole(track)
+        if end is None:
+            length = len(track.pts) if self.unit == "frames" else track.seconds
+            # A range that begins after the video is told of by its own start.
+            end = max(Fraction(length), Fraction(0) if start is None else start + 1)
+        elif self.include_end:
+            end += 1
+        return span_between(track, start or Fraction(0), end, self.unit)
+
+    def _place(self, track: Track, row: Mapping[str, Any], name: str) -> Fraction | None:
+        return None if is_empty(held(row, name)) else place_of(track, row[name], name, self.unit)
+
+
+def ranges_of(value: object, where: str) -> Ranges:
+    """Check what the key `range` says."""
+    made: Ranges = record(Ranges, value, where)
+    return made
+
+
+def held(row: Mapping[str, Any], name: str) -> object:
+    """Return what a row holds in a column, which may be nothing. Raises PolicyError where there is no such column."""
+    if name not in row:
+        raise PolicyError(
+            "the listing has no such column",
+            found=repr(name),
+            allowed=", ".join(map(str, row)) or "it has no columns for this medium",
+            remedy=did_you_mean(name, map(str, row)),
+        )
+    return row[name]
+
+
+def is_empty(value: object) -> bool:
+    """Return whether a cell holds nothing."""
+    return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN is not itself
+
+
+def place_of(track: Track, value: object, name: str, unit: Unit) -> Fraction:
+    """Return one end of a range. A negative frame number counts from the end, as in DALI's file lists.
+
+    name: of the column. Raises PolicyError for what is no place in a video.
+    """
+    place = as_fraction(value)
+    if place is None:
+        raise PolicyError("must be a number", where=f"column {name!r}", found=shown(value))
+    if unit == "frames":
+        if place.denominator != 1:
+            raise PolicyError("a frame number must be whole", where=f"column {name!r}", found=shown(value))
+        place += len(track.pts) if place < 0 else 0
+    if place < 0:
+        allowed = f"-{len(track.pts)} or more" if unit == "frames" else "0 or more"
+        raise PolicyError("lies before the video", where=f"column {name!r}", found=shown(value), allowed=allowed)
+    return place
+
+
+def span_between(track: Track, start: Fraction, end: Fraction, unit: Unit) -> Span:
+    """Return the stretch of a video between two places; what lies past its end is left out.
+
+    A range of seconds has the frames whose timestamps lie in it. Raises PolicyError for one without any.
+    """
+    video = whole(track)
+    if start >= end:
+        raise PolicyError("a range must end after it starts", found=f"{float(start):g} to {float(end):g} {unit}")
+    if unit == "frames":
+        first, stop = min(int(start), video.stop), min(int(end), video.stop)
+        from_, to = (_shown_at(track, number) for number in (first, stop))
+    else:
+        from_, to = (min(video.start + place / track.time_base, video.end) for place in (start, end))
+        first, stop = (int(np.searchsorted(track.pts, math.ceil(place), side="left")) for place in (from_, to))
+    if first >= stop:
+        raise PolicyError(
+            "no frame lies in the range",
+            found=f"{float(start):g} to {float(end):g} {unit}",
+            allowed=f"{video.stop} frames in {float(track.seconds):g} s",
+        )
+    return replace(video, first=first, stop=stop, start=from_, end=to)
+
+
+def _shown_at(track: Track, frame: int) -> Fraction:
+    """Return when a frame begins; for the one after the last, when the video ends."""
+    return Fraction(int(track.pts[frame])) if frame < len(track.pts) else whole(track).end
