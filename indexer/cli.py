@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from framedex.engine_options import engine_options
+from framedex.errors import printable
 from framedex.indexer.build import IndexReport, build_index
 from framedex.indexer.compact import compact_index
 from framedex.indexer.engines import GIBIBYTE, Engine
@@ -24,7 +24,7 @@ from framedex.indexer.schema import IMAGES
 from framedex.indexer.slices import Slice, build_slice, finish_index
 from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
 from framedex.place_options import PLACE_TO_WRITE
-from framedex.printing import internal_errors
+from framedex.printing import echo, internal_errors, json_text
 from framedex.progress import progress
 from framedex.storage.places import Place, Stored
 
@@ -201,7 +201,7 @@ def index(
 def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
     """Print a report. whole: the index can be read; before all slices of a first run are there it may not."""
     if as_json:
-        click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
+        echo(json_text(asdict(report) | {"out": str(report.out)}))
     else:
         _print_table(report, whole=whole)
 
@@ -214,9 +214,9 @@ def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None
         raise click.UsageError("--compact takes no SOURCE")
     report = compact_index(out)
     if as_json:
-        click.echo(json.dumps(asdict(report)))
+        echo(json_text(asdict(report)))
         return
-    click.echo(
+    echo(
         f"{report.media} media: {report.parts_before} parts → {report.parts}, {report.dropped} rows that no longer counted dropped"
     )
 
@@ -248,20 +248,20 @@ def _plan(work: Work) -> dict[str, object]:
 
 def _print_plan(plan: dict[str, object], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(plan, ensure_ascii=False))
+        echo(json_text(plan))
         return
     probe = plan["probe"]
     assert isinstance(probe, list)
     images = plan["images"]
     assert isinstance(images, dict)
     for name in probe:
-        click.echo(f"{name} ({_images(images[name])})" if name in images else name)
+        echo(printable(name) + (f" ({_images(images[name])})" if name in images else ""))
     gone = plan["gone"]
     assert isinstance(gone, list)
     for name in gone:
-        click.echo(f"gone: {name}")
-    click.echo(
-        f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {len(gone)} gone, {plan['unchanged']} unchanged"
+        echo(f"gone: {printable(name)}")
+    echo(
+        f"would probe {len(probe)} media under {printable(str(plan['root']))}; {plan['changed']} changed, {len(gone)} gone, {plan['unchanged']} unchanged"
     )
     _print_thumbnails(plan["thumbnails"])
 
@@ -272,7 +272,7 @@ def _images(count: int) -> str:
 
 def _print_thumbnails(count: object) -> None:
     if count:
-        click.echo(f"{count} images that lie beside videos passed over: name them, or a listing of them, to have them")
+        echo(f"{count} images that lie beside videos passed over: name them, or a listing of them, to have them")
 
 
 def _rate_option(value: str | None) -> Fraction | None:
@@ -287,14 +287,14 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
     if whole:
         _print_rows(report)
     for problem in report.problems:
-        click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
+        echo(f"{problem['status']}: {printable(problem['uri'])}: {problem['error_message']} ({problem['error_kind']})")
         if "error_traceback" in problem:
             LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
     _print_thumbnails(report.thumbnails)
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
-    click.echo(
+    echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
-        f"{report.changed} changed, {report.gone} gone, {report.unchanged} unchanged → {report.out}"
+        f"{report.changed} changed, {report.gone} gone, {report.unchanged} unchanged → {printable(str(report.out))}"
     )
 
 
@@ -302,20 +302,20 @@ def _print_rows(report: IndexReport) -> None:
     """Print the first media of the index."""
     videos = Index(report.out).videos
     usable = [row for row in videos.slice(0, TABLE_ROWS).to_pylist() if row["status"] == "ok"]
-    click.echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
+    echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
     for row in usable:
         seconds = row["duration_pts"] * row["time_base_num"] / row["time_base_den"]
-        name = medium_name(row["uri"], row["member"])
+        name = printable(medium_name(row["uri"], row["member"]))
         name = name if len(name) <= 40 else "…" + name[-39:]
-        click.echo(
+        echo(
             f"{name:<40} {row['codec']:<6} {_size(row):>9} {row['frame_count']:>7} {_rate(row):>7} "
             f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
         )
     if len(videos) > TABLE_ROWS:
-        click.echo(f"… and {len(videos) - TABLE_ROWS} more media")
+        echo(f"… and {len(videos) - TABLE_ROWS} more media")
     for row in usable:
         if row["kind"] == IMAGES and row["error_message"]:
-            click.echo(f"note: {medium_name(row['uri'], row['member'])}: {row['error_message']}")
+            echo(f"note: {printable(medium_name(row['uri'], row['member']))}: {row['error_message']}")
 
 
 def _size(row: dict[str, Any]) -> str:

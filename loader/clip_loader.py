@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from framedex.errors import DecodeError, FramedexError
+from framedex.errors import DecodeError, FramedexError, printable
 from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together, placed
 from framedex.loader.collate import COLLATES, Collate, collate_clips
 from framedex.loader.colour import Colour
@@ -346,7 +346,9 @@ class ClipLoader:
         except RuntimeError as error:
             if self._is_out_of_memory(error):
                 raise
-            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error)
+            LOG.warning(
+                "a decoder on the GPU failed on clip %s, which the CPU gets: %s", printable(clip.item["clip_id"]), error
+            )
             self.report.add(retried="clip")
         again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
         other = self._or_another(self._result(clip.number, again))

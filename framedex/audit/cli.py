@@ -16,8 +16,9 @@ from framedex.audit.database import database, write_database
 from framedex.audit.findings import missing
 from framedex.audit.run import run
 from framedex.audit.text import lines
-from framedex.errors import FramedexError, OutputError
+from framedex.errors import FramedexError, OutputError, printable
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE
+from framedex.printing import echo, escaped_json
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
@@ -123,12 +124,12 @@ def audit(
     else:
         found = run(what, names, look=look, policy=policy, root=root, report=report, pictures=pictures)
         if as_json:
-            click.echo(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode())
+            echo(escaped_json(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode()))
         else:
             for line in lines(found):
-                click.echo(line)
+                echo(line)
             if report is not None:
-                click.echo(f"→ {report}, {report.with_suffix('.json')}")
+                echo(f"→ {printable(str(report))}, {printable(str(report.with_suffix('.json')))}")
         if fail_on is not None and any(
             SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
         ):
@@ -159,7 +160,7 @@ def check_free(path: Path | None, overwrite: bool) -> None:
 def _list_checks(what: Place) -> None:
     with opened(what, frames=False) as audited:
         for check in checks(audited.kind):
-            click.echo(f"{check.name:<18} {check.severity:<8} {check.title}")
+            echo(f"{check.name:<18} {check.severity:<8} {check.title}")
 
 
 def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None) -> None:
@@ -169,7 +170,7 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             known = {question.name: question for question in questions("questions", audited.kind)}
             if ask == "list":
                 for question in known.values():
-                    click.echo(f"{question.name:<24} {question.title}")
+                    echo(f"{question.name:<24} {question.title}")
                 return
             if ask not in known:
                 raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
@@ -180,14 +181,12 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             if lack is not None:
                 raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
             if ask is not None and (limit := LIMIT.search(sql)):
-                click.echo(
-                    f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True
-                )
+                echo(f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
             if out is None:
                 print_answer(db.user(sql), form)
             else:
                 rows = write_answer(db.user(sql), form, out)
-                click.echo(f"{rows:,} rows → {out}")
+                echo(f"{rows:,} rows → {printable(str(out))}")
 
 
 def _write_database(what: Place, path: Path) -> None:
@@ -199,4 +198,4 @@ def _write_database(what: Place, path: Path) -> None:
                 remedy="copy the index or dataset to this machine; its Parquet files are small",
             )
         views = write_database(audited, path)
-    click.echo(f"views {', '.join(views)} of {what} → {path}")
+    echo(f"views {', '.join(views)} of {printable(str(what))} → {printable(str(path))}")
