@@ -12,7 +12,7 @@ import orjson
 from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
 from framedex.audit.asked import SEVERITIES, Question, Severity, checks, questions
 from framedex.audit.audited import opened
-from framedex.audit.database import database, write_database
+from framedex.audit.database import GIBIBYTE, Limits, database, write_database
 from framedex.audit.findings import missing
 from framedex.audit.run import run
 from framedex.audit.text import lines
@@ -24,6 +24,7 @@ from framedex.storage.places import Place
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
 LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
 FAILED = 3
+SECONDS, MEMORY_GIBIBYTES, SPILL_GIBIBYTES = 600, 4, 16  # of somebody's own query
 
 EXAMPLE = """\b
 Example:
@@ -60,6 +61,19 @@ Example:
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write that answer to a new file.")
 @click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Seconds that --sql and --ask may take.  [default: {SECONDS}]",
+)
+@click.option(
+    "--memory", type=click.FloatRange(0.1), help=f"GiB that they may take of memory.  [default: {MEMORY_GIBIBYTES}]"
+)
+@click.option(
+    "--spill",
+    type=click.FloatRange(0),
+    help=f"GiB that they may write into the temporary folder where memory is too little.  [default: {SPILL_GIBIBYTES}]",
+)
+@click.option(
     "--duckdb",
     "duckdb_file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -84,6 +98,9 @@ def audit(
     ask: str | None,
     form: Format | None,
     out: Path | None,
+    timeout: float | None,
+    memory: float | None,
+    spill: float | None,
     duckdb_file: Path | None,
     report: Path | None,
     pictures: bool,
@@ -100,7 +117,7 @@ def audit(
         raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
     _check_options(
         {"--check": names, "--fail-on": fail_on, "--json": as_json, "--files": look, "--policy": policy},
-        {"--out": out, "--format": form},
+        {"--out": out, "--format": form, "--timeout": timeout, "--memory": memory, "--spill": spill},
         answers=sql is not None or ask is not None,
         asks=sql is None and ask is None and duckdb_file is None,
     )
@@ -118,7 +135,12 @@ def audit(
     if duckdb_file is not None:
         _write_database(what, duckdb_file)
     elif sql is not None or ask is not None:
-        _answer(what, sql, ask, form or "table", out)
+        limits = Limits(
+            seconds=timeout or SECONDS,
+            memory_bytes=int((memory or MEMORY_GIBIBYTES) * GIBIBYTE),
+            spill_bytes=int((SPILL_GIBIBYTES if spill is None else spill) * GIBIBYTE),
+        )
+        _answer(what, sql, ask, form or "table", out, limits)
     elif "list" in names:
         _list_checks(what)
     else:
@@ -163,7 +185,7 @@ def _list_checks(what: Place) -> None:
             echo(f"{check.name:<18} {check.severity:<8} {check.title}")
 
 
-def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None) -> None:
+def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None, limits: Limits) -> None:
     with opened(what, frames=ask is not None or bool(FRAMES_VIEWS.search(sql or ""))) as audited:
         known: dict[str, Question] = {}
         if ask is not None:
@@ -176,17 +198,18 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
                 raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
             sql = known[ask].sql
         assert sql is not None  # one of both was given
-        with database(audited) as db:
+        with database(audited, limits=limits) as db:
             lack = None if ask is None else missing(db, known[ask])
             if lack is not None:
                 raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
             if ask is not None and (limit := LIMIT.search(sql)):
                 echo(f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
-            if out is None:
-                print_answer(db.user(sql), form)
-            else:
+            with db.time_limit(limits.seconds):
+                if out is None:
+                    print_answer(db.user(sql), form)
+                    return
                 rows = write_answer(db.user(sql), form, out)
-                echo(f"{rows:,} rows → {printable(str(out))}")
+            echo(f"{rows:,} rows → {printable(str(out))}")
 
 
 def _write_database(what: Place, path: Path) -> None:
