@@ -15,7 +15,17 @@ from typing import Any, get_args
 import numpy as np
 
 from framedex.errors import DecodeError, FramedexError, printable
-from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together, placed
+from framedex.loader.arguments import (
+    Decode,
+    Device,
+    Last,
+    Output,
+    check_choices,
+    check_counts,
+    check_normalize,
+    check_together,
+    placed,
+)
 from framedex.loader.collate import COLLATES, Collate, collate_clips
 from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset
@@ -110,6 +120,7 @@ class ClipLoader:
             batch_size=(batch_size, 1), num_workers=(num_workers, 0), threads=(threads, 1), prefetch=(prefetch, 0)
         )
         check_together(device, decode, output)
+        check_normalize(normalize)
         self.dataset = dataset
         self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
         self.report = LoaderReport()
