@@ -93,6 +93,9 @@ format; of media that an older framedex indexed they are not known, and `not_rec
 The engine is [DuckDB](https://duckdb.org); its SQL is at your disposal. One statement that reads is run; it sees these views and
 nothing else: no other file, no network, and it cannot write ([decision 19](decisions/0019-audit.md)).
 
+A query of `--sql` and `--ask` may take 600 s (`--timeout`), 4 GiB of memory (`--memory`), and 16 GiB of the temporary folder where memory
+is too little (`--spill`). On a terminal, control characters in CSV are shown as escapes; in a pipe or a file they are what they are.
+
 {views}
 Columns of `videos` are described in [format.md](format.md). Columns of your listing and of the policy are there, too: here `label` in `listing`,
 `label` and `split` in `clips` (one that is called like a column of framedex is `NAME_1`). Checks and questions about labels and splits need them by

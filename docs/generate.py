@@ -126,6 +126,15 @@ A clip's packets lie in its ranges one after the other, in decode order. Each ru
 (or after a flush), and preceded by the one of the medium's `states` that `run_state` names. Where a clip
 has a `shard`, ranges point into that tar, and its medium is described as its packets lie there.
 
+Readers check what they read, and raise a FormatError with the file, the row and the column: types of columns, values (`*_RULES` in
+`sharder/schema.py` and `indexer/schema.py`), lengths of lists that belong together, ranges within their file, and ranks: those of a run are
+a permutation of its packets' numbers, wanted frames have them in their own order (of images, each has one), and none is reordered further
+than `media.reorder_depth`. Two packets of a run that swapped their ranks within that show when the clip is decoded, as pictures come in the
+order of their ranks. What no column shows: a `position` that names another packet between the same neighbours, and ranges that lead to other
+bytes of the same length which decode. `framedex verify` shows them, by `clips.md5` where the index has hashes, else by the source.
+A picture has at most {index_schema.MOST_PIXELS:,} pixels, a decoder holds back at most {index_schema.MOST_REORDERED} pictures, and a clip's
+frames must fit into the machine's memory.
+
 ### media
 
 The columns of the index's `videos` that decoding needs: {", ".join(f"`{name}`" for name in dataset_schema.MEDIA.names)}.

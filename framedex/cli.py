@@ -11,6 +11,7 @@ import click
 
 from framedex import __version__
 from framedex.errors import FramedexError, InternalError, internal_error
+from framedex.printing import PrintableFormatter, echo, shown_error
 
 COMMANDS = {
     "index": ("framedex.indexer.cli", "Probe videos into an index."),
@@ -39,25 +40,33 @@ class Stages(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_text) for name, (_, help_text) in COMMANDS.items()])
 
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **options)
+        except click.ClickException as error:
+            raise shown_error(error) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except click.ClickException as error:
+            raise shown_error(error) from None
+        except (click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except FramedexError as error:
             if isinstance(error, InternalError):
-                click.echo(error.traceback, err=True)
-            click.echo(f"error: {error}", err=True)
+                echo(error.traceback, err=True)
+            echo(f"error: {error}", err=True)
             sys.exit(1)
         except KeyboardInterrupt:
-            click.echo("interrupted; nothing half-written is left, and a rerun does the rest", err=True)
+            echo("interrupted; nothing half-written is left, and a rerun does the rest", err=True)
             sys.exit(1)
         except OSError as error:
-            click.echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
+            echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
             sys.exit(1)
         except Exception as error:
             found = internal_error(error)
-            click.echo(f"{found.traceback}\nerror: {found}", err=True)
+            echo(f"{found.traceback}\nerror: {found}", err=True)
             sys.exit(1)
 
 
@@ -66,8 +75,6 @@ class Stages(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Log more, to stderr.")
 def main(verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, inspect, load."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.INFO if verbose else logging.WARNING)

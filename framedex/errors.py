@@ -1,12 +1,38 @@
-"""The errors framedex raises: each says what, where, what was found, what is allowed, and what mends it."""
+"""The errors framedex raises: each says what, where, what was found, what is allowed, and what mends it.
+
+Also `printable`, which every text from outside passes before a person sees it, in errors as in all that commands print.
+"""
 
 from __future__ import annotations
 
+import re
 import traceback
 from typing import Any
 
+INDENT = 11  # characters before the text of a part of a message
 INTERNAL_ERROR = "internal_error"  # the kind of a failure that is a bug of framedex's own
 PLEASE_REPORT = "this is a bug of framedex: please report it with its traceback and the output of framedex --version"
+
+# Control characters (C0 with the line end, DEL, C1), separators and changes of direction, and halves of characters, which stand
+# for bytes of file names that are not UTF-8.
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """Return text that no terminal acts on: control characters and changes of direction are written as escapes.
+
+    lines: line ends are kept, in text whose lines are framedex's own; a name has none.
+    """
+    return UNPRINTABLE.sub(lambda match: match[0] if lines and match[0] == "\n" else _escape(match[0]), text)
+
+
+def _indented(part: str) -> str:
+    """Return a part of a message whose further lines cannot be taken for lines of framedex's own."""
+    return part.replace("\n", "\n" + " " * INDENT)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 class FramedexError(Exception):
@@ -28,15 +54,11 @@ class FramedexError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """Return the message as one line a part."""
-        parts = [self.what if self.where is None else f"{self.where}: {self.what}"]
-        if self.found is not None:
-            parts.append(f"  found:   {self.found}")
-        if self.allowed is not None:
-            parts.append(f"  allowed: {self.allowed}")
-        if self.remedy is not None:
-            parts.append(f"  remedy:  {self.remedy}")
-        return "\n".join(parts)
+        """Return the message as one line per part, with nothing in it that a terminal acts on."""
+        parts = [self.what if self.where is None else f"{printable(self.where)}: {self.what}"]
+        named = {"found": self.found, "allowed": self.allowed, "remedy": self.remedy}
+        parts += [_indented(f"  {name + ':':<8} {part}") for name, part in named.items() if part is not None]
+        return printable("\n".join(parts), lines=True)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by parts: these errors cross process borders."""

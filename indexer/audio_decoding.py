@@ -34,7 +34,8 @@ class AudioCoding:
 def make_decoder(coding: AudioCoding) -> AudioCodecContext:
     """Return a fresh decoder that trims no samples by itself. Raises av.error.FFmpegError or ValueError without one."""
     context = av.CodecContext.create(DECODERS.get(coding.codec, coding.codec), "r")
-    assert isinstance(context, AudioCodecContext)  # the codec is an audio stream's
+    if not isinstance(context, AudioCodecContext):
+        raise ValueError(f"{coding.codec} is no codec of audio")
     context.extradata = coding.extradata
     context.sample_rate = coding.rate
     context.layout = coding.layout

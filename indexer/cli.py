@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import click
 
 from framedex.engine_options import ENGINE_RULES, engine_options
-from framedex.errors import MissingSourceError
+from framedex.errors import MissingSourceError, printable
 from framedex.indexer.build import IndexReport, build_index
 from framedex.indexer.compact import compact_index
 from framedex.indexer.engines import GIBIBYTE, Engine
@@ -27,7 +26,7 @@ from framedex.indexer.slices import Slice, build_slice, finish_index
 from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
 from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_TO_WRITE
-from framedex.printing import internal_errors
+from framedex.printing import echo, internal_errors, json_text
 from framedex.progress import progress
 from framedex.storage.places import Place, Stored
 from framedex.tallies import SHOWN, counted, named
@@ -238,7 +237,7 @@ def index(
 def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
     """Print a report. whole: the index can be read; before all slices of a first run are there it may not."""
     if as_json:
-        click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
+        echo(json_text(asdict(report) | {"out": str(report.out)}))
     else:
         _print_table(report, whole=whole)
 
@@ -251,9 +250,9 @@ def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None
         raise click.UsageError("--compact takes no SOURCE")
     report = compact_index(out)
     if as_json:
-        click.echo(json.dumps(asdict(report)))
+        echo(json_text(asdict(report)))
         return
-    click.echo(
+    echo(
         f"{report.media} media: {report.parts_before} parts → {report.parts}, {report.dropped} rows that no longer counted dropped"
     )
 
@@ -288,20 +287,20 @@ def _plan(work: Work) -> dict[str, object]:
 def _print_plan(work: Work, as_json: bool) -> None:
     plan = _plan(work)
     if as_json:
-        click.echo(json.dumps(plan, ensure_ascii=False))
+        echo(json_text(plan))
         return
     probe = plan["probe"]
     assert isinstance(probe, list)
     images = plan["images"]
     assert isinstance(images, dict)
     for name in probe:
-        click.echo(f"{name} ({_images(images[name])})" if name in images else name)
+        echo(printable(name) + (f" ({_images(images[name])})" if name in images else ""))
     gone = plan["gone"]
     assert isinstance(gone, list)
     for name in gone:
-        click.echo(f"gone: {name}")
-    click.echo(
-        f"would probe {len(probe)} media under {plan['root']}; {plan['changed']} changed, {_retried(work.retried)}{len(gone)} gone, {plan['unchanged']} unchanged"
+        echo(f"gone: {printable(name)}")
+    echo(
+        f"would probe {len(probe)} media under {printable(str(plan['root']))}; {plan['changed']} changed, {_retried(work.retried)}{len(gone)} gone, {plan['unchanged']} unchanged"
     )
     _print_skipped(work.thumbnails, work.others)
 
@@ -317,13 +316,13 @@ def _images(count: int) -> str:
 def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
     """Print what searching folders did not take."""
     if thumbnails:
-        click.echo(
-            f"{thumbnails} images that lie beside videos passed over: name them, or a listing of them, to have them"
-        )
+        echo(f"{thumbnails} images that lie beside videos passed over: name them, or a listing of them, to have them")
     if others:
         count = sum(some.count for some in others)
-        kinds = [f"{some.count:,} {some.ending or 'without an ending'}, such as {some.example}" for some in others]
-        click.echo(
+        kinds = [
+            f"{some.count:,} {some.ending or 'without an ending'}, such as {printable(some.example)}" for some in others
+        ]
+        echo(
             f"{counted(count, 'file')} skipped for {'its ending' if count == 1 else 'their endings'} "
             f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): name what is video"
         )
@@ -341,17 +340,17 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
     if whole:
         _print_rows(report)
     for problem in report.problems:
-        click.echo(f"{problem['status']}: {problem['uri']}: {problem['error_message']} ({problem['error_kind']})")
+        echo(f"{problem['status']}: {printable(problem['uri'])}: {problem['error_message']} ({problem['error_kind']})")
         if "error_traceback" in problem:
             LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
     _print_skipped(report.thumbnails, report.others)
     if report.without_video:
         which = named(report.without_video_examples, report.without_video)
-        click.echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({which})")
+        echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({printable(which)})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
-    click.echo(
+    echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
-        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged → {report.out}"
+        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged → {printable(str(report.out))}"
     )
 
 
@@ -359,20 +358,20 @@ def _print_rows(report: IndexReport) -> None:
     """Print the first media of the index."""
     videos = Index(report.out).videos
     usable = [row for row in videos.slice(0, TABLE_ROWS).to_pylist() if row["status"] == "ok"]
-    click.echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
+    echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
     for row in usable:
         seconds = row["duration_pts"] * row["time_base_num"] / row["time_base_den"]
-        name = medium_name(row["uri"], row["member"])
+        name = printable(medium_name(row["uri"], row["member"]))
         name = name if len(name) <= 40 else "…" + name[-39:]
-        click.echo(
+        echo(
             f"{name:<40} {row['codec']:<6} {_size(row):>9} {row['frame_count']:>7} {_rate(row):>7} "
             f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
         )
     if len(videos) > TABLE_ROWS:
-        click.echo(f"… and {len(videos) - TABLE_ROWS} more media")
+        echo(f"… and {len(videos) - TABLE_ROWS} more media")
     for row in usable:
         if row["kind"] == IMAGES and row["error_message"]:
-            click.echo(f"note: {medium_name(row['uri'], row['member'])}: {row['error_message']}")
+            echo(f"note: {printable(medium_name(row['uri'], row['member']))}: {row['error_message']}")
 
 
 def _size(row: dict[str, Any]) -> str:

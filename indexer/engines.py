@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import resource
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -22,6 +25,8 @@ from framedex.indexer.opening import MEDIUM_ERRORS
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+LOOK_SECONDS = 1.0  # between two looks at whether workers are stopped
+STOPPED_SECONDS = 600.0  # that a worker may be, where calls have no limit
 IN_FLIGHT_PER_WORKER = 16  # bounds what waits for a slow item ahead of it
 GIBIBYTE = 1 << 30
 BROKEN = "broken"  # what an outcome says where a process died between two calls, and with it the pool
@@ -98,6 +103,25 @@ class LocalPool:
             max_workers=workers, context=context, initializer=_enter_worker, initargs=[memory_bytes]
         )
 
+    def _end_stopped(self, stopped: dict[int, float], seconds: float) -> None:
+        """Kill workers that have been stopped (SIGSTOP) for so long: between two calls, no limit of a call ends them.
+
+        stopped: since when each is, by process; kept by the caller.
+        """
+        now, manager = time.monotonic(), self._pool._pool_manager.worker_manager
+        for process in list(manager.workers):
+            if not _is_stopped(process):
+                stopped.pop(process, None)
+            elif now - stopped.setdefault(process, now) > seconds:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def _await(self, future: concurrent.futures.Future[Result] | None, timeout_seconds: float | None) -> None:
+        """Wait until an outcome is there."""
+        stopped: dict[int, float] = {}
+        while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
+            self._end_stopped(stopped, STOPPED_SECONDS if timeout_seconds is None else timeout_seconds)
+
     def __enter__(self) -> LocalPool:
         self._pool.__enter__()
         return self
@@ -123,8 +147,10 @@ class LocalPool:
                 )
                 waiting.append((item, begun))
                 if len(waiting) >= self._workers * in_flight:
+                    self._await(waiting[0][1], timeout_seconds)
                     yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
             while waiting:
+                self._await(waiting[0][1], timeout_seconds)
                 yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
         finally:
             if waiting:
@@ -141,6 +167,15 @@ def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:
     from framedex.indexer.ray_engine import RayEngine
 
     return RayEngine(ray_address)
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a process is stopped by a signal (proc(5): the state that follows the name in parentheses)."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[:1] == ["T"]
+    except OSError:
+        return False
 
 
 def _enter_worker(memory_bytes: int | None) -> None:

@@ -17,8 +17,24 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, FormatError
 from framedex.indexer.parts import check_format, part_numbers, part_path
-from framedex.indexer.schema import FORMAT, GONE, LISTING, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.row_checks import check_audio_packets, check_packets, check_video
+from framedex.indexer.schema import (
+    FORMAT,
+    FRAME_RULES,
+    FRAMES,
+    GONE,
+    HEADER_KEYS,
+    LISTING,
+    MOST_PIXELS,
+    NO_VIDEO,
+    OK,
+    REFUSED,
+    SCHEMA_VERSION,
+    VIDEO_RULES,
+    VIDEOS,
+)
 from framedex.indexer.timeline import NO_PTS, START, STATED
+from framedex.rules import RowAt, check_columns, check_header, check_row, reading, wrong_rows
 from framedex.storage.objects import at_once
 from framedex.storage.places import Place, Stored, parquet_file, place
 
@@ -27,6 +43,10 @@ LISTING_NAME = "listing.parquet"
 VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "md5", "path", "crc32")
 AUDIO_COLUMNS = ("audio_sample", "audio_gap", "audio_size")
 VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
+UNREAD = -1  # in place of flags that were not read
+NULLS = {"pts": NO_PTS, "flags": UNREAD}  # what stands for null in lists that may hold it
+SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
+REMEDY = "the index is damaged: index again into a new folder, or fetch it again from where it came"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +108,12 @@ class Index:
         self.path: Place = place(path)
         header = read_header(self.path)
         self.root: str = header["root"]
-        self.ffmpeg: list[str] = header.get("ffmpeg", [])
+        self.ffmpeg: list[str] = header.get("ffmpeg") or []
         self.generation: int = header["generation"]
         numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
         self._parts = [number for number in numbers if before is None or number < before]
         read = at_once if isinstance(self.path, Stored) else map
-        tables = list(read(lambda number: self._videos_part(number).read(["media_id", "status"]), self._parts))
+        tables = list(read(lambda number: self._read_part(number, ["media_id", "status"]), self._parts))
         identities = [table["media_id"].to_pylist() for table in tables]
         self._part = np.repeat(self._parts, [len(part) for part in identities]).astype(np.int64)
         self._row = np.concatenate([np.arange(len(part)) for part in identities] or [np.zeros(0, np.int64)])
@@ -127,17 +147,34 @@ class Index:
         return rows
 
     def _videos_part(self, number: int) -> pq.ParquetFile:
-        return self._opened(part_path(self.path / VIDEOS_FOLDER, number))
+        return self._opened(VIDEOS_FOLDER, number)
 
-    def _opened(self, part: Place) -> pq.ParquetFile:
+    def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
+        """Return columns of a part of `videos`, those that its minor version lacks as nulls."""
+        where = str(part_path(self.path / VIDEOS_FOLDER, number))
+        file = self._videos_part(number)
+        with reading(where, REMEDY):
+            table = as_videos(file.read(names), names)
+            table.validate(full=True)  # texts that are not UTF-8 among them
+        for name in names:
+            if not VIDEOS.field(name).nullable and table[name].null_count:
+                row = int(np.argmax(table[name].is_null().to_numpy()))
+                raise RowAt(file=where, row=row, remedy=REMEDY).wrong(name, "null", "a value")
+        return table
+
+    def _opened(self, folder: str, number: int) -> pq.ParquetFile:
+        part = part_path(self.path / folder, number)
         try:
-            return parquet_file(part)
+            file = parquet_file(part)
+            schema = file.schema_arrow
         except FileNotFoundError:
             raise FormatError(
                 "the index was compacted since it was opened", where=str(self.path), remedy="open it again"
             ) from None
-        except pa.ArrowException as error:
-            raise FormatError("a part of the index is damaged", where=str(part), found=error) from error
+        except (OSError, pa.ArrowException) as error:
+            raise FormatError("a part of the index is damaged", where=str(part), found=error, remedy=REMEDY) from error
+        check_columns(schema, SCHEMAS[folder], str(part), REMEDY)
+        return file
 
     @functools.cached_property
     def videos(self) -> pa.Table:
@@ -146,23 +183,54 @@ class Index:
 
     def columns(self, names: Sequence[str]) -> pa.Table:
         """Return some columns of `videos`, a row a medium."""
-        parts = [as_videos(self._videos_part(number).read(names), names) for number in self._parts]
+        parts = [self._read_part(number, names) for number in self._parts]
         return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
 
     def some_videos(self, most: int) -> Iterator[pa.Table]:
         """Yield the rows of `videos` in order, at most so many at a time, never those of two parts together."""
         for number in self._parts:
-            rows = self.counting_rows(number)
-            for table in rows_by_group(self._videos_part(number), rows):
+            rows, done = self.counting_rows(number), 0
+            for table in self._groups(number, rows):
                 table = as_videos(table)
+                self._check_videos(table, number, rows[done : done + len(table)])
+                done += len(table)
                 for first in range(0, len(table), most):
                     yield table.slice(first, most)
+
+    def _groups(self, number: int, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
+        """Yield some rows of a part of `videos`, a table for each row group that has any."""
+        with reading(str(part_path(self.path / VIDEOS_FOLDER, number)), REMEDY):
+            yield from rows_by_group(self._videos_part(number), rows)
+
+    def _check_videos(self, table: pa.Table, number: int, rows: NDArray[np.int64]) -> None:
+        """Look at rows of `videos`, of which usable ones must hold what reading them relies on. Raises FormatError."""
+        where = str(part_path(self.path / VIDEOS_FOLDER, number))
+        with reading(where, REMEDY):
+            table.validate(full=True)
+        usable = np.flatnonzero(pc.equal(table["status"], OK).to_numpy())
+        chosen = table.take(usable)
+        for name, rule in VIDEO_RULES.items():
+            wrong = wrong_rows(chosen[name], rule)
+            if len(wrong):
+                at = RowAt(file=where, row=int(rows[usable[wrong[0]]]), remedy=REMEDY)
+                raise at.wrong(name, chosen[name][int(wrong[0])].as_py(), rule.allowed())
+        pixels = chosen["width"].to_numpy().astype(np.float64) * chosen["height"].to_numpy()
+        if len(pixels) and pixels.max() > MOST_PIXELS:
+            place = int(np.argmax(pixels))
+            at = RowAt(file=where, row=int(rows[usable[place]]), remedy=REMEDY)
+            raise at.wrong("width", f"{pixels[place]:,.0f} pixels", f"up to {MOST_PIXELS:,} in all")
 
     def video(self, media_id: str) -> dict[str, Any]:
         """Return one medium's row of `videos`. Raises KeyError for an unknown one."""
         number = int(self._numbers[self._row_of[media_id]])
-        table, first = self._videos_rows(int(self._part[number]), int(self._row[number]))
-        row: dict[str, Any] = table.slice(int(self._row[number]) - first, 1).to_pylist()[0]
+        part, place = int(self._part[number]), int(self._row[number])
+        table, first = self._videos_rows(part, place)
+        at = RowAt(file=str(part_path(self.path / VIDEOS_FOLDER, part)), row=place, remedy=REMEDY)
+        with reading(f"{at.file}, row {place}", REMEDY):
+            row: dict[str, Any] = table.slice(place - first, 1).to_pylist()[0]
+        if row["status"] == OK:
+            check_row(row, VIDEO_RULES, at)
+            check_video(row, at)
         return row
 
     def _videos_rows(self, part: int, row: int) -> tuple[pa.Table, int]:
@@ -174,7 +242,8 @@ class Index:
     @functools.lru_cache(maxsize=4)  # noqa: B019 - an Index lives as long as its process' job
     def _videos_group(self, part: int, group: int) -> pa.Table:
         file, _ = self._file(VIDEOS_FOLDER, part)
-        return as_videos(file.read_row_group(group, use_threads=False))
+        with reading(str(part_path(self.path / VIDEOS_FOLDER, part)), REMEDY):
+            return as_videos(file.read_row_group(group, use_threads=False))
 
     @functools.cached_property
     def unusable(self) -> int:
@@ -207,41 +276,70 @@ class Index:
     def listing(self) -> pa.Table:
         """The rows by which media were listed, with the user's columns."""
         path = self.path / LISTING_NAME
-        return parquet_file(path).read() if path.exists() else LISTING.empty_table()
+        if not path.exists():
+            return LISTING.empty_table()
+        with reading(str(path), REMEDY):
+            table = parquet_file(path).read()
+            table.validate(full=True)
+        check_columns(table.schema, LISTING, str(path), REMEDY)
+        for name in LISTING.names:
+            if table[name].null_count:
+                row = int(np.argmax(table[name].is_null().to_numpy()))
+                raise RowAt(file=str(path), row=row, remedy=REMEDY).wrong(name, "null", "a value")
+        return table
 
     def packets(self, media_id: str) -> Packets:
         """Return the packets of one medium. Raises KeyError for an unknown one."""
-        return _packets(self._record(media_id, VIDEO_COLUMNS))
+        record, at = self._record(media_id, VIDEO_COLUMNS)
+        packets = _packets(_lists(record, VIDEO_COLUMNS, at), at)
+        if packets.offset is None and len(packets.size) and self.video(media_id)["byte_addressable"]:
+            raise at.unlike("gap", "byte_addressable of videos", "null")
+        if packets.state.any():
+            states = len(self.video(media_id)["states"] or [])
+            if packets.state.max() >= states:
+                raise at.wrong("start_state", packets.state.max(), f"0 to {states - 1}, the states in videos")
+        return packets
 
     def audio(self, media_id: str) -> AudioPackets | None:
         """Return the audio packets of one medium, None where it has none. Raises KeyError for an unknown medium."""
-        record = self._record(media_id, AUDIO_COLUMNS)
-        if not record["audio_sample"][0].is_valid:
+        record, at = self._record(media_id, AUDIO_COLUMNS)
+        row = _lists(record, AUDIO_COLUMNS, at)
+        sample, gap, size = (row[name] for name in AUDIO_COLUMNS)
+        if sample is None:
             return None
-        sample, gap, size = (
-            record[name].combine_chunks().flatten().to_numpy().astype(np.int64) for name in AUDIO_COLUMNS
-        )
-        addressable = record["audio_gap"][0].is_valid
-        return AudioPackets(sample=sample, offset=offsets_of(gap, size) if addressable else None, size=size)
+        if size is None:
+            raise at.wrong("audio_size", "null", "a list")
+        check_audio_packets(row, at)
+        size = size.astype(np.int64)
+        return AudioPackets(sample=sample, offset=None if gap is None else offsets_of(gap, size), size=size)
 
-    def _record(self, media_id: str, columns: tuple[str, ...]) -> pa.Table:
-        """Return some columns of one medium's row of `frames`."""
+    def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.Table, RowAt]:
+        """Return some columns of one medium's row of `frames`, and where that lies."""
         number = int(self._numbers[self._row_of[media_id]])
         file, first_rows = self._file(FRAMES_FOLDER, int(self._part[number]))
         row = int(self._row[number])
+        at = RowAt(file=str(part_path(self.path / FRAMES_FOLDER, int(self._part[number]))), row=row, remedy=REMEDY)
+        if row >= file.metadata.num_rows:
+            raise at.wrong("media_id", "no such row", "as many rows as the part of videos has")
         group = int(np.searchsorted(first_rows, row, side="right")) - 1
         # Small media share a group, and most callers ask for one after the other; a long one has its group for itself.
         shared = file.metadata.row_group(group).num_rows > 1
         read = self._shared_group if shared else self._read_group
-        table = read(int(self._part[number]), group, columns)
-        record = table.slice(row - int(first_rows[group]), 1)
-        if record["media_id"][0].as_py() != media_id:
-            raise ValueError(f"frames row {row} does not belong to medium {media_id}")
-        return record
+        with reading(at.file, REMEDY):
+            table = read(int(self._part[number]), group, columns)
+            record = table.slice(row - int(first_rows[group]), 1)
+            found = record["media_id"][0].as_py()
+        if found != media_id:
+            raise at.wrong("media_id", found, f"{media_id}, as in the part of videos")
+        return record, at
 
     def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
         file, _ = self._file(FRAMES_FOLDER, part)
-        return file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
+        table = file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
+        for name in columns:
+            if name not in table.schema.names:  # of an earlier minor version
+                table = table.append_column(FRAMES.field(name), pa.nulls(len(table), FRAMES.field(name).type))
+        return table
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
     def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
@@ -251,7 +349,7 @@ class Index:
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
     def _file(self, folder: str, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
         """Return a part and the first row of each of its row groups."""
-        file = self._opened(part_path(self.path / folder, part))
+        file = self._opened(folder, part)
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, np.cumsum([0, *rows])[:-1]
 
@@ -286,28 +384,56 @@ def _state_of(path: Place) -> str:
 def read_header(path: Place) -> dict[str, Any]:
     """Return what index.json says. Raises FormatError."""
     header = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index")
+    check_header(header, HEADER_KEYS, str(path / HEADER), REMEDY)
     return {"generation": 0} | header
 
 
-def _packets(record: pa.Table) -> Packets:
-    """Return the one row of `record` as columns."""
-    values = {name: record[name].combine_chunks().flatten() for name in ("pts", "gap", "size", "flags")}
-    size = values["size"].to_numpy().astype(np.int64)
-    stored = values["flags"].fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+def _lists(record: pa.Table, columns: Sequence[str], at: RowAt) -> dict[str, Any]:
+    """Return the lists of the one row of `record`, each as `FRAME_RULES` says: numpy arrays, None where null, and those of texts and
+    hashes as Python has them. Of flags that were not read, there is UNREAD, and of timestamps that are null, NO_PTS.
+    """
+    row: dict[str, Any] = {}
+    for name in columns:
+        column = record[name].combine_chunks()
+        if column.null_count:
+            row[name] = None
+            continue
+        values = column.flatten()
+        if name in ("md5", "path"):
+            with reading(f"{at.file}, row {at.row}, column {name}", REMEDY):
+                row[name] = column[0].as_py()
+            continue
+        if values.null_count and name not in NULLS:
+            raise at.wrong(name, "null", "a value for each packet")
+        known = values.drop_null().to_numpy()
+        check_row({name: known}, {name: FRAME_RULES[name]}, at)
+        row[name] = values.fill_null(NULLS[name]).to_numpy(zero_copy_only=False) if values.null_count else known
+    return row
+
+
+def _packets(row: dict[str, Any], at: RowAt) -> Packets:
+    """Return the packets of a row of `frames`. Raises FormatError where its lists do not belong together."""
+    for name in ("pts", "size", "flags"):
+        if row[name] is None:
+            raise at.wrong(name, "null", "a list")
+    is_read = row["flags"] != UNREAD
+    stored = np.where(is_read, row["flags"], 0).astype(np.int32)
     flags, looked_at = stored & ~STATED, (stored & STATED) == 0
+    check_packets(row | {"flags": flags}, at)
+    size, gap = row["size"].astype(np.int64), row["gap"]
     state = np.zeros(len(flags), np.int32)
-    if record["start_state"][0].is_valid:
-        state[np.flatnonzero(flags & START)] = record["start_state"].combine_chunks().flatten().to_numpy()
+    if row["start_state"] is not None:
+        state[np.flatnonzero(flags & START)] = row["start_state"]
     return Packets(
-        pts=pc.fill_null(values["pts"], NO_PTS).to_numpy(zero_copy_only=False),
-        offset=offsets_of(values["gap"].to_numpy(), size) if record["gap"][0].is_valid else None,
+        pts=row["pts"],
+        offset=None if gap is None else offsets_of(gap, size),
         size=size,
         flags=flags,
-        read=values["flags"].is_valid().to_numpy(zero_copy_only=False) & looked_at,
+        read=is_read & looked_at,
         state=state,
-        md5=record["md5"][0].as_py(),
-        path=record["path"][0].as_py(),
-        crc32=record["crc32"].combine_chunks().flatten().to_numpy() if record["crc32"][0].is_valid else None,
+        md5=row["md5"],
+        path=row["path"],
+        crc32=row["crc32"],
     )
 
 

@@ -6,7 +6,7 @@ import io
 import os
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.csv
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from framedex.errors import SourceError, StorageError
 from framedex.indexer.folders import is_below
 from framedex.indexer.listed import Listed
+from framedex.nesting import MOST_NESTED, json_depth, type_depth
 from framedex.storage.places import Place, Stored
 from framedex.storage.uris import checked, is_remote, local_path
 
@@ -73,12 +74,37 @@ def _read_text(path: Place) -> str:
         raise SourceError("the list cannot be read", where=str(path), found=error) from error
 
 
+def _check_lines(file: BinaryIO, where: str) -> None:
+    """Raise SourceError for a line of JSON that is nested too deeply; pyarrow's reader would end the process."""
+    for number, line in enumerate(file, 1):
+        depth = json_depth(line.decode("utf-8", "replace"))
+        if depth > MOST_NESTED + 1:  # the row itself is one
+            raise _too_deep(f"{where}:{number}", depth - 1)
+
+
+def _too_deep(where: str, levels: int) -> SourceError:
+    return SourceError(
+        "a user column is nested too deeply",
+        where=where,
+        found=f"{levels} levels",
+        allowed=f"up to {MOST_NESTED}",
+        remedy="store it as a text, or as columns of its own",
+    )
+
+
 def read_table(path: Place, root: str | None) -> Iterator[Listed]:
     """Read a CSV, JSONL or Parquet listing: a `uri` column, and the user's own columns."""
     readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
     read = readers.get(os.path.splitext(path.name)[1].lower(), pyarrow.json.read_json)
     try:
-        table: pa.Table = read(io.BytesIO(path.read_bytes()) if isinstance(path, Stored) else path)
+        content = path.read_bytes() if isinstance(path, Stored) else None
+        if read is pyarrow.json.read_json:
+            with open(str(path), "rb") if content is None else io.BytesIO(content) as file:
+                _check_lines(file, str(path))
+        table: pa.Table = read(path if content is None else io.BytesIO(content))
+        for field in table.schema:
+            if type_depth(field.type) > MOST_NESTED:
+                raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
         names, rows = table.column_names, table.to_pylist()
     except (
         OSError,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+import numpy as np
+
 from framedex.errors import FramedexError
 
 Device = Literal["cpu", "gpu"]
@@ -43,6 +45,22 @@ def check_counts(**counts: tuple[int, int]) -> None:
     for name, (value, least) in counts.items():
         if type(value) is not int or value < least:
             raise FramedexError(f"{name} is out of range", found=repr(value), allowed=f"{least} or more")
+
+
+def check_normalize(normalize: object) -> None:
+    """Raise FramedexError for a mean and a standard deviation, three numbers each, with which nothing can be normalised."""
+    if normalize is None:
+        return
+    try:
+        values = np.array(normalize, np.float64)
+    except (TypeError, ValueError):
+        values = np.zeros(0)
+    if values.shape != (2, 3) or not np.isfinite(values).all() or not (values[1] > 0).all():
+        raise FramedexError(
+            "normalize is (mean, std), three numbers each for RGB in 0…1, and no std is 0 or less",
+            found=repr(normalize)[:80],
+            allowed="such as ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
+        )
 
 
 def check_together(device: Device, decode: Decode, output: Output) -> None:

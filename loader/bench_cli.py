@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from framedex.loader.bench_compare import PeerResult
 from framedex.loader.inspect import size_text
 from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_THAT_IS_THERE
+from framedex.printing import echo, json_text
 from framedex.storage.places import Place
 
 EXAMPLE = """\b
@@ -135,12 +135,12 @@ def bench(
     names = list(peers) or (known_peers() if compare else [])
 
     def show(peer: PeerResult) -> None:
-        click.echo(f"measured {peer.name}", err=True)
+        echo(f"measured {peer.name}", err=True)
 
     result, found = bench_dataset(
         dataset, how, root=root, peers=names, limit_seconds=limit, on_peer=show if sys.stderr.isatty() else None
     )
-    click.echo(json.dumps(as_facts(result, found), ensure_ascii=False) if as_json else as_text(result, found))
+    echo(json_text(as_facts(result, found)) if as_json else as_text(result, found))
     if sum(result.failures.values()) > max_failures * len(result.seconds):
         sys.exit(3)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import json
 import math
 import os
 import sys
@@ -11,11 +10,12 @@ from dataclasses import asdict
 
 import click
 
+from framedex.errors import printable
 from framedex.loader.verify import verify as verify_dataset
 from framedex.loader.verify_gpu import CheckedOnGpu, verify_on_gpu
 from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_THAT_IS_THERE
-from framedex.printing import internal_errors
+from framedex.printing import echo, internal_errors, json_text
 from framedex.progress import progress
 from framedex.storage.places import Place
 
@@ -110,20 +110,20 @@ def verify(
                 undecided += checked.undecided
                 worst = min(worst, checked.worst_psnr or math.inf)
             if as_json:
-                click.echo(json.dumps(asdict(checked), ensure_ascii=False))
+                echo(json_text(asdict(checked)))
             elif checked.verdict not in RIGHT:
-                click.echo(f"{checked.verdict}: {checked.uri}: clip {checked.clip_id}: {checked.reason}")
+                echo(
+                    f"{checked.verdict}: {printable(checked.uri)}: clip {printable(checked.clip_id)}: {checked.reason}"
+                )
     internal = verdicts.pop("internal_error", 0)
     if not as_json:
         told = [f"{count} {verdict}" for verdict, count in sorted(verdicts.items())]
         counts = ", ".join(told + [internal_errors(internal)] * bool(internal)) or "no clips"
-        click.echo(f"{counts} ({frames} frames)")
+        echo(f"{counts} ({frames} frames)")
         if decoders:
-            click.echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(decoders.items()))}")
+            echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(decoders.items()))}")
         if worst < math.inf:
-            click.echo(
-                f"worst frame on a GPU: {worst:.1f} dB PSNR; {undecided} frames with no other picture beside them"
-            )
+            echo(f"worst frame on a GPU: {worst:.1f} dB PSNR; {undecided} frames with no other picture beside them")
     if internal:
         sys.exit(1)
     if verdicts.total() - sum(verdicts[verdict] for verdict in RIGHT) > max_failures:

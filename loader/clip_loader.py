@@ -14,8 +14,18 @@ from typing import Any, get_args
 
 import numpy as np
 
-from framedex.errors import DecodeError, FramedexError
-from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together, placed
+from framedex.errors import DecodeError, FramedexError, printable
+from framedex.loader.arguments import (
+    Decode,
+    Device,
+    Last,
+    Output,
+    check_choices,
+    check_counts,
+    check_normalize,
+    check_together,
+    placed,
+)
 from framedex.loader.collate import COLLATES, Collate, collate_clips
 from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset
@@ -110,6 +120,7 @@ class ClipLoader:
             batch_size=(batch_size, 1), num_workers=(num_workers, 0), threads=(threads, 1), prefetch=(prefetch, 0)
         )
         check_together(device, decode, output)
+        check_normalize(normalize)
         self.dataset = dataset
         self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
         self.report = LoaderReport()
@@ -346,7 +357,9 @@ class ClipLoader:
         except RuntimeError as error:
             if self._is_out_of_memory(error):
                 raise
-            LOG.warning("a decoder on the GPU failed on clip %s, which the CPU gets: %s", clip.item["clip_id"], error)
+            LOG.warning(
+                "a decoder on the GPU failed on clip %s, which the CPU gets: %s", printable(clip.item["clip_id"]), error
+            )
             self.report.add(retried="clip")
         again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
         other = self._or_another(self._result(clip.number, again))

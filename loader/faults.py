@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError
+from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError, printable
 
 if TYPE_CHECKING:
     from framedex.loader.fetch import Fetched
@@ -52,7 +52,7 @@ def fault_of(number: int, error: Exception) -> Fault:
     kind = next((kind for known, kind in KINDS.items() if isinstance(error, known)), "error")
     if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
         kind = error.kind
-    message = error.text() if isinstance(error, FramedexError) else f"{type(error).__name__}: {error}"
+    message = error.text() if isinstance(error, FramedexError) else printable(f"{type(error).__name__}: {error}")
     return Fault(number=number, kind=kind, message=message)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 
+from framedex.errors import printable
 from framedex.indexer.pyav import ffmpeg_version, other_major_versions
 
 LOG = logging.getLogger("framedex.loader")
@@ -21,7 +22,7 @@ def warn_of_other_ffmpeg(place: str, versions: tuple[str, ...]) -> None:
         LOG.warning(
             "%s was indexed with FFmpeg %s, and FFmpeg %s decodes it now. `framedex verify` compares the frames of a dataset; "
             "docs/exactness.md says what was tested",
-            place,
-            ", ".join(others),
+            printable(place),
+            printable(", ".join(others)),
             ffmpeg_version(),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import FormatError, FramedexError
+from framedex.errors import FormatError, FramedexError, printable
 from framedex.loader.dataset import ClipDataset
 from framedex.sharder.clip import Clip
 from framedex.sharder.decoder import Size
@@ -21,8 +20,6 @@ from framedex.storage.places import Place, parquet_file
 
 LONGEST_TEXT = 2000  # characters of one user value
 WAVE_COLUMNS = 600  # of a waveform strip
-# Control characters, lone surrogates, line separators, and what turns the direction of the text around it.
-UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +180,6 @@ def value_text(value: Any) -> str:
     if len(text) > LONGEST_TEXT:
         return f"{printable(text[:LONGEST_TEXT])}… ({len(text):,} characters)"
     return printable(text)
-
-
-def printable(text: str) -> str:
-    """Return text with control characters and changes of direction written as escapes."""
-    return UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def source_text(medium: Medium) -> str:

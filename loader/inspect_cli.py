@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from framedex.errors import FramedexError, OutputError
+from framedex.errors import FramedexError, OutputError, printable
 from framedex.indexer.parts import write_aside
 from framedex.loader.inspect import Inspector, ShownClip, counted, size_text
 from framedex.loader.order import sample_of
@@ -16,6 +16,7 @@ from framedex.loader.sheet_html import html_sheet
 from framedex.loader.sheet_png import png_sheet
 from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import PLACE_THAT_IS_THERE
+from framedex.printing import echo
 from framedex.progress import progress
 from framedex.storage.places import Place
 
@@ -88,15 +89,15 @@ def inspect(
                 clip = inspector.show(number)
                 frames, failed = frames + len(clip.frames), failed + (clip.error is not None)
                 if clip.error is not None:
-                    click.echo(f"failed: {clip.uri}: clip {clip.clip_id}: {clip.error}")
+                    echo(f"failed: {printable(clip.uri)}: clip {printable(clip.clip_id)}: {clip.error}")
                 yield clip
                 show(done, len(numbers))
 
     sheet = SHEETS[out.suffix.lower()](inspector.heading(len(numbers)), clips(), columns)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_aside(out, sheet)
-    click.echo(
-        f"{counted(len(numbers), 'clip')} of {frames:,} frames, {failed} failed → {out} ({size_text(len(sheet))})"
+    echo(
+        f"{counted(len(numbers), 'clip')} of {frames:,} frames, {failed} failed → {printable(str(out))} ({size_text(len(sheet))})"
     )
     if failed:
         sys.exit(3)

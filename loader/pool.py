@@ -7,12 +7,15 @@ torch's DataLoader hands whole batches to workers; here every clip is a task, so
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 import multiprocessing
 import multiprocessing.connection
 import os
 import pickle
 import queue
+import socket
+import struct
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -102,7 +105,7 @@ class _Worker:
 
     def call(self, task: object, timeout: float) -> Any:
         if self._process is None:
-            self._start()
+            self._start(timeout)
         connection = self._connection
         try:
             connection.send(task)
@@ -119,9 +122,10 @@ class _Worker:
             raise result
         return result
 
-    def _start(self) -> None:
+    def _start(self, timeout: float) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
+        _limit(self._connection, timeout)
         self._process = context.Process(target=_serve, args=(theirs, self._function), daemon=True)
         self._process.start()
         theirs.close()
@@ -143,6 +147,14 @@ class _Worker:
             if process.exitcode is None:
                 process.kill()
                 process.join()
+
+
+def _limit(connection: Any, seconds: float) -> None:
+    """Let no single read or write of a connection take longer: a worker may be stopped in the middle of its answer."""
+    whole = max(1, math.ceil(seconds))
+    with socket.socket(fileno=os.dup(connection.fileno())) as shared:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            shared.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", whole, 0))
 
 
 def _serve(connection: Any, function: Callable[[Any], Any]) -> None:

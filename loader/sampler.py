@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
@@ -157,11 +157,18 @@ class ClipSampler(Sampler[int]):
         Raises FramedexError for a state of another order.
         """
         own = self.state_dict()
+        if not isinstance(state, Mapping):
+            raise FramedexError(
+                "this is no state of a ClipSampler", found=repr(state)[:80], allowed="what state_dict() returned"
+            )
         if missing := own.keys() - state.keys():
             raise FramedexError("this is no state of a ClipSampler", found=f"no {', '.join(sorted(missing))}")
         for name in ORDER:
             if state[name] != own[name]:
                 raise FramedexError(f"the sampler's state has another {name}", found=state[name], allowed=own[name])
+        if any(type(state[name]) is not int for name in ("epoch", "delivered")):
+            found = f"epoch {state['epoch']!r}, {state['delivered']!r} clips"
+            raise FramedexError("the sampler's state is no state", found=found, allowed="whole numbers")
         if state["epoch"] < 0 or not 0 <= state["delivered"] <= self._count:
             found = f"epoch {state['epoch']}, {state['delivered']} clips"
             raise FramedexError(

@@ -16,7 +16,7 @@ import numpy as np
 from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
-from framedex.errors import INTERNAL_ERROR, DecodeError, StaleError
+from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError
 from framedex.indexer.engines import run_local
 from framedex.indexer.opening import decode_packet, demux_packets, open_container
 from framedex.indexer.planes import picture_md5
@@ -93,10 +93,11 @@ def verify(
     for outcome in outcomes:
         done += len(outcome.item.clips)
         if outcome.result is None:
-            clips = [manifest.clip(number) for number in outcome.item.clips]
+            clips, unreadable = _clips(manifest, outcome.item.clips)
+            yield from unreadable
             internal = outcome.kind == INTERNAL_ERROR
             if internal:
-                LOG.info("%s\n%s", clips[0].medium.uri, outcome.traceback)
+                LOG.info("%s\n%s", clips[0].medium.uri if clips else manifest.path, outcome.traceback)
             reason = outcome.message if internal else f"{outcome.kind}: {outcome.message}"
             verdict: Verdict = "internal_error" if internal else "undecodable"
             yield from [_verdict(clip, None, verdict, reason) for clip in clips]
@@ -108,11 +109,30 @@ def verify(
 def verify_medium(task: _Task) -> list[Checked]:
     """Return the verdicts on some clips of one medium: by the hashes of its index, else by a full decode of its source."""
     manifest = Manifest(task.dataset, root=task.root)
-    clips = [manifest.clip(number) for number in task.clips]
+    clips, unreadable = _clips(manifest, task.clips)
+    return unreadable + (_verify_clips(clips, manifest.images) if clips else [])
+
+
+def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Checked]]:
+    """Return the clips of some numbers, and the verdicts on those whose rows are damaged."""
+    clips, unreadable = [], []
+    for number in numbers:
+        try:
+            clips.append(manifest.clip(number))
+        except FormatError as error:
+            name, where = manifest.clip_id(number), str(manifest.path)
+            unreadable.append(
+                Checked(clip_id=name, uri=where, frames=[], pts=[], md5=[], verdict="undecodable", reason=error.text())
+            )
+    return clips, unreadable
+
+
+def _verify_clips(clips: list[Clip], images: ImageOptions | None) -> list[Checked]:
+    """Return the verdicts on some clips of one medium. images: how frames were stored, as `Manifest.images`."""
     sources = SourceFiles()
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
-    mark = _mark(clips[0], manifest.images)
+    mark = _mark(clips[0], images)
     if mark is None:
         return _verify_images(clips, sources)
     try:
@@ -176,10 +196,10 @@ def decode_in_order(
     last = max(wanted, default=-1)
     number = -1
     with open_container(medium.path) as container:
-        if medium.stream_index >= len(container.streams):
-            raise DecodeError(f"stream {medium.stream_index} is no longer there", where=medium.path)
-        context = container.streams[medium.stream_index].codec_context
-        assert isinstance(context, VideoCodecContext)  # the stream is a video stream
+        there = 0 <= medium.stream_index < len(container.streams)
+        context = container.streams[medium.stream_index].codec_context if there else None
+        if not isinstance(context, VideoCodecContext):
+            raise DecodeError(f"video stream {medium.stream_index} is no longer there", where=medium.path)
         context.thread_count = 1  # some decoders give other pictures with more (see `decoder.ONE_THREAD`)
         matrix, color_range = context.colorspace, context.color_range  # decoding forgets the container's
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):

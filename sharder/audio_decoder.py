@@ -16,6 +16,7 @@ from framedex.indexer.audio_decoding import make_decoder
 from framedex.indexer.opening import packet_with
 from framedex.indexer.pyav import audio_plane
 from framedex.sharder.audio import AudioFacts, AudioRecipe
+from framedex.sharder.room import check_room
 
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
@@ -38,6 +39,7 @@ def decode_audio(
     Raises DecodeError.
     """
     count = recipe.end_sample - recipe.begin_sample
+    check_room(facts.channels * count * 4, f"{count:,} samples of {facts.channels} channels", where="audio")
     samples, mask = np.zeros((facts.channels, count), np.float32), np.zeros(count, np.bool_)
     low, high = max(recipe.begin_sample, facts.first_sample), min(recipe.end_sample, facts.end_sample)
     data, edges = memoryview(payload), np.append(0, np.cumsum(recipe.packet_size, dtype=np.int64)).tolist()
@@ -63,7 +65,10 @@ def decode_audio(
 
 def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
     av.logging.set_level(None)
-    context = make_decoder(facts.coding)
+    try:
+        context = make_decoder(facts.coding)
+    except (av.error.FFmpegError, ValueError, TypeError, OverflowError) as error:
+        raise _undecodable(f"the decoder does not take what is recorded of the medium: {error}") from error
     context.options = dict(OPTIONS.get(facts.codec, {}))
     if facts.bits_per_coded_sample:
         context.options |= {"bits_per_coded_sample": str(facts.bits_per_coded_sample)}

@@ -86,7 +86,7 @@ def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str,
 def decode_file(data: bytes) -> tuple[NDArray[np.float32], int]:
     """Return float32 [channels, samples] and the rate of an audio file. Raises DecodeError."""
     try:
-        with av.open(io.BytesIO(data), "r") as container:
+        with av.open(io.BytesIO(data), "r", format="flac" if data.startswith(b"fLaC") else "wav") as container:
             if not container.streams.audio:
                 raise DecodeError("an audio file without audio", found=f"{len(data)} bytes")
             context = container.streams.audio[0].codec_context

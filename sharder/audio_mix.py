@@ -103,6 +103,12 @@ def resample(
     return out, out_mask
 
 
+def filter_bytes(rate: int, out_rate: int) -> int:
+    """Return how much memory the filters take that resample from one rate to another."""
+    up = out_rate // math.gcd(rate, out_rate)
+    return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8
+
+
 def _half_taps(rate: int, out_rate: int) -> int:
     """Return half the length of the filter in source samples: Kaiser's formula for the transition band."""
     transition = (1 - PASSBAND) * 0.5 * min(1.0, out_rate / rate)  # of the source rate

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -12,11 +11,12 @@ from pathlib import Path
 import click
 
 from framedex.engine_options import ENGINE_RULES, engine_options
+from framedex.errors import printable
 from framedex.indexer.engines import Engine
 from framedex.indexer.index import Index
 from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
-from framedex.printing import internal_errors
+from framedex.printing import echo, internal_errors, json_text
 from framedex.progress import progress
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
@@ -170,11 +170,11 @@ def shard(
             assert clips is not None
             report = build_from_requests(opened, out, Requests(clips), choose=choose, options=options)
     if as_json:
-        click.echo(json.dumps(asdict(report) | {"out": str(report.out)}, ensure_ascii=False))
+        echo(json_text(asdict(report) | {"out": str(report.out)}))
     else:
         for failure in report.failures:
             if failure["counts"]:
-                click.echo(f"failed: {failure['uri']}: {failure['message']}")
+                echo(f"failed: {printable(str(failure['uri']))}: {failure['message']}")
             if failure.get("traceback"):
                 LOG.info("%s, clip %s\n%s", failure["uri"], failure["clip_id"], failure["traceback"])
         _print_summary(report, passed_over, opened.internal_errors if passed_over else 0)
@@ -200,4 +200,4 @@ def _print_summary(report: ShardReport, passed_over: int, internal: int) -> None
     parts += [f"{count} clips left out ({kind})" for kind, count in report.left_out.items()]
     if report.resumed:
         parts.append(f"{report.resumed} clips taken up from an unfinished run")
-    click.echo(f"{', '.join(parts)} → {report.out}")
+    echo(f"{', '.join(parts)} → {printable(str(report.out))}")

@@ -22,8 +22,9 @@ from framedex.sharder.audio import (
 )
 from framedex.sharder.audio_decoder import decode_audio
 from framedex.sharder.audio_files import decode_file
-from framedex.sharder.audio_mix import margin, mix_matrix, remix, resample
+from framedex.sharder.audio_mix import filter_bytes, margin, mix_matrix, remix, resample
 from framedex.sharder.clip import Clip
+from framedex.sharder.room import check_room
 from framedex.sharder.sources import SourceFiles
 
 RATE_OF_SILENCE = 48_000  # where neither the dataset nor the medium says one
@@ -106,11 +107,18 @@ def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
         where = np.array([plan.recipe.offset], np.int64), np.array([plan.recipe.length], np.int64)
         return _from_file(plan, plan.recipe.present, sources.read_ranges(source, *where).tobytes())
     facts = clip.medium.audio
+    _check_room(plan)
     if facts is None or not len(plan.recipe.packet_size):
         silence = np.zeros((plan.channels, plan.count), np.float32)
         return ClipAudio(samples=silence, mask=np.zeros(plan.count, np.bool_), rate=plan.rate, first=plan.first)
     payload = sources.read_ranges(source, plan.recipe.range_offset, plan.recipe.range_length)
     return decode_clip_audio(facts, plan, plan.recipe, payload.data)
+
+
+def _check_room(plan: ClipAudioPlan) -> None:
+    """Raise DecodeError for audio, or the filter that resamples it, that needs more memory than there is."""
+    what = f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
+    check_room(plan.channels * plan.count * 4, what, where="audio")
 
 
 def _from_file(plan: ClipAudioPlan, present: NDArray[np.int64], data: bytes) -> ClipAudio:
@@ -134,5 +142,9 @@ def decode_clip_audio(
     """Return the planned audio. payload: the recipe's packets, joined. Raises DecodeError."""
     samples, mask = decode_audio(facts, recipe, payload)
     mixed = remix(samples, facts.layout, plan.channels)
-    resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
+    check_room(filter_bytes(facts.rate, plan.rate), f"resampling from {facts.rate} to {plan.rate} Hz", where="audio")
+    try:
+        resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
+    except ValueError as error:  # what was read is not as much as is wanted
+        raise DecodeError("audio of other samples than the clip's", found=error) from error
     return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

@@ -22,6 +22,7 @@ from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
 from framedex.sharder.clip import Clip
 from framedex.sharder.conversion import kept_converter
 from framedex.sharder.media import Medium
+from framedex.sharder.room import check_room
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import EncodedClip
 
@@ -40,8 +41,11 @@ FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
     """Yield (rank, picture) of every wanted picture once, in the order in which the decoder gives them.
 
-    Raises DecodeError where a wanted picture does not come, or comes damaged.
+    Raises DecodeError where a wanted picture does not come, or comes damaged, and where pictures come in another order than
+    their ranks say: an index has no medium whose decoder does that, but for pictures that an edit list hides.
     """
+    in_order = not (clip.recipe.damaged or clip.medium.hidden_unordered)
+    last = -1
     missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
     try:
         for frame in _decode_runs(clip, encoded, threads):
@@ -51,6 +55,10 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
             # Pictures that are not wanted are decoded because wanted ones refer to them.
             if frame.is_corrupt and not clip.recipe.damaged:
                 raise _undecodable(clip, "the decoder marks a picture as corrupt")
+            if rank is not None:
+                if in_order and rank <= last:
+                    raise _undecodable(clip, "pictures come out of the decoder in another order than planned")
+                last = rank
             if rank is not None and rank in missing:
                 missing.remove(rank)
                 yield rank, frame
@@ -66,8 +74,20 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
         context = CodecContext.create(DECODERS.get(medium.codec, medium.codec), "r")
     except UnknownCodecError as error:
         raise DecodeError(f"this version of FFmpeg has no decoder of {medium.codec}", where=medium.path) from error
-    assert isinstance(context, VideoCodecContext)
-    # What a demuxer would tell the decoder (libav's codec parameters); some depend on it.
+    if not isinstance(context, VideoCodecContext):
+        raise DecodeError(f"{medium.codec} is no codec of video", where=medium.path)
+    try:
+        _tell(context, medium)
+    except (ValueError, TypeError, OverflowError) as error:  # of a pixel format or a tag that FFmpeg does not know
+        raise DecodeError(
+            "the decoder does not take what is recorded of the medium", where=medium.path, found=error
+        ) from error
+    context.thread_count = 1 if medium.codec in ONE_THREAD else threads
+    return context
+
+
+def _tell(context: VideoCodecContext, medium: Medium) -> None:
+    """Tell a decoder what a demuxer would (libav's codec parameters); some depend on it."""
     context.extradata = medium.extradata
     context.width, context.height = medium.width, medium.height
     if medium.codec_tag:
@@ -83,8 +103,6 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
         context.field_order = FIELD_ORDER_NUMBERS[medium.field_order]
     # Without it, pictures vanish where the stream does not state its reordering.
     context.reorder_depth = medium.reorder_depth
-    context.thread_count = 1 if medium.codec in ONE_THREAD else threads
-    return context
 
 
 def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
@@ -126,14 +144,28 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     filter.
     """
     height, width = size or (clip.medium.height, clip.medium.width)
-    frames = np.zeros((len(clip.recipe.position), height, width, 3), np.uint8)
     places: dict[int, list[int]] = {}
     for place, rank in enumerate(clip.recipe.position.tolist()):
         places.setdefault(rank, []).append(place)
+    frames: NDArray[np.uint8] | None = None
     for rank, pixels in _pictures_in(clip, encoded, height, width, threads):
+        if frames is None:  # once a picture shows that the medium's size is its own
+            frames = _room(clip, height, width)
         for place in places[rank]:
             frames[place].reshape(height, 3 * width)[...] = pixels
-    return frames
+    return _room(clip, height, width) if frames is None else frames
+
+
+def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
+    """Return zeros for all frames of a clip. Raises DecodeError where they need more memory than there is."""
+    count = len(clip.recipe.position)
+    check_room(
+        count * height * width * 3,
+        f"{count:,} frames of {width} × {height}",
+        where=f"clip {clip.clip_id} of {clip.medium.path}",
+        remedy="make clips of fewer frames, or load them with a smaller size=(height, width)",
+    )
+    return np.zeros((count, height, width, 3), np.uint8)
 
 
 def _pictures_in(
@@ -142,15 +174,24 @@ def _pictures_in(
     """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at some size."""
     if clip.medium.kind == IMAGES:
         for rank, rgb in decode_images(clip, encoded):
+            _check_size(clip, *rgb.shape[:2])
             yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
         return
     color_range = RANGE_NUMBERS.get(clip.medium.color_range, 0)
     converter = kept_converter(clip.medium.color_matrix, color_range, threads)
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
+        _check_size(clip, picture.height, picture.width)
         try:
             yield rank, converter.rows(picture, height, width)
         except OSError as error:
             raise _undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
+
+
+def _check_size(clip: Clip, height: int, width: int) -> None:
+    """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had."""
+    medium = clip.medium
+    if (height, width) != (medium.height, medium.width) and not medium.varying_shape:
+        raise _undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
 
 
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:

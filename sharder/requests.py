@@ -19,6 +19,7 @@ from framedex.errors import PolicyError
 from framedex.indexer.discover import RESERVED_COLUMNS, media_id, relative_uri
 from framedex.indexer.index import Index
 from framedex.indexer.parts import UNSTORABLE
+from framedex.nesting import MOST_NESTED, json_depth
 from framedex.sharder.policies import Track
 from framedex.sharder.sampling import Choose, frames_at, over_common_denominator
 
@@ -123,6 +124,14 @@ def _parse(line: str, number: int, where: str) -> Request:
         raise PolicyError("holds a lone surrogate", where=where, found=error) from error
     except (ValueError, RecursionError) as error:
         raise PolicyError("is not JSON", where=where, found=error) from error
+    if (depth := json_depth(line)) > MOST_NESTED + 1:  # the clip itself is one
+        raise PolicyError(
+            "a user column is nested too deeply",
+            where=where,
+            found=f"{depth - 1} levels",
+            allowed=f"up to {MOST_NESTED}",
+            remedy="store it as a text, or as columns of its own",
+        )
     if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
         raise PolicyError("a clip is an object with a uri", where=where, found=line[:80])
     if ("frames" in content) == ("seconds" in content):

@@ -10,11 +10,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.indexer.timeline import NO_PTS
+from framedex.rules import RowAt, check_row
 from framedex.sharder.audio import AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.sharder.clip import Clip
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
-from framedex.sharder.schema import CLIPS, PAD, RECIPES
+from framedex.sharder.row_checks import check_audio_file, check_audio_packets, check_recipe, check_wanted
+from framedex.sharder.schema import (
+    AUDIO_FILE_RULES,
+    AUDIO_PACKET_RULES,
+    AUDIO_PLAN_RULES,
+    CLIP_RULES,
+    CLIPS,
+    PAD,
+    RECIPE_RULES,
+    RECIPES,
+)
 from framedex.sharder.sources import ByteSource
 
 Row = dict[str, Any]
@@ -24,7 +35,6 @@ VIDEO_COLUMNS = tuple(name for name in RECIPES.names if name != "clip_id" and no
 PLAIN = frozenset({"damaged", "range_path"})  # those of them that are no numpy columns
 PLAN_FIELDS = ("rate", "channels", "first", "count")
 AUDIO_RECIPE_FIELDS = tuple(field.name for field in fields(AudioRecipe))
-AUDIO_LISTS = frozenset(name for name in AUDIO_RECIPE_FIELDS if pa.types.is_list(RECIPES.field(AUDIO + name).type))
 
 
 def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
@@ -49,24 +59,43 @@ def recipe_row(clip: Clip) -> Row:
     return {"clip_id": clip.clip_id} | own | _audio_columns(clip.audio)
 
 
-def clip_from(row: pa.RecordBatch, recipe: pa.RecordBatch, medium: Medium, source: ByteSource) -> Clip:
-    """Return the clip of a row of `clips` and one of `recipes`, batches of one row each.
+def clip_from(
+    row: pa.RecordBatch, recipe: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt, recipe_at: RowAt
+) -> Clip:
+    """Return the clip of a row of `clips` and one of `recipes`, batches of one row each. Raises FormatError.
 
-    source: the file that the recipe's ranges point into.
+    source: the file that the recipe's ranges point into. at, recipe_at: where the rows lie.
     """
+    wanted = _wanted(row, at)
+    check_wanted(wanted, medium, at)
     return Clip(
-        clip_id=row["clip_id"][0].as_py(),
+        clip_id=wanted["clip_id"],
         medium=medium,
-        frame_index=_values(row, "frames").astype(np.int64),
-        pts=_values(row, "pts", NO_PTS),
-        seconds=_values(row, "seconds", float("nan")),
-        mask=_values(row, "mask"),
-        md5=row["md5"][0].as_py(),
-        columns={name: row[name][0].as_py() for name in row.schema.names if name not in CLIPS.names},
-        recipe=_recipe(recipe),
+        frame_index=wanted["frames"],
+        pts=wanted["pts"],
+        seconds=wanted["seconds"],
+        mask=wanted["mask"],
+        md5=wanted["md5"],
+        columns={name: _plain(row, name, at) for name in row.schema.names if name not in CLIPS.names},
+        recipe=_recipe(recipe, wanted["frames"], medium, source, recipe_at),
         source=source,
-        audio=_audio(recipe),
+        audio=_audio(recipe, medium, source, recipe_at),
     )
+
+
+def _wanted(row: pa.RecordBatch, at: RowAt) -> Row:
+    """Return the columns of a row of `clips`, each as `CLIP_RULES` says."""
+    wanted: Row = {
+        "clip_id": _plain(row, "clip_id", at),
+        "media_row": _plain(row, "media_row", at),
+        "frames": _values(row, "frames", at).astype(np.int64),
+        "mask": _values(row, "mask", at),
+        "pts": _values(row, "pts", at, NO_PTS),
+        "seconds": _values(row, "seconds", at, float("nan")),
+        "md5": _plain(row, "md5", at) if "md5" in row.schema.names else None,
+    }
+    check_row(wanted, CLIP_RULES, at)
+    return wanted
 
 
 def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
@@ -87,41 +116,63 @@ def _audio_columns(audio: ClipAudioPlan | None) -> Row:
     return row | {AUDIO + name: getattr(audio.recipe, name) for name in AUDIO_RECIPE_FIELDS}
 
 
-def _recipe(row: pa.RecordBatch) -> Recipe:
-    columns: Row = {name: _value(row, name) if _has(row, name) else None for name in VIDEO_COLUMNS}
+def _recipe(row: pa.RecordBatch, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> Recipe:
+    columns: Row = {name: _value(row, name, at) if _has(row, name) else None for name in VIDEO_COLUMNS}
+    check_row(columns, RECIPE_RULES, at)
+    check_recipe(columns, frames, medium, source, at)
     return Recipe(**columns)
 
 
 def _has(row: pa.RecordBatch, name: str) -> bool:
     """Return whether a row of `recipes` has a value; a part leaves out columns of which none of its rows has one."""
-    return name in row.schema.names and bool(row[name][0].is_valid)
+    return name in row.schema.names and not row[name].null_count
 
 
-def _value(row: pa.RecordBatch, name: str) -> Any:
-    return row[name][0].as_py() if name in PLAIN else _values(row, name)
+def _value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
+    return _plain(row, name, at) if name in PLAIN else _values(row, name, at)
 
 
-def _audio(row: pa.RecordBatch) -> ClipAudioPlan | None:
+def _plain(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
+    """Return a value as Python has it. Raises FormatError where it has none: a text that is not UTF-8, a time of year 10 000."""
+    try:
+        return row[name][0].as_py()
+    except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise at.wrong(name, error, "a value that Python has") from error
+
+
+def _audio(row: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt) -> ClipAudioPlan | None:
     """Return what a clip's audio is; None where the dataset has none."""
-    if not _has(row, "audio_rate"):
+    own: Row = {
+        name: _audio_value(row, name, at) for name in RECIPES.names if name.startswith(AUDIO) and _has(row, name)
+    }
+    if not own:
         return None
+    check_row(own, AUDIO_PLAN_RULES, at)
     recipe: AudioRecipe | AudioFile
-    if _has(row, "audio_packet_size"):
-        columns: Row = {
-            name: _values(row, AUDIO + name) if name in AUDIO_LISTS else row[AUDIO + name][0].as_py()
-            for name in AUDIO_RECIPE_FIELDS
-        }
-        recipe = AudioRecipe(**columns)
+    if "audio_packet_size" in own:
+        check_row(own, AUDIO_PACKET_RULES, at)
+        check_audio_packets(own, medium, source, at)
+        recipe = AudioRecipe(**{name: own[AUDIO + name] for name in AUDIO_RECIPE_FIELDS})
     else:
-        offset, length = _values(row, "audio_range_offset"), _values(row, "audio_range_length")
-        recipe = AudioFile(offset=int(offset[0]), length=int(length[0]), present=_values(row, "audio_present"))
-    return ClipAudioPlan(recipe=recipe, **{name: row[AUDIO + name][0].as_py() for name in PLAN_FIELDS})
+        check_row(own, AUDIO_FILE_RULES, at)
+        check_audio_file(own, source, at)
+        offset, length = own["audio_range_offset"], own["audio_range_length"]
+        recipe = AudioFile(offset=int(offset[0]), length=int(length[0]), present=own["audio_present"])
+    return ClipAudioPlan(recipe=recipe, **{name: own[AUDIO + name] for name in PLAN_FIELDS})
 
 
-def _values(row: pa.RecordBatch, name: str, null: object = None) -> NDArray[Any]:
-    """Return a list column's elements of a one-row batch as numpy."""
+def _audio_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
+    return _values(row, name, at) if pa.types.is_list(RECIPES.field(name).type) else _plain(row, name, at)
+
+
+def _values(row: pa.RecordBatch, name: str, at: RowAt, null: object = None) -> NDArray[Any]:
+    """Return a list column's elements of a one-row batch as numpy. null: in place of an element that is null; None: none may be."""
+    if row[name].null_count:
+        raise at.wrong(name, "null", "a list")
     values = row[name].flatten()
-    if null is not None and values.null_count:
+    if values.null_count:
+        if null is None:
+            raise at.wrong(name, "null", "a value at each place")
         values = values.fill_null(null)
     column: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return column

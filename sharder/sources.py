@@ -18,6 +18,7 @@ from framedex.indexer.fingerprint import open_same_file
 from framedex.sharder.byte_source import CONTENT_ALONE, ByteSource, stale
 from framedex.sharder.object_sources import Objects
 from framedex.sharder.recipe import Recipe
+from framedex.sharder.room import check_room
 from framedex.storage.cache import DiskCache
 from framedex.storage.uris import is_remote, joined
 
@@ -134,6 +135,7 @@ def _laid_out(recipe: Recipe, states: Sequence[bytes]) -> tuple[EncodedClip, lis
     extra = np.zeros(len(recipe.packet_size), np.int64)
     extra[recipe.run_first] = [len(state) for state in given]
     packet_first = np.concatenate([[0], np.cumsum(recipe.packet_size + extra)])
+    check_room(int(packet_first[-1]), "the packets of a clip", where="recipes")
     payload = np.empty(int(packet_first[-1]), np.uint8)
     starts = dict(zip(packet_first[recipe.run_first].tolist(), given, strict=True))
     at, pieces = 0, []

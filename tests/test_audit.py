@@ -347,7 +347,7 @@ def test_names_cannot_act_on_a_terminal(tmp_path: Path) -> None:
     output = run("audit", index).output
     assert "\x1b" not in output
     assert "\u202e" not in output
-    assert "a [2J b c.mp4" in output
+    assert r"a\x1b[2J\u202eb\nc.mp4" in output
 
 
 def test_a_damaged_table_is_named(tmp_path: Path) -> None:

@@ -419,3 +419,32 @@ def test_other_libraries_read_the_same_files(synthetic: Path, monkeypatch: pytes
     assert dict(shown["videos"].iter_rows()) == by_codec
     assert shown["frames"]["frame_count"].sum() == asked("INDEX", "SELECT count(*) AS n FROM frames")[0]["n"]
     assert len(shown["clips"]) == asked("DS", "SELECT count(*) AS n FROM clips")[0]["n"]
+
+
+ENDLESS = {
+    "counting": "SELECT count(*) FROM range(1000000000000) AS a(i) WHERE i % 7 = 8",
+    "recursion": "WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t) SELECT count(*) FROM t",
+    "rows that come and come": "SELECT i FROM range(1000000000000) AS a(i)",
+    "no rows for long": "SELECT i FROM range(1000000000000) AS a(i) WHERE hash(i) = 1",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_query_that_does_not_end_is_ended(name: str, form: str, synthetic: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"answer.{form}"
+    ask = ("audit", synthetic / "INDEX", "--sql", ENDLESS[name], "--timeout", 0.5, "--format", form, "--out", out)
+    said = run(*ask, code=1).output
+    assert "the query takes longer than it may" in said
+    assert "--timeout gives it more" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_has_no_more_memory_than_it_may(synthetic: Path) -> None:
+    hungry = "SELECT i, count(*) FROM range(100000000) AS a(i) GROUP BY i ORDER BY hash(i) LIMIT 1"
+    ask = ("audit", synthetic / "INDEX", "--sql", hungry, "--memory", 0.1, "--spill", 0)
+    assert "--memory and --spill give it more" in run(*ask, code=1).output
+
+
+def test_limits_are_for_queries(synthetic: Path) -> None:
+    assert "--timeout is for the answer" in run("audit", synthetic / "INDEX", "--timeout", 5, code=2).output

@@ -15,16 +15,21 @@ from pathlib import Path
 import av
 import av.error
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from framedex.errors import PolicyError
+from framedex import ClipDataset
+from framedex.errors import PolicyError, SourceError
 from framedex.indexer.boxes import UntrustedTables
 from framedex.indexer.demuxers import OPEN_OPTIONS
+from framedex.indexer.discover import discover
 from framedex.indexer.engines import Outcome, run_local
 from framedex.indexer.index import Index
 from framedex.indexer.opening import open_container
 from framedex.indexer.probe import ProbeTask, probe_medium
 from framedex.indexer.sampletables import read_layout
+from framedex.nesting import MOST_NESTED
 from framedex.sharder.requests import Requests
 from tests.datasets import run
 from tests.media import damage
@@ -358,3 +363,37 @@ def replace_dinf(content: bytearray, reference: bytes) -> bytearray:
         struct.pack_into(">I", content, parent, old + len(reference) - size)
     content[at : at + size] = reference
     return content
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "1" + "]" * levels
+
+
+@pytest.mark.parametrize("levels", [65, 300, 100_000])
+def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: int, tmp_path: Path) -> None:
+    line = f'{{"uri": "a.mp4", "frames": [0], "mine": {nested(levels)}}}\n'
+    (tmp_path / "clips.jsonl").write_text(line)
+    with pytest.raises(PolicyError, match=r"nested too deeply|is not JSON"):
+        Requests(tmp_path / "clips.jsonl")
+    (tmp_path / "listing.jsonl").write_text(line)
+    with pytest.raises(SourceError, match="nested too deeply") as error:
+        discover([str(tmp_path / "listing.jsonl")])
+    assert error.value.where == f"{tmp_path / 'listing.jsonl'}:1"
+
+
+def test_user_columns_as_deep_as_allowed_reach_the_clips(medium: Medium, tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    shutil.copy(medium("h264_single.mp4"), tmp_path / "videos" / "a.mp4")
+    run("index", tmp_path / "videos", "--out", tmp_path / "INDEX", "--workers", 1)
+    (tmp_path / "clips.jsonl").write_text(f'{{"uri": "a.mp4", "frames": [0], "mine": {nested(MOST_NESTED)}}}\n')
+    run("shard", tmp_path / "INDEX", "--clips", tmp_path / "clips.jsonl", "--out", tmp_path / "D", "--pack", "clips")
+    assert str(ClipDataset(tmp_path / "D")[0]["mine"]) == nested(MOST_NESTED)
+
+
+def test_a_parquet_listing_nested_too_deep_is_refused(tmp_path: Path) -> None:
+    kind = pa.int64()
+    for _ in range(MOST_NESTED + 1):
+        kind = pa.struct([("a", kind)])
+    pq.write_table(pa.table({"uri": ["a.mp4"], "mine": pa.array([None], kind)}), tmp_path / "listing.parquet")
+    with pytest.raises(SourceError, match="nested too deeply"):
+        discover([str(tmp_path / "listing.parquet")])

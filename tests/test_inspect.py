@@ -16,9 +16,9 @@ import pytest
 from PIL import Image
 
 from framedex import ClipDataset
-from framedex.errors import FramedexError, OutputError
+from framedex.errors import FramedexError, OutputError, printable
 from framedex.indexer.index import Index
-from framedex.loader.inspect import Heading, Inspector, ShownClip, ShownFrame, printable, waveform
+from framedex.loader.inspect import Heading, Inspector, ShownClip, ShownFrame, waveform
 from framedex.loader.manifest import Manifest
 from framedex.loader.sheet_html import html_sheet
 from framedex.loader.sheet_png import GROUND, png_sheet

@@ -26,6 +26,7 @@ CONTRACTS = {
         "planes",
         "look",
         "rgb",
+        "row_checks",
         "sequences",
         "audio_decoding",
         "bitstream",

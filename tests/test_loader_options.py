@@ -254,3 +254,19 @@ def test_a_lossless_image_comes_as_written(tmp_path: Path) -> None:
     )
     (batch,) = ClipLoader(dataset, output="numpy")
     assert np.array_equal(batch["frames"][0], dataset[0]["frames"])
+
+
+@pytest.mark.parametrize(
+    "normalize",
+    [
+        ((0, 0, 0), (1, 0, 1)),
+        ((0, 0, 0), (1, -1, 1)),
+        ((0, 0, 0), (1, float("nan"), 1)),
+        ((0, 0), (1, 1)),
+        "zz",
+        (1, 2),
+    ],
+)
+def test_normalize_is_refused_where_nothing_can_be_normalised(normalize: Any, dataset: ClipDataset) -> None:
+    with pytest.raises(FramedexError, match="normalize is"):
+        ClipLoader(dataset, normalize=normalize, output="numpy")

@@ -386,3 +386,16 @@ def delivered_twice(delivered: list[int], order: list[int]) -> list[int]:
     counts = Counter(delivered)
     assert set(counts) == set(order)
     return [number for number in order for _ in range(counts[number] - 1)]
+
+
+@pytest.mark.parametrize("state", [None, [], "epoch", 3])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(FramedexError, match="no state of a ClipSampler"):
+        ClipSampler(range(5)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("change", [{"epoch": None}, {"delivered": "2"}, {"delivered": 1.5}, {"epoch": True}])
+def test_a_state_of_other_types_is_refused(change: dict[str, Any]) -> None:
+    sampler = ClipSampler(range(5))
+    with pytest.raises(FramedexError, match="whole numbers"):
+        sampler.load_state_dict(sampler.state_dict() | change)

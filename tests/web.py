@@ -6,15 +6,22 @@ import contextlib
 import email.utils
 import hashlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *, etags: bool, times: bool = True) -> Iterator[str]:
-    """Serve a folder; give its address."""
+def serving(
+    folder: Path,
+    *,
+    etags: bool,
+    times: bool = True,
+    redirects: Mapping[str, str] | None = None,
+    requests: list[str] | None = None,
+) -> Iterator[str]:
+    """Serve a folder; give its address. redirects: where paths lead. requests: gets a line for each request, with its headers."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -26,6 +33,14 @@ def serving(folder: Path, *, etags: bool, times: bool = True) -> Iterator[str]:
             self._answer(body=True)
 
         def _answer(self, *, body: bool) -> None:
+            if requests is not None:
+                requests.append(f"{self.command} {self.path} {dict(self.headers)}")
+            if redirects is not None and self.path in redirects:
+                self.send_response(302)
+                self.send_header("Location", redirects[self.path])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             path = folder / unquote(self.path).lstrip("/")
             if not path.is_file():
                 self.send_response(404)

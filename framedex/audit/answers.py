@@ -11,7 +11,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
 
-import click
 import orjson
 import pyarrow as pa
 import pyarrow.csv
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from framedex.audit.text import table
 from framedex.errors import FramedexError
 from framedex.indexer.parts import ASIDE
+from framedex.printing import TerminalBytes, echo, escaped_json
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -34,11 +34,11 @@ def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
         if form == "table":
             rows = list(itertools.islice(_rows(answer), SHOWN + 1))
             for line in table(answer.schema.names, rows[:SHOWN]):
-                click.echo(line)
+                echo(line)
             if len(rows) > SHOWN:
-                click.echo("… and more rows (--format csv, or --out FILE, has all)")
+                echo("… and more rows (--format csv, or --out FILE, has all)")
         else:
-            _write(answer, form, sys.stdout.buffer)
+            _write(answer, form, TerminalBytes(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer)
 
 
 def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
@@ -88,7 +88,7 @@ def _records(batch: pa.RecordBatch) -> list[dict[str, object]]:
     return list(batch.rename_columns(names).to_pylist())
 
 
-def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO) -> int:
+def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO | TerminalBytes) -> int:
     rows = 0
     if form == "parquet":
         with pq.ParquetWriter(file, answer.schema, compression="zstd") as writer:
@@ -105,7 +105,9 @@ def _write(answer: pa.RecordBatchReader, form: Format, file: BinaryIO) -> int:
         for batch in answer:
             for row in batch.rename_columns(_distinct(batch.schema.names)).to_pylist():
                 file.write(b",\n" if rows else b"\n")
-                file.write(orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS))
+                file.write(
+                    escaped_json(orjson.dumps(row, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()).encode()
+                )
                 rows += 1
         file.write(b"\n]\n")
     return rows

@@ -13,19 +13,21 @@ import orjson
 from framedex.audit.answers import FORMATS, Format, print_answer, write_answer
 from framedex.audit.asked import SEVERITIES, Question, Severity, checks, questions
 from framedex.audit.audited import Kind, opened
-from framedex.audit.database import database, write_database
+from framedex.audit.database import GIBIBYTE, Limits, database, write_database
 from framedex.audit.findings import missing
 from framedex.audit.run import run
 from framedex.audit.text import lines
-from framedex.errors import FramedexError, OutputError
+from framedex.errors import FramedexError, OutputError, printable
 from framedex.option_rules import Rule, RuledCommand, Values
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE
+from framedex.printing import echo, escaped_json
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
 LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
 FAILED = 3
 KINDS: tuple[Kind, ...] = get_args(Kind)
+SECONDS, MEMORY_GIBIBYTES, SPILL_GIBIBYTES = 600, 4, 16  # of somebody's own query
 
 EXAMPLE = """\b
 Example:
@@ -78,11 +80,15 @@ RULES = (
     ),
     Rule(options=["root"], when=_goes_to_media, needs="--files or --report with pictures"),
     Rule(
-        options=["form", "out"],
+        options=["form", "out", "timeout", "memory", "spill"],
         when=lambda values: values["sql"] is not None or values["ask"] is not None,
         needs="--sql or --ask",
     ),
-    Rule(options=["form", "out"], when=lambda values: values["ask"] != "list", beside="--ask list"),
+    Rule(
+        options=["form", "out", "timeout", "memory", "spill"],
+        when=lambda values: values["ask"] != "list",
+        beside="--ask list",
+    ),
     Rule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
     Rule(
         options=["overwrite"],
@@ -120,6 +126,19 @@ RULES = (
 )
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write that answer to a new file.")
 @click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Seconds that --sql and --ask may take.  [default: {SECONDS}]",
+)
+@click.option(
+    "--memory", type=click.FloatRange(0.1), help=f"GiB that they may take of memory.  [default: {MEMORY_GIBIBYTES}]"
+)
+@click.option(
+    "--spill",
+    type=click.FloatRange(0),
+    help=f"GiB that they may write into the temporary folder where memory is too little.  [default: {SPILL_GIBIBYTES}]",
+)
+@click.option(
     "--duckdb",
     "duckdb_file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -144,6 +163,9 @@ def audit(
     ask: str | None,
     form: Format | None,
     out: Path | None,
+    timeout: float | None,
+    memory: float | None,
+    spill: float | None,
     duckdb_file: Path | None,
     report: Path | None,
     pictures: bool,
@@ -170,18 +192,23 @@ def audit(
     if duckdb_file is not None:
         _write_database(what, duckdb_file)
     elif sql is not None or ask is not None:
-        _answer(what, sql, ask, form or "table", out)
+        limits = Limits(
+            seconds=timeout or SECONDS,
+            memory_bytes=int((memory or MEMORY_GIBIBYTES) * GIBIBYTE),
+            spill_bytes=int((SPILL_GIBIBYTES if spill is None else spill) * GIBIBYTE),
+        )
+        _answer(what, sql, ask, form or "table", out, limits)
     elif "list" in names:
         _list_checks(what)
     else:
         found = run(what, names, look=look, policy=policy, root=root, report=report, pictures=pictures)
         if as_json:
-            click.echo(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode())
+            echo(escaped_json(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode()))
         else:
             for line in lines(found):
-                click.echo(line)
+                echo(line)
             if report is not None:
-                click.echo(f"→ {report}, {report.with_suffix('.json')}")
+                echo(f"→ {printable(str(report))}, {printable(str(report.with_suffix('.json')))}")
         if fail_on is not None and any(
             SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
         ):
@@ -202,35 +229,34 @@ def check_free(path: Path | None, overwrite: bool) -> None:
 def _list_checks(what: Place) -> None:
     with opened(what, frames=False) as audited:
         for check in checks(audited.kind):
-            click.echo(f"{check.name:<18} {check.severity:<8} {check.title}")
+            echo(f"{check.name:<18} {check.severity:<8} {check.title}")
 
 
-def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None) -> None:
+def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None, limits: Limits) -> None:
     with opened(what, frames=ask is not None or bool(FRAMES_VIEWS.search(sql or ""))) as audited:
         known: dict[str, Question] = {}
         if ask is not None:
             known = {question.name: question for question in questions("questions", audited.kind)}
             if ask == "list":
                 for question in known.values():
-                    click.echo(f"{question.name:<24} {question.title}")
+                    echo(f"{question.name:<24} {question.title}")
                 return
             if ask not in known:
                 raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
             sql = known[ask].sql
         assert sql is not None  # one of both was given
-        with database(audited) as db:
+        with database(audited, limits=limits) as db:
             lack = None if ask is None else missing(db, known[ask])
             if lack is not None:
                 raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
             if ask is not None and (limit := LIMIT.search(sql)):
-                click.echo(
-                    f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True
-                )
-            if out is None:
-                print_answer(db.user(sql), form)
-            else:
+                echo(f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
+            with db.time_limit(limits.seconds):
+                if out is None:
+                    print_answer(db.user(sql), form)
+                    return
                 rows = write_answer(db.user(sql), form, out)
-                click.echo(f"{rows:,} rows → {out}")
+            echo(f"{rows:,} rows → {printable(str(out))}")
 
 
 def _write_database(what: Place, path: Path) -> None:
@@ -242,4 +268,4 @@ def _write_database(what: Place, path: Path) -> None:
                 remedy="copy the index or dataset to this machine; its Parquet files are small",
             )
         views = write_database(audited, path)
-    click.echo(f"views {', '.join(views)} of {what} → {path}")
+    echo(f"views {', '.join(views)} of {printable(str(what))} → {printable(str(path))}")

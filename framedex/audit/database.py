@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,21 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
 
 ASKED_OFTEN = ("repeated", "superseded")  # by all other views of an index
+INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
 READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+GIBIBYTE = 1 << 30
 LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What somebody's own queries may take. seconds: all of them. memory_bytes: of DuckDB. spill_bytes: of what it writes beside that,
+    into a temporary folder.
+    """
+
+    seconds: float
+    memory_bytes: int
+    spill_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +92,33 @@ class Database:
             )
         return self.arrow(sql)
 
+    @contextlib.contextmanager
+    def time_limit(self, seconds: float) -> Iterator[None]:
+        """Interrupt what runs after so many seconds, the rows that are still to come among it. Raises FramedexError then."""
+        ended, late = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            if not ended.wait(seconds):
+                late.set()
+                while not ended.wait(INTERRUPT_SECONDS):  # again, for what begins between two
+                    self._connection.interrupt()
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            if not late.is_set():
+                raise
+            raise FramedexError(
+                "the query takes longer than it may",
+                found=f"more than {seconds:g} s",
+                remedy="--timeout gives it more; a LIMIT or a WHERE makes it less",
+            ) from error
+        finally:
+            ended.set()
+            watching.join()
+
     def add(self, name: str, table: pa.Table) -> None:
         """Add a table that the views do not have."""
         self._connection.register("added", table)
@@ -95,15 +136,18 @@ def _errors_of_queries() -> Iterator[None]:
             raise KeyboardInterrupt from error
         said = str(error).strip()
         found = said.splitlines()[-1] if "Traceback" in said else said  # of the files, which are Python's
-        raise FramedexError("the query cannot be run", found=found) from error
+        remedy = "--memory and --spill give it more" if isinstance(error, duckdb.OutOfMemoryException) else None
+        raise FramedexError("the query cannot be run", found=found, remedy=remedy) from error
 
 
 @contextlib.contextmanager
-def database(audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None) -> Iterator[Database]:
+def database(
+    audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None, limits: Limits | None = None
+) -> Iterator[Database]:
     """Open the views of an index or a dataset, for queries of anybody's: they read its files, and nothing else, and write nothing.
 
     The files are on a file system of their own, and DuckDB has no other, nor any network; its settings cannot be changed. kept: for
-    framedex's own questions, of which views only these columns are had, read once, by DuckDB itself, into memory.
+    framedex's own questions, of which views only these columns are had, read once, by DuckDB itself, into memory. limits: of memory, for queries of anybody's.
     """
     with (
         tempfile.TemporaryDirectory(prefix="framedex-audit-") as spill,
@@ -118,6 +162,9 @@ def database(audited: Audited, *, kept: Mapping[str, Collection[str]] | None = N
             connection.register_filesystem(TableFiles(audited.tables()))
             connection.execute(LOCK)
         _define(connection, audited, names, kept or {})
+        if limits is not None:
+            connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
+            connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
         connection.execute("SET preserve_insertion_order = true; SET lock_configuration = true")
         yield Database(connection, audited)
 

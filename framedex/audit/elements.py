@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
-from framedex.loader.inspect import printable
+from framedex.errors import printable
 
 LONGEST = 160  # characters of a value
 RAW = ("script", "style")  # elements whose content browsers do not take for markup; nothing here may end them
@@ -43,7 +43,7 @@ def _add_text(parent: Element, text: str) -> None:
 
 def safe(text: str) -> str:
     """Return text of which only line ends are kept of all that cannot be printed."""
-    return "\n".join(map(printable, text.split("\n")))
+    return printable(text, lines=True)
 
 
 def markup(made: Element) -> str:

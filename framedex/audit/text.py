@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from framedex.audit.findings import Audit, Finding, Section
+from framedex.errors import printable
 
 WIDTH = 118
 ROWS = 8  # of a table of the summary
@@ -156,8 +157,3 @@ def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
     if len(text) <= longest:
         return text
     return "…" + text[1 - longest :] if ends else text[: longest - 1] + "…"
-
-
-def printable(text: str) -> str:
-    """Return a text without control characters."""
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from framedex.errors import FramedexError, MissingExtraError, StorageError
+from framedex.storage.web import WebStore
 
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
@@ -56,16 +57,18 @@ def open_store(name: str) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _store(name: str, allowed: Limits) -> Any:
+    scheme, _, bucket = name.partition("://")
+    if scheme in NO_LISTING:
+        return WebStore(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)
     try:
         from obstore import store as stores
     except ImportError as error:
         raise MissingExtraError("obstore", "s3", "object storage") from error
-    scheme, _, bucket = name.partition("://")
     options: dict[str, Any] = {
         "client_options": {
             "timeout": timedelta(seconds=allowed.seconds),
             "connect_timeout": timedelta(seconds=min(5.0, allowed.seconds)),
-            "allow_http": scheme == "http" or any(os.environ.get(key, "").startswith("http://") for key in ENDPOINTS),
+            "allow_http": any(os.environ.get(key, "").startswith("http://") for key in ENDPOINTS),
         },
         "retry_config": {"max_retries": allowed.retries, "retry_timeout": timedelta(seconds=TRYING_SECONDS)},
     }
@@ -74,9 +77,7 @@ def _store(name: str, allowed: Limits) -> Any:
             return stores.S3Store(bucket, **options)
         if scheme == "gs":
             return stores.GCSStore(bucket, **options)
-        if scheme == "az":
-            return stores.AzureStore(bucket, **options)
-        return stores.HTTPStore(name, **options)
+        return stores.AzureStore(bucket, **options)
     except Exception as error:
         from framedex.storage.errors import as_storage_error
 

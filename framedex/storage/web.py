@@ -1,0 +1,260 @@
+"""A web server as a store: HEAD and ranges of GET over connections that are kept, and redirects that stay with the server.
+
+obstore follows redirects wherever they lead, so that a server of videos could send its readers to any address of their network.
+Here a redirect is followed within the same scheme, host and port, and to those that the user names; nothing of a request but the
+range and the ETag goes along.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import email.utils
+import http.client
+import os
+import re
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
+
+from framedex.errors import FramedexError, StorageError
+
+REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # where redirects may lead besides
+MOST_REDIRECTS = 3  # of one request; a server that renames what it has needs one
+REDIRECTING = frozenset({301, 302, 303, 307, 308})
+AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+PORTS = {"http": 80, "https": 443}
+FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 15.0
+CHUNK_BYTES = 1 << 20
+MOST_IDLE = 32  # connections that are kept
+CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+NO_TIME = datetime.fromtimestamp(0, UTC)
+
+Origin = tuple[str, str, int]  # scheme, host, port
+
+
+class NotFoundError(Exception):
+    """The server has no such object."""
+
+
+class PreconditionError(Exception):
+    """The object is another one than If-Match says."""
+
+
+class NotSupportedError(Exception):
+    """The server does not answer range requests."""
+
+
+class AnswerError(Exception):
+    """The server answered with another status than it should."""
+
+
+ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 410: NotFoundError, 412: PreconditionError}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server gave: `meta` and `bytes()`, as an answer of obstore has them."""
+
+    meta: dict[str, Any]
+    content: bytes
+
+    def bytes(self) -> bytes:
+        """Return the content."""
+        return self.content
+
+
+def origin_of(address: SplitResult) -> Origin:
+    """Return (scheme, host, port) of an address. Raises ValueError for a port that is none."""
+    return address.scheme, (address.hostname or "").lower(), address.port or PORTS.get(address.scheme, 0)
+
+
+def allowed_origins() -> frozenset[Origin]:
+    """Return where redirects may lead besides, as the environment says. Raises FramedexError for what is no address."""
+    found = set()
+    for text in os.environ.get(REDIRECTS, "").replace(",", " ").split():
+        try:
+            address = urlsplit(text)
+            found.add(origin_of(address))
+        except ValueError:
+            address = urlsplit("")
+        if address.scheme not in PORTS or not address.hostname or address.path not in ("", "/") or address.username:
+            raise FramedexError(
+                f"{REDIRECTS} names servers",
+                found=text,
+                allowed="https://host or https://host:port, several with spaces",
+            )
+    return frozenset(found)
+
+
+class WebStore:
+    """The objects of one web server. seconds: that a request may take; retries: of one that fails; trying_seconds: for all of them."""
+
+    def __init__(self, name: str, *, seconds: float, retries: int, trying_seconds: float) -> None:
+        self._name, self._seconds, self._retries, self._trying = name, seconds, retries, trying_seconds
+        self._idle: dict[Origin, list[http.client.HTTPConnection]] = {}
+        self._lock = threading.Lock()
+
+    def head(self, key: str) -> dict[str, Any]:
+        """Return what an object is."""
+        return self._request("HEAD", key, {}).meta
+
+    def get(self, key: str, *, options: Mapping[str, Any]) -> Answer:
+        """Return some bytes of an object: `range`, (begin, end) or {"suffix": bytes}, and `if_match`, as obstore takes them."""
+        wanted = options["range"]
+        most = wanted["suffix"] if isinstance(wanted, dict) else wanted[1] - wanted[0]
+        said = f"-{most}" if isinstance(wanted, dict) else f"{wanted[0]}-{wanted[1] - 1}"
+        headers = {"Range": f"bytes={said}"}
+        if "if_match" in options:
+            headers["If-Match"] = options["if_match"]
+        return self._request("GET", key, headers, most)
+
+    def _request(self, method: str, key: str, headers: dict[str, str], most: int = 0) -> Answer:
+        """Return an answer; what fails in passing is asked for again."""
+        begun, wait = time.monotonic(), FIRST_WAIT_SECONDS
+        for attempt in range(self._retries + 1):
+            try:
+                return self._follow(method, key, headers, most)
+            except (OSError, http.client.HTTPException, AnswerError) as error:
+                passing = not isinstance(error, AnswerError) or error.args[1] in AGAIN
+                if not passing or attempt == self._retries or time.monotonic() - begun > self._trying:
+                    raise
+            time.sleep(wait)
+            wait = min(2 * wait, LONGEST_WAIT_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> Answer:
+        """Return the answer at the end of the redirects. Raises StorageError for one that is not followed."""
+        address = f"{self._name}/{quote(key)}"
+        home = origin_of(urlsplit(address))
+        for _ in range(MOST_REDIRECTS + 1):
+            status, reason, found, content = self._exchange(method, urlsplit(address), headers, most)
+            if status not in REDIRECTING:
+                return _answer(method, key, headers, status, reason, found, content)
+            address = _next(address, found.get("Location"), home)
+        raise _not_followed("the server redirects in circles, or more often than is followed", self._name, address)
+
+    def _exchange(
+        self, method: str, address: SplitResult, headers: dict[str, str], most: int
+    ) -> tuple[int, str, http.client.HTTPMessage, bytes]:
+        """Return (status, reason, headers, content) of one request. most: bytes of content. Raises OSError, HTTPException."""
+        origin = origin_of(address)
+        target = address.path + (f"?{address.query}" if address.query else "")
+        with self._connection(origin) as (connection, by_proxy):
+            full = f"{address.scheme}://{address.netloc}{target}" if by_proxy else target
+            deadline = time.monotonic() + self._seconds
+            connection.request(method, full or "/", headers={"Accept-Encoding": "identity"} | headers | by_proxy)
+            response = connection.getresponse()
+            content = bytearray()
+            while len(content) <= most and (chunk := response.read(CHUNK_BYTES)):
+                content += chunk
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the answer took longer than {self._seconds:g} s")
+            if len(content) > most:
+                connection.close()  # what is left of it is not read
+                if response.status == 206:
+                    raise http.client.HTTPException("more bytes came than were asked for")
+            return response.status, response.reason, response.headers, bytes(content)
+
+    @contextlib.contextmanager
+    def _connection(self, origin: Origin) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
+        """Give a connection, and the headers for a proxy that it leads to; it is kept where all went well."""
+        with self._lock:
+            idle = self._idle.setdefault(origin, [])
+            kept = idle.pop() if idle else None
+        connection, by_proxy = _connect(origin, self._seconds)
+        if kept is not None:
+            connection = kept
+        try:
+            yield connection, by_proxy
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            if len(idle) < MOST_IDLE:
+                idle.append(connection)
+                return
+        connection.close()
+
+
+def _connect(origin: Origin, seconds: float) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    """Return a connection to a server, which opens at its first request, by the proxy that the environment names."""
+    scheme, host, port = origin
+    proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
+    through = urlsplit(proxy if proxy is None or "://" in proxy else f"http://{proxy}")
+    near_host, near_port = host, port
+    if proxy and through.hostname:
+        near_host, near_port = str(through.hostname), through.port or PORTS["http"]
+    headers: dict[str, str] = {}
+    if proxy and through.username:
+        said = f"{unquote(str(through.username))}:{unquote(str(through.password or ''))}"
+        headers = {"Proxy-Authorization": f"Basic {base64.b64encode(said.encode()).decode()}"}
+    if scheme == "http":
+        plain = http.client.HTTPConnection(near_host, near_port, timeout=seconds)
+        return plain, {"Host": f"{host}:{port}"} | headers if proxy else {}
+    connection = http.client.HTTPSConnection(
+        near_host, near_port, timeout=seconds, context=ssl.create_default_context()
+    )
+    if proxy:
+        connection.set_tunnel(host, port, headers)
+    return connection, {}
+
+
+def _answer(
+    method: str,
+    key: str,
+    headers: dict[str, str],
+    status: int,
+    reason: str,
+    found: http.client.HTTPMessage,
+    content: bytes,
+) -> Answer:
+    """Return an answer with what it says of the object. Raises what `errors.as_storage_error` knows."""
+    if status not in (200, 206):
+        raise ERRORS.get(status, AnswerError)(f"status code: {status} {reason}", status)
+    if status == 200 and "Range" in headers and method == "GET":
+        raise NotSupportedError("the server does not answer range requests")
+    size = found.get("Content-Length", "")
+    if status == 206:
+        match = CONTENT_RANGE.fullmatch(found.get("Content-Range", ""))
+        if match is None:
+            raise NotSupportedError("the server does not say which range it sends")
+        size = match[3]
+    if not size.isdigit():
+        raise NotSupportedError("the server does not say how long the object is")
+    modified = NO_TIME
+    with contextlib.suppress(ValueError):
+        modified = email.utils.parsedate_to_datetime(found.get("Last-Modified", ""))
+    meta = {"path": key, "size": int(size), "last_modified": modified, "e_tag": found.get("ETag")}
+    return Answer(meta, content)
+
+
+def _next(address: str, location: str | None, home: Origin) -> str:
+    """Return where a redirect leads. Raises StorageError where it is not followed."""
+    found = urljoin(address, location or "")
+    split = urlsplit(found)
+    try:
+        origin = origin_of(split)
+    except ValueError:
+        origin = ("", "", 0)
+    if location is None or split.username is not None or (origin != home and origin not in allowed_origins()):
+        raise _not_followed("the server redirects to another one", address, found)
+    return found
+
+
+def _not_followed(what: str, address: str, found: str) -> StorageError:
+    to = urlsplit(found)
+    return StorageError(
+        what,
+        kind="redirected",
+        where=address.partition("?")[0],
+        found=f"{to.scheme}://{to.netloc.rpartition('@')[2]}{to.path}",
+        allowed=f"up to {MOST_REDIRECTS} redirects within the same scheme, host and port, and to those in {REDIRECTS}",
+        remedy=f"name the other address itself, or set {REDIRECTS}=scheme://host:port where it is to be trusted",
+    )
