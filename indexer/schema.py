@@ -212,7 +212,7 @@ FRAME_RULES = {
     "pts": TIME,
     "gap": TIME,
     "size": Rule(least=0, most=MOST_FRAMES),
-    "flags": Rule(least=0, most=2047),
+    "flags": Rule(least=0, most=4095),
     "start_state": Rule(least=0, most=MOST_FRAMES),
     "crc32": Rule(least=0, most=(1 << 32) - 1),
     "audio_sample": TIME,
