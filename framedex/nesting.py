@@ -6,7 +6,9 @@ import re
 
 import pyarrow as pa
 
-MOST_NESTED = 64  # levels; orjson stops at 254, and pyarrow's reader of JSON overflows its stack further down
+# Levels. Parquet's reader takes a schema of 100, and a list is up to three of them; orjson stops at 254, and pyarrow's reader of
+# JSON overflows its stack further down.
+MOST_NESTED = 32
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 

@@ -31,6 +31,7 @@ Size = tuple[int, int]  # height, width
 # Codecs whose canonical name would open a decoder that needs hardware.
 DECODERS = {"av1": "libdav1d"}
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
+MOST_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 # FFmpeg's decoder of Dirac and VC-2 gives other pictures with slice threads, and others each time (Haar wavelets).
 ONE_THREAD = frozenset({"dirac"})
@@ -188,9 +189,13 @@ def _pictures_in(
 
 
 def _check_size(clip: Clip, height: int, width: int) -> None:
-    """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had."""
+    """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had.
+
+    A little more is left to FFmpeg, which crops no further at the left than its alignment allows (docs/limitations.md).
+    """
     medium = clip.medium
-    if (height, width) != (medium.height, medium.width) and not medium.varying_shape:
+    apart = max(abs(height - medium.height), abs(width - medium.width))
+    if apart >= MOST_UNCROPPED and not medium.varying_shape:
         raise _undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
 
 

@@ -369,7 +369,7 @@ def nested(levels: int) -> str:
     return "[" * levels + "1" + "]" * levels
 
 
-@pytest.mark.parametrize("levels", [65, 300, 100_000])
+@pytest.mark.parametrize("levels", [MOST_NESTED + 1, 300, 100_000])
 def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: int, tmp_path: Path) -> None:
     line = f'{{"uri": "a.mp4", "frames": [0], "mine": {nested(levels)}}}\n'
     (tmp_path / "clips.jsonl").write_text(line)

@@ -267,6 +267,6 @@ def test_a_lossless_image_comes_as_written(tmp_path: Path) -> None:
         (1, 2),
     ],
 )
-def test_normalize_is_refused_where_nothing_can_be_normalised(normalize: Any, dataset: ClipDataset) -> None:
+def test_normalize_is_refused_where_nothing_can_be_normalised(normalize: Any, stored: Path) -> None:
     with pytest.raises(FramedexError, match="normalize is"):
-        ClipLoader(dataset, normalize=normalize, output="numpy")
+        ClipLoader(ClipDataset(stored), normalize=normalize, output="numpy")
