@@ -81,9 +81,11 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
     return kept
 
 
-def _new_decoder(codec: str) -> VideoCodecContext:
-    context = CodecContext.create(codec, "r")
+def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
+    """Return a decoder that is told what a demuxer told another one."""
+    context = CodecContext.create(told.codec.name, "r")
     assert isinstance(context, VideoCodecContext)  # the codec is a video codec
+    context.extradata, context.width, context.height = told.extradata, told.width, told.height
     context.thread_count = 1
     return context
 
@@ -91,8 +93,8 @@ def _new_decoder(codec: str) -> VideoCodecContext:
 def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
 
-    FFmpeg's decoders of VP8 and JPEG-LS stop where the data of a picture ends too early (a packet before it was lost, its
-    parameters are wrong), report nothing, and give the rest of the buffer as it was. Decoded once more, each GOP by a decoder of its own and into new buffers, which
+    Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early (it is cut off, a packet before it was
+    lost, its parameters are wrong), report nothing, and give the rest of the buffer as it was. Decoded once more, each GOP by a decoder of its own and into new buffers, which
     are zero, such a picture differs from that of `decode_all`. starts: bool [packets], where a decoder may start.
     """
     differs = np.zeros(len(starts), np.bool_)
@@ -108,13 +110,14 @@ def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np
             held.popleft()
 
     with open_container(path) as container:
-        codec = container.streams[stream_index].codec_context.codec.name
+        told = container.streams[stream_index].codec_context
+        assert isinstance(told, VideoCodecContext)  # a video stream, as when it was demuxed
         for packet in demux_packets(container, stream_index):
             number += 1
             if number >= len(starts):
                 break
             if starts[number]:
-                context = _new_decoder(codec)
+                context = _new_decoder(told)
             if context is None or decoded.failed[number]:
                 continue
             packet = packet_with(bytes(packet))
@@ -135,7 +138,7 @@ def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:
     for begin in np.flatnonzero(pictures.forgets).tolist():
         before = np.flatnonzero((pictures.period[:begin] == pictures.period[begin - 1]) & ~pictures.skipped[:begin])
         last_first = before[np.argsort(-pictures.order[before], kind="stable")]
-        dropped[last_first[: int(np.argmax(came[last_first]))]] = True
+        dropped[last_first[: int(np.argmax(np.append(came[last_first], True)))]] = True
     return dropped
 
 

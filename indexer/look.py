@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.h264 import H264Scanner
-from framedex.indexer.bitstream.hevc import HevcScanner
+from framedex.indexer.bitstream.hevc import END_OF_BITSTREAM, END_OF_SEQUENCE, HevcScanner
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.timeline import DAMAGED, HIDDEN, SKIPPED, START, Flags, packet_flags
 from framedex.storage.reader import ObjectReader
@@ -17,6 +17,7 @@ Read = Callable[[int, int], bytes]  # (offset, length) → bytes
 NalScanners = type[H264Scanner] | type[HevcScanner]
 
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}  # whose packets can be read in part
+SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
 CHEAP_BYTES = 4096  # a packet on average, which to read costs less than to look for its headers
 MOST_AT_ONCE = 64 << 20
 FIRST_BYTES = 192  # of a packet, read at once: what stands before the first slice, and its header
@@ -112,6 +113,17 @@ def scan(
     lengths = np.array([len(data) for data in condensed], np.int64)
     scanner.feed_many(np.frombuffer(b"".join(condensed), np.uint8), np.cumsum(lengths) - lengths, lengths)
     return scanner.finish()
+
+
+def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> bool:
+    """Return whether the packet that ends at byte `end` closes with a unit that ends an HEVC sequence, which is two bytes long."""
+    length_size = SCANNERS[codec](configuration).length_size
+    tail = read(end - length_size - 2, length_size + 2)
+    return (
+        codec == "hevc"
+        and int.from_bytes(tail[:length_size], "big") == 2
+        and tail[length_size] >> 1 & 63 in SEQUENCE_ENDS
+    )
 
 
 def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:

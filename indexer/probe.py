@@ -70,8 +70,6 @@ TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "
 REORDERING = frozenset({"h264", "hevc"})
 # Codecs whose palettes stand in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
-# Decoders that report nothing where the data of a picture ends too early, and leave the rest of it as it was in memory.
-UNREPORTED = frozenset({"vp8", "jpegls"})
 # Decoders that show pictures without what they refer to; others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
@@ -270,10 +268,10 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, file: P
     # Decoding shows what parsing cannot: damage inside of pictures, an order that no timestamp confirms, and that a
     # codec of which nothing is known here gives a picture a packet.
     unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and video["codec"] in REORDERING)
-    if task.verify or pictures.damaged.any() or unconfirmed or video["codec"] in UNREPORTED:
+    if task.verify or pictures.damaged.any() or unconfirmed or pictures.doubtful:
         decoded = decode_all(file.path, stream.index, len(flags))
         pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
-        if video["codec"] in UNREPORTED:
+        if pictures.doubtful:
             pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True
         flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
         _check(video, flags, pictures)

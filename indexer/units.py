@@ -30,7 +30,7 @@ def find_lasting(
     sequence.
 
     descriptor: an open file, in which samples of `size` bytes lie at `offset`, int64 [samples] each, within the file.
-    length_size: bytes of each unit's length.
+    length_size: bytes of each unit's length. A file that is cut short meanwhile ends this process (SIGBUS), as a crash of a worker.
     """
     if size.mean() > SPARSE_BYTES:
         return _find(lambda at, count: _read_apart(descriptor, at, count), codec, length_size, offset, size)
@@ -45,12 +45,6 @@ def _read_apart(descriptor: int, offset: NDArray[np.int64], count: int) -> NDArr
         os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_WILLNEED)
     data = b"".join(os.pread(descriptor, count, at).ljust(count, b"\0") for at in places)
     return np.frombuffer(data, np.uint8).reshape(len(places), count)
-
-
-def ends_sequence(read: Callable[[int, int], bytes], codec: str, length_size: int, end: int) -> bool:
-    """Return whether the sample that ends at byte `end` closes with a unit that ends a sequence, which is two bytes long."""
-    tail = read(end - length_size - 2, length_size + 2)
-    return int.from_bytes(tail[:length_size], "big") == 2 and bool(ENDING[codec][tail[length_size]])
 
 
 def _find(

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.index import Packets
-from framedex.indexer.look import SCANNERS, check_promises, judge, scan
+from framedex.indexer.look import check_promises, ends_sequence, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
-from framedex.indexer.units import ENDING, ends_sequence
 from framedex.sharder.media import Medium
 from framedex.sharder.object_sources import Objects
 from framedex.sharder.sources import ByteSource, open_recorded
@@ -124,12 +123,11 @@ class Headers:
 
     def _check_ends(self, first: int) -> None:
         """Raise ValueError where a sequence ends before a start point that no index looked at."""
-        codec, packets = self._medium.codec, self.packets
+        packets = self.packets
         assert packets.offset is not None  # sample tables always say where samples lie
-        if first and codec in ENDING:
-            length_size = SCANNERS[codec](self._medium.extradata or b"").length_size
-            if ends_sequence(self._read, codec, length_size, int(packets.offset[first - 1] + packets.size[first - 1])):
-                raise ValueError(f"a sequence ends before packet {first}")
+        end = int(packets.offset[first - 1] + packets.size[first - 1])
+        if first and ends_sequence(self._read, self._medium.codec, self._medium.extradata or b"", end):
+            raise ValueError(f"a sequence ends before packet {first}")
 
     def _look(self, first: int, end: int, *, at_first_start: bool) -> None:
         packets, part = self.packets, slice(first, end)

@@ -202,6 +202,25 @@ def without(*numbers: int) -> Edit:
     return lambda configuration, packets: [packet for n, packet in enumerate(packets) if n not in numbers]
 
 
+def short_sequence(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+    """End the HEVC sequence before each CRA, and cut the second sequence down to that picture."""
+    starts = [number for number, packet in enumerate(packets) if _hevc_kind(packet) == 21]
+    ended = end_of_sequence(in_front=True)(configuration, packets)
+    return without(*range(starts[0] + 1, starts[1]))(configuration, ended)
+
+
+def cut_off(*numbers: int) -> Edit:
+    """Cut the end off some packets."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        return [
+            replace(packet, data=packet.data[: len(packet.data) * 2 // 3]) if number in numbers else packet
+            for number, packet in enumerate(packets)
+        ]
+
+    return edit
+
+
 SOS, DQT, COM, LSE = 0xDA, 0xDB, 0xFE, 0xF8  # JPEG markers
 THRESHOLDS = bytes([1]) + struct.pack(
     ">5H", 255, 3, 7, 21, 64

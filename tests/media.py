@@ -130,6 +130,8 @@ HAZARDS = {
                 ("set_in_leading_picture", _OPEN_265, edits.hevc_set(8, 9, behind=24)),
             )
         ),
+        Recipe(name="hevc_short_sequence.mkv", codec="libx265", options=_OPEN_265, frames=75, edit=edits.short_sequence),
+        Recipe(name="mjpeg_cut_off.avi", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20, edit=edits.cut_off(7, 12)),
         Recipe(name="hevc_end_in_packet_of_cra.mp4", codec="libx265", options=_OPEN_265, frames=75, edit=edits.end_of_sequence(in_front=True)),
         *(
             Recipe(name=f"h264_{name}.{suffix}", options=options, frames=75, edit=edit)

@@ -121,6 +121,21 @@ def test_sei_payloads_longer_than_255_bytes_are_whole() -> None:
 H264_SETS = bytes.fromhex("000001 67420000f4162e20 000001 68c020")
 
 
+def test_a_picture_parameter_set_that_outlives_its_sequence_parameter_set_is_refused() -> None:
+    idr = bytes.fromhex("000001 658884000020")
+    sps, pps = (b"\0\0\1" + unit for unit in H264_SETS.split(b"\0\0\1")[1:])
+    changed = bytes.fromhex("000001 67420001f4162e20")  # another level_idc
+    for again, refused in ((b"", True), (pps, False)):
+        scanner = h264.H264Scanner(b"")
+        for packet in (sps + pps + idr, changed + again + idr):
+            scanner.feed(packet)
+        if refused:
+            with pytest.raises(BitstreamError, match="does not come again"):
+                scanner.finish()
+        else:
+            assert scanner.finish().start.tolist() == [1, 1]
+
+
 def test_a_start_that_is_no_reference_is_not_dropped() -> None:
     scanner = h264.H264Scanner(b"")
     idr = bytes.fromhex("000001 058884000020")

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.xdist_group("hazards")
 
 # Whose decoders leave parts of pictures as they were in memory: which GOPs are held, and why the others are not.
 DAMAGED = {
+    "mjpeg_cut_off.avi": (18, "2 of 20 GOPs are damaged"),
     "jpegls_wrong_parameters.avi": (0, "1 of 1 GOPs are damaged"),
     "vp8_lost_packet_35.webm": (60, "1 of 3 GOPs are damaged"),
     "vp8_lost_packet_50.webm": (60, "1 of 3 GOPs are damaged"),

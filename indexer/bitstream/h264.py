@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -222,6 +222,13 @@ class H264Scanner(NalScanner):
         else:
             super()._take(nal)
 
+    def _note_change(self, kind: int, set_id: int) -> None:
+        """FFmpeg's decoder keeps a picture parameter set with the sequence parameter set that was there when it came."""
+        if kind == SPS:
+            facts = self._sets.epochs[-1]
+            of_it = {key: pps for key, pps in facts.items() if isinstance(pps, Pps) and pps.sps_id == set_id}
+            self._sets.renew({key: replace(pps, outlived=True) for key, pps in of_it.items()})
+
     def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
         kind = data[units.start] & 31
         apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
@@ -234,7 +241,7 @@ class H264Scanner(NalScanner):
             if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
                 if payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
                     self._broken_links.add(packet)
-                if payload[0] & 0x40 or not packet:  # exact_match_flag
+                if payload[0] & 0x40 or not (packet or self._in_middle):  # exact_match_flag
                     self._recovery.add(packet)
             elif kind == USER_DATA_UNREGISTERED and (found := ENCODER_VERSION.search(payload)):
                 self._meet_encoder(found[1], nal, packet)
@@ -373,6 +380,11 @@ class H264Scanner(NalScanner):
         for age, pps in (divmod(key, MOST_PPS + 1) for key in keys.tolist()):
             facts = self._sets.epochs[age]
             found = facts.get((PPS, pps))
+            if isinstance(found, Pps) and found.outlived:
+                raise BitstreamError(
+                    "parameter_sets",
+                    f"a sequence parameter set changes, and picture parameter set {pps} does not come again",
+                )
             sps = facts.get((SPS, found.sps_id)) if isinstance(found, Pps) else None
             numbers.append(known.setdefault(sps, len(known)) if isinstance(sps, Sps) else -1)
         self._sequences += known
@@ -414,7 +426,7 @@ class H264Scanner(NalScanner):
             if not found:
                 return lies
             lies[list(found)] = True
-        lies[candidates[candidates > first]] = True  # one more each round: believe none
+        lies[candidates[candidates >= first + (not self._in_middle)]] = True  # one more each round: believe none
         return lies
 
     def _references(
@@ -450,7 +462,7 @@ class H264Scanner(NalScanner):
 
         listed: dict[int, set[int]] = {}
         for number, pictures in zip(numbers, references(coded()), strict=True):
-            listed[number] = listed.get(number, set()) | (pictures or set()) - {number - int(continues[number])}
+            listed[number] = listed.get(number, set()) | pictures - {number - int(continues[number])}
         return {number: pictures for number, pictures in listed.items() if pictures}
 
     def _header(self, slices: Columns, row: int) -> Slice:

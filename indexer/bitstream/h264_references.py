@@ -21,6 +21,7 @@ class Pps:
     """The fields of a picture parameter set (7.3.2.2) that slice headers depend on. default_active: entries of list 0 and 1.
 
     weighted: whether P slices bring weights; weighted_b: whether B slices do. plain: no slice groups, so that all of it was read.
+    outlived: its sequence parameter set changed since it came.
     """
 
     sps_id: int
@@ -30,6 +31,7 @@ class Pps:
     weighted: bool = False
     weighted_b: bool = False
     redundant: bool = False
+    outlived: bool = False
 
 
 def parse_pps_fields(bits: BitReader, sps_id: int) -> Pps:
@@ -289,6 +291,7 @@ class Buffer:
             cleared = first.marking is not None and any(operation == 5 for operation, _, _ in first.marking)
             order = 0 if cleared else coded.order
             self._frames.append(_Held(coded.picture, 0 if cleared else coded.frame_num, order, fields, long))
+            del self._frames[: -max(coded.max_refs, 1)]  # marking may leave more than the stream says that there are
 
     def _slide(self, coded: Coded) -> None:
         """Take out the oldest picture where there is no room (8.2.5.3)."""
@@ -327,9 +330,9 @@ class Buffer:
                 self._frames.remove(held)
 
 
-def references(pictures: Iterable[Coded]) -> Iterator[set[int] | None]:
+def references(pictures: Iterable[Coded]) -> Iterator[set[int]]:
     """Yield for each picture or field, in decode order, which pictures stand in its lists of references, MISSING for those that
-    the first picture follows; None where that cannot be told: from a header that could not be read to the next IDR picture.
+    the first picture follows, and wherever it cannot be told: from a header that could not be read to the next IDR picture.
     """
     buffer: Buffer | None = Buffer(False)
     for coded in pictures:
@@ -338,7 +341,7 @@ def references(pictures: Iterable[Coded]) -> Iterator[set[int] | None]:
         if coded.slices is None:
             buffer = None
         if buffer is None:
-            yield None
+            yield {MISSING}
             continue
         yield buffer.references(coded)
         buffer.take(coded)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 from framedex.indexer.bitstream.tables import TableScanner, Uses
 
@@ -19,6 +19,7 @@ SOI, EOI, SOS, DHT, DQT, APP0, APP14, COM, LSE = (
     0xF8,
 )  # markers, T.81 table B.1
 FRAME_HEADERS = frozenset({*range(0xC0, 0xD0), 0xF7}) - {DHT, 0xC8, 0xCC}  # SOFn, and JPEG-LS's (T.87 C.1.1)
+PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 NEXT_MARKER = re.compile(rb"\xff[\x80-\xcf\xd8-\xfe]")  # in coded data, where bytes are stuffed and restarts stand
 # Comments and application data by which FFmpeg's decoder (libavcodec/mjpegdec.c) knows encoders whose pictures it turns,
 # pairs or converts otherwise, from then on.
@@ -63,24 +64,29 @@ class MjpegScanner(TableScanner):
     @staticmethod
     def uses(data: bytes) -> Uses:
         """Return the tables that a packet brings and lacks; its shape and what comments say are traits."""
-        found = Uses()
+        found = Uses(doubtful=True)
         quantisation: dict[int, int] = {}  # of the picture's components
+        frame = 0  # its header's marker
+        behind: set[Hashable] = set()  # tables behind the first picture, which a decoder reads of field pairs alone
         for marker, payload in markers(data):
-            if marker == DQT:
-                found.brings |= {(DQT, table) for table in _quantisation_tables(payload)}
-            elif marker == DHT:
-                found.brings |= {(DHT, table) for table in _huffman_tables(payload)}
+            if marker in (DQT, DHT):
+                tables = _quantisation_tables(payload) if marker == DQT else _huffman_tables(payload)
+                (found.brings if found.doubtful else behind).update((marker, table) for table in tables)
             elif marker in FRAME_HEADERS and len(payload) >= 6:
+                frame = marker
                 components = [payload[at : at + 3] for at in range(6, len(payload) - 2, 3)]
                 quantisation = {component[0]: component[2] for component in components}
                 found.traits.append((marker, payload[:6], *(component[:2] for component in components)))
             elif marker == SOS and payload:
-                for at in range(1, min(1 + 2 * payload[0], len(payload) - 1), 2):
-                    found.use((DQT, quantisation.get(payload[at], 0)))
-                    found.use((DHT, payload[at + 1] >> 4))
-                    found.use((DHT, 0x10 | payload[at + 1] & 15))
+                for table in _scan_tables(payload, quantisation, progressive=frame in PROGRESSIVE):
+                    if table not in behind:
+                        found.use(table)
+            elif marker == EOI:
+                found.doubtful = False
             elif _tells(marker, payload):
                 found.traits.append((marker, payload[:PREFIX_BYTES] if marker == COM else payload))
+        if behind:
+            found.traits.append(frozenset(behind))
         return found
 
 
@@ -92,7 +98,7 @@ class JpegLsScanner(TableScanner):
         """Return no tables; the parameters that a packet brings are traits."""
         kept = (LSE, *FRAME_HEADERS)
         traits = [(marker, payload) for marker, payload in markers(data) if marker in kept or _tells(marker, payload)]
-        return Uses(traits=list(traits))
+        return Uses(traits=list(traits), doubtful=True)  # parameters of which an encoder did not know
 
 
 def _tells(marker: int, payload: bytes) -> bool:
@@ -102,17 +108,36 @@ def _tells(marker: int, payload: bytes) -> bool:
     return APP0 <= marker < APP0 + 16 and payload.startswith(TELLING_DATA)
 
 
+def _scan_tables(payload: bytes, quantisation: dict[int, int], *, progressive: bool) -> Iterator[Hashable]:
+    """Yield the tables that a scan uses (B.2.3). quantisation: the table of each component."""
+    end = 1 + 2 * payload[0]
+    spectrum = payload[end : end + 3].ljust(3, b"\0")  # Ss, Se, Ah and Al
+    first, again = spectrum[0], spectrum[2] >> 4
+    for at in range(1, min(end, len(payload) - 1), 2):
+        yield DQT, quantisation.get(payload[at], 0)
+        if not progressive or (first == 0 and not again):
+            yield DHT, payload[at + 1] >> 4
+        if not progressive or first:
+            yield DHT, 0x10 | payload[at + 1] & 15
+
+
 def _quantisation_tables(payload: bytes) -> Iterator[int]:
-    """Yield the numbers of the tables that a DQT segment defines (B.2.4.1)."""
+    """Yield the numbers of the tables that a DQT segment defines (B.2.4.1), up to where it is wrong."""
     at = 0
     while at < len(payload):
-        yield payload[at] & 15
-        at += 1 + (128 if payload[at] >> 4 else 64)
+        precision, table = payload[at] >> 4, payload[at] & 15
+        at += 1 + 64 * (1 + precision)
+        if precision > 1 or table > 3 or at > len(payload):
+            return
+        yield table
 
 
 def _huffman_tables(payload: bytes) -> Iterator[int]:
-    """Yield the (class, number) of the tables that a DHT segment defines, as its byte (B.2.4.2)."""
+    """Yield the (class, number) of the tables that a DHT segment defines, as its byte (B.2.4.2), up to where it is wrong."""
     at = 0
     while at + 17 <= len(payload):
-        yield payload[at]
-        at += 17 + sum(payload[at + 1 : at + 17])
+        table, end = payload[at], at + 17 + sum(payload[at + 1 : at + 17])
+        if end > len(payload) or table & 0xEC:
+            return
+        yield table
+        at = end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from framedex.indexer.bitstream.pictures import BitstreamError
 
@@ -120,6 +120,7 @@ class ParameterSets:
         nal = nal.rstrip(b"\0")
         before = self._inband.get(key, self._configured.get(key))
         self.differs |= before not in (None, nal)
+        self.renew({key: facts})
         if self._inband.get(key) == nal:
             return False
         self._inband[key] = nal
@@ -127,8 +128,11 @@ class ParameterSets:
         self._listed += len(self.in_force)
         if self._listed > MOST_LISTED:
             raise BitstreamError("parameter_sets", "too many parameter sets change too often")
-        if self.epochs[-1].get(key) != facts:
+        return before != nal
+
+    def renew(self, facts: Mapping[Key, object]) -> None:
+        """Let other facts be in force from here on. Raises BitstreamError where they change without end."""
+        if any(self.epochs[-1].get(key) != value for key, value in facts.items()):
             if len(self.epochs) >= MOST_EPOCHS:
                 raise BitstreamError("parameter_sets", f"parameter sets change more than {MOST_EPOCHS} times")
-            self.epochs.append(self.epochs[-1] | {key: facts})
-        return before != nal
+            self.epochs.append({**self.epochs[-1], **facts})

@@ -38,7 +38,8 @@ class Pictures:
     varying_shape: pictures differ in size or format. may_hide: headers may say of a picture that it is not output (HEVC
     pic_output_flag). drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
     chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
-    max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
+    max_ref_frames: max_num_ref_frames of an H.264 stream, else None. doubtful: the data of some picture may end too early, which its
+    decoder would not report.
     """
 
     start: NDArray[np.uint8]
@@ -62,6 +63,7 @@ class Pictures:
     may_hold_fields: bool = False
     chroma_format: int | None = None
     max_ref_frames: int | None = None
+    doubtful: bool = False
 
 
 def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:

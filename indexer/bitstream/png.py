@@ -5,8 +5,9 @@ from __future__ import annotations
 from framedex.indexer.bitstream.tables import TableScanner, Uses
 
 SIGNATURE = b"\x89PNG\r\n\x1a\n"
-INDEXED = 3  # colour type, 11.2.2
+INDEXED = bytes([3])  # colour type, 11.2.2
 COLOUR_TYPE = 9  # its place in IHDR
+MOST_PALETTE_BYTES = 3 * 256
 
 
 class PngScanner(TableScanner):
@@ -15,17 +16,18 @@ class PngScanner(TableScanner):
     @staticmethod
     def uses(data: bytes) -> Uses:
         """Return whether a picture brings a palette, and whether it lacks one."""
-        found = Uses()
-        at, colour_type = len(SIGNATURE), 0
+        found, is_indexed = Uses(doubtful=True), False
+        at = len(SIGNATURE)
         while at + 8 <= len(data):
             size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
             if kind == b"IHDR":
-                colour_type = data[at + 8 + COLOUR_TYPE] if at + 8 + COLOUR_TYPE < len(data) else 0
-            elif kind == b"PLTE":
-                found.brings.add(kind)
-            elif kind == b"IDAT":
+                is_indexed = data[at + 8 + COLOUR_TYPE : at + 9 + COLOUR_TYPE] == INDEXED
+            elif kind == b"PLTE" and size % 3 == 0 and size <= MOST_PALETTE_BYTES:
+                found.brings.add(kind)  # behind IDAT, it serves the pictures after this one
+            elif kind == b"IDAT" and is_indexed:
+                found.use(b"PLTE")
+            elif kind == b"IEND":
+                found.doubtful = at + 12 + size > len(data)
                 break
             at += 12 + size
-        if colour_type == INDEXED:
-            found.use(b"PLTE")
         return found

@@ -94,7 +94,8 @@ class NalScanner:
     def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
         """Take into force, before packet 0, what a decoder must be given before it starts there.
 
-        in_middle: packet 0 is not the stream's first. consecutive: no packets between those that are fed are left out.
+        in_middle: packet 0 is not the stream's first. consecutive: no packets between those that are fed are left out. Raises
+        ValueError for a state that is none.
         """
         self._in_middle, self._consecutive = in_middle, consecutive
         spans = split_length_prefixed(state, self._length_size)[0] if self._length_size else split_annex_b(state)
@@ -197,6 +198,11 @@ class NalScanner:
             self._carried.setdefault(packet, set()).add((kind, set_id))
             if changes:
                 self._changing.add(packet)
+        if changes:
+            self._note_change(kind, set_id)
+
+    def _note_change(self, kind: int, set_id: int) -> None:
+        """Do what a codec's decoders do to other sets when one changes."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
         """Return the decoder states of start points, and int32 [packets], which one each start point needs.

@@ -16,12 +16,13 @@ class Uses:
     """What one packet uses and leaves behind in a decoder.
 
     brings: tables that it defines. lacks: tables that it uses and does not define before. traits: all else that a decoder
-    keeps, to be compared alone.
+    keeps, to be compared alone. doubtful: its data may end too early.
     """
 
     brings: set[Hashable] = field(default_factory=set)
     lacks: set[Hashable] = field(default_factory=set)
     traits: list[Hashable] = field(default_factory=list)
+    doubtful: bool = False
 
     def use(self, table: Hashable) -> None:
         """Note that a table is used."""
@@ -41,6 +42,7 @@ class TableScanner:
         self._provider: dict[Hashable, int] = {}  # which packet brought each table last
         self._needed: set[int] = set()  # packets that others need
         self._traits: set[tuple[Hashable, ...]] = set()
+        self._doubtful = False
 
     @staticmethod
     def uses(data: bytes) -> Uses:
@@ -55,6 +57,7 @@ class TableScanner:
         self._needs.append(min(providers, default=number))
         self._provider |= dict.fromkeys(found.brings, number)
         self._traits.add(tuple(found.traits))
+        self._doubtful |= found.doubtful
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""
@@ -65,4 +68,5 @@ class TableScanner:
         alone[1:] &= alike
         droppable = alone & alike  # what lacks tables may be damaged, and show what is left of the picture before
         droppable[np.fromiter(self._needed, np.int64)] = False
-        return pictures_of(np.where(alone, CLOSED_START, NO_START).astype(np.uint8), non_reference=droppable)
+        start = np.where(alone, CLOSED_START, NO_START).astype(np.uint8)
+        return pictures_of(start, non_reference=droppable, doubtful=self._doubtful)

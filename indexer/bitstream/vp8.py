@@ -70,5 +70,6 @@ class Vp8Scanner:
             skipped=((tags & SHOWN == 0) & ~damaged) | orphan,
             damaged=damaged | orphan,
             varying_shape=len(self._shapes) > 1,
+            doubtful=True,  # what a lost packet leaves behind, no header shows
             chroma_format=YUV420,
         )
