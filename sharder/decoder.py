@@ -191,11 +191,11 @@ def _pictures_in(
 def _check_size(clip: Clip, height: int, width: int) -> None:
     """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had.
 
-    A little more is left to FFmpeg, which crops no further at the left than its alignment allows (docs/limitations.md).
+    H.264 may be a little wider: FFmpeg crops no further at the left than its alignment allows (docs/limitations.md).
     """
     medium = clip.medium
-    apart = max(abs(height - medium.height), abs(width - medium.width))
-    if apart >= MOST_UNCROPPED and not medium.varying_shape:
+    wider = range(MOST_UNCROPPED if medium.codec == "h264" else 1)
+    if not medium.varying_shape and (height != medium.height or width - medium.width not in wider):
         raise _undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
 
 
