@@ -35,6 +35,8 @@ MOST_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 # FFmpeg's decoder of Dirac and VC-2 gives other pictures with slice threads, and others each time (Haar wavelets).
 ONE_THREAD = frozenset({"dirac"})
+# Codecs of which an index says whether pictures differ in size (`varying_shape`).
+SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
@@ -189,11 +191,14 @@ def _pictures_in(
 
 
 def _check_size(clip: Clip, height: int, width: int) -> None:
-    """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had.
+    """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had, where an
+    index knows of sizes that change.
 
     H.264 may be a little wider: FFmpeg crops no further at the left than its alignment allows (docs/limitations.md).
     """
     medium = clip.medium
+    if medium.kind != IMAGES and medium.codec not in SIZED:
+        return
     wider = range(MOST_UNCROPPED if medium.codec == "h264" else 1)
     if not medium.varying_shape and (height != medium.height or width - medium.width not in wider):
         raise _undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
