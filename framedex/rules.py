@@ -27,12 +27,14 @@ FAR = 1 << 61
 class Rule:
     """What a value of a column may be, or each element of a list.
 
-    least, most: of numbers, inclusive. among: the only texts. needed: null is no value of a row that is used.
+    least, most: of numbers, inclusive. among: the only texts. any_text: null characters, too, which other texts never have. needed:
+    null is no value of a row that is used.
     """
 
     least: float | None = None
     most: float | None = None
     among: frozenset[str] | None = None
+    any_text: bool = False
     needed: bool = False
 
     def allowed(self) -> str:
@@ -83,7 +85,7 @@ def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
                 least, most = value.min(), value.max()
                 if not (rule.least <= least and most <= rule.most):
                     raise at.wrong(name, most if rule.least <= least else least, rule.allowed())
-        elif isinstance(value, str) and "\0" in value:
+        elif isinstance(value, str) and "\0" in value and not rule.any_text:
             raise at.wrong(name, repr(value), "a text without null characters")
         elif rule.among is not None:
             if value not in rule.among:

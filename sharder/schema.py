@@ -155,7 +155,7 @@ BYTES = Rule(least=0, most=FAR, needed=True)
 COUNT = Rule(least=0, most=INT32, needed=True)
 PLACE = Rule(least=PAD, most=INT32, needed=True)
 CLIP_RULES = {
-    "clip_id": Rule(needed=True),
+    "clip_id": Rule(needed=True, any_text=True),
     "media_row": COUNT,
     "frames": PLACE,
     "mask": Rule(needed=True),

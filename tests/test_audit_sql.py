@@ -447,4 +447,4 @@ def test_a_query_has_no_more_memory_than_it_may(synthetic: Path) -> None:
 
 
 def test_limits_are_for_queries(synthetic: Path) -> None:
-    assert "--timeout is for the answer" in run("audit", synthetic / "INDEX", "--timeout", 5, code=2).output
+    assert "--timeout needs --sql or --ask" in run("audit", synthetic / "INDEX", "--timeout", 5, code=2).output
