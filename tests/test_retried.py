@@ -104,8 +104,8 @@ def test_another_broken_file_is_changed(videos: Path) -> None:
     assert counts(index(videos)) == (0, 1, 0, 3, 3)
 
 
-def test_a_probe_that_died_is_not_tried_again_with_the_same_time(videos: Path, medium: Callable[[str], Path]) -> None:
-    shutil.copy(medium("h264_default.mp4"), videos / "slow.mp4")
+def test_a_probe_that_died_is_not_tried_again_with_the_same_time(videos: Path, long_mp4: Path) -> None:
+    shutil.copy(long_mp4, videos / "slow.mp4")  # whose decoding takes seconds
     words = ("--depth", "packets", "--verify", "--timeout", "0.001")
     first = index(videos, *words)
     kinds = {problem["uri"]: problem["error_kind"] for problem in first["problems"]}
