@@ -259,7 +259,9 @@ ffprobe in the same run.
 
 Depth `tables` reads {low["bytes_read"]["tables"] / 1e6:.1f} MB of the first file and {high["bytes_read"]["tables"] / 1e6:.1f} MB
 of the second ({100 * high["bytes_read"]["tables"] / high["size_bytes"]:.2f} %), sample tables and fingerprint included. It does
-not grow with the bit rate; the tables themselves take about ten bytes a packet, which is much only where packets are tiny.
+not grow with the bit rate; the tables themselves take about ten bytes a packet, which is much only where packets are tiny. Not
+counted is the look at the header of each NAL unit where samples are small: the file is mapped for it, and the kernel reads a page or more for
+each sample ([why](decisions/0021-lasting-state.md)). That look is most of the time that `tables` takes.
 
 What was expected: reading `moov` costs a few bytes a packet, so tables should be tens of times as fast where packets are
 many, and as much faster as the file is larger where they are few. Depth `packets` reads every byte, as ffprobe does; it
