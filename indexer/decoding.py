@@ -93,21 +93,23 @@ def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
 def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
 
-    Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early (it is cut off, a packet before it was
-    lost, its parameters are wrong), report nothing, and give the rest of the buffer as it was. Decoded once more, each GOP by a decoder of its own and into new buffers, which
-    are zero, such a picture differs from that of `decode_all`. starts: bool [packets], where a decoder may start.
+    Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early: it is cut off, its
+    parameters are wrong, or a packet before it was lost. They report nothing, and the rest of the buffer stays as it was. Here
+    each GOP is decoded once more by a decoder of its own, into new buffers, which are zero; such a picture then differs from
+    that of `decode_all`.
+
+    decoded: of `decode_all`. starts: bool [packets], where a decoder may start.
     """
     differs = np.zeros(len(starts), np.bool_)
     context: VideoCodecContext | None = None
     held, number = collections.deque[av.VideoFrame](), -1
 
-    def compare_with(frames: list[av.VideoFrame]) -> None:
-        for frame in frames:
-            held.append(frame)  # a buffer that is held is not used again
-            if frame.pts is not None:
-                differs[frame.pts] = decoded.md5[frame.pts] != bytes.fromhex(picture_md5(frame))
-        while len(held) * sum(plane.buffer_size for plane in held[-1].planes) > HELD_BYTES if held else False:
+    def compare_with(frame: av.VideoFrame) -> None:
+        held.append(frame)  # a buffer that is held is not used again
+        while held and len(held) * sum(plane.buffer_size for plane in frame.planes) > HELD_BYTES:
             held.popleft()
+        if frame.pts is not None:
+            differs[frame.pts] = decoded.md5[frame.pts] != bytes.fromhex(picture_md5(frame))
 
     with open_container(path) as container:
         told = container.streams[stream_index].codec_context
@@ -123,7 +125,8 @@ def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np
             packet = packet_with(bytes(packet))
             packet.pts = number
             with contextlib.suppress(av.error.FFmpegError):  # as decode_all has noted
-                compare_with(decode_packet(context, packet))
+                for frame in decode_packet(context, packet):
+                    compare_with(frame)
     return differs
 
 

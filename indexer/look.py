@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.h264 import H264Scanner
-from framedex.indexer.bitstream.hevc import END_OF_BITSTREAM, END_OF_SEQUENCE, HevcScanner
+from framedex.indexer.bitstream.hevc import SEQUENCE_ENDS, HevcScanner
 from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
 from framedex.indexer.timeline import DAMAGED, HIDDEN, SKIPPED, START, Flags, packet_flags
 from framedex.storage.reader import ObjectReader
@@ -17,7 +17,6 @@ Read = Callable[[int, int], bytes]  # (offset, length) → bytes
 NalScanners = type[H264Scanner] | type[HevcScanner]
 
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}  # whose packets can be read in part
-SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
 CHEAP_BYTES = 4096  # a packet on average, which to read costs less than to look for its headers
 MOST_AT_ONCE = 64 << 20
 FIRST_BYTES = 192  # of a packet, read at once: what stands before the first slice, and its header
@@ -88,9 +87,9 @@ def scan(
 ) -> Pictures:
     """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
 
-    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the
-    first. in_middle: the first packet is a start point behind others. consecutive: none is left out between them. Small packets that lie together are read whole, at once,
-    which is cheaper than a look at each.
+    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the first.
+    in_middle: the first packet is a start point behind others. consecutive: none is left out between them. Small packets
+    that lie together are read whole, at once, which is cheaper than a look at each.
 
     Raises BitstreamError, also for a codec whose packets cannot be read in part.
     """
@@ -117,13 +116,12 @@ def scan(
 
 def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> bool:
     """Return whether the packet that ends at byte `end` closes with a unit that ends an HEVC sequence, which is two bytes long."""
-    length_size = SCANNERS[codec](configuration).length_size
+    if codec != "hevc":
+        return False
+    length_size = HevcScanner(configuration).length_size
     tail = read(end - length_size - 2, length_size + 2)
-    return (
-        codec == "hevc"
-        and int.from_bytes(tail[:length_size], "big") == 2
-        and tail[length_size] >> 1 & 63 in SEQUENCE_ENDS
-    )
+    length, unit = int.from_bytes(tail[:length_size], "big"), tail[length_size:]
+    return length == len(unit) == 2 and HevcScanner.unit_type(unit[0]) in SEQUENCE_ENDS
 
 
 def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:

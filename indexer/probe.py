@@ -23,7 +23,7 @@ from framedex.indexer.bitstream.registry import scanner_for
 from framedex.indexer.bitstream.scanner import NalScanner
 from framedex.indexer.bitstream.sequential import SequentialScanner
 from framedex.indexer.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.decoding import compare, decode_all, dropped_at_ends, unsettled
+from framedex.indexer.decoding import Decoded, compare, decode_all, dropped_at_ends, unsettled
 from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.describe import container_name, describe_header, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
@@ -243,8 +243,10 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, file: P
     codec = stream.codec_context.codec
     make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
     demuxed, pictures = _scan(stream, file, video, make_scanner)
+    decoded: Decoded | None = None
     if pictures.forgets.any():
-        demuxed.hidden[dropped_at_ends(decode_all(file.path, stream.index, len(demuxed.size)), pictures)] = True
+        decoded = decode_all(file.path, stream.index, len(demuxed.size))
+        demuxed.hidden[dropped_at_ends(decoded, pictures)] = True
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
     if len(wrong):
@@ -269,7 +271,7 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, file: P
     # codec of which nothing is known here gives a picture a packet.
     unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and video["codec"] in REORDERING)
     if task.verify or pictures.damaged.any() or unconfirmed or pictures.doubtful:
-        decoded = decode_all(file.path, stream.index, len(flags))
+        decoded = decoded or decode_all(file.path, stream.index, len(flags))
         pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
         if pictures.doubtful:
             pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import numpy as np
 from numpy.typing import NDArray
 
-# By the first byte of a NAL unit: those that change how later pictures are decoded. H.264 SPS and PPS (table 7-1); HEVC VPS, SPS
-# and PPS, end of sequence, end of bitstream (table 7-1).
-_HEADERS = np.arange(256)
-LASTING = {
-    "h264": np.isin(_HEADERS & 31, (7, 8)),
-    "hevc": np.isin(_HEADERS >> 1 & 63, (32, 33, 34, 36, 37)),
-}
-ENDING = {"h264": np.zeros(256, np.bool_), "hevc": np.isin(_HEADERS >> 1 & 63, (36, 37))}
+from framedex.indexer.bitstream.hevc import SEQUENCE_ENDS, HevcScanner
+from framedex.indexer.bitstream.scanner import NalScanner
+from framedex.indexer.look import SCANNERS
+
+
+def _by_header(scanner: type[NalScanner], types: Container[int]) -> NDArray[np.bool_]:
+    """Return bool [256]: which first bytes of a NAL unit state one of these types."""
+    return np.array([scanner.unit_type(header) in types for header in range(256)])
+
+
+ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _by_header(HevcScanner, SEQUENCE_ENDS)}
+# All that change how later pictures are decoded: parameter sets, too.
+LASTING = {codec: _by_header(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
 MOST_UNITS = 4096  # of a sample; one with more counts as found
 SPARSE_BYTES = 64 << 10  # a sample on average; of larger ones, single pages are read, at the same time
 

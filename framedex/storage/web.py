@@ -37,6 +37,7 @@ CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 NO_TIME = datetime.fromtimestamp(0, UTC)
 
 Origin = tuple[str, str, int]  # scheme, host, port
+Connection = tuple[http.client.HTTPConnection, dict[str, str]]  # with the headers for a proxy that it leads to
 
 
 class NotFoundError(Exception):
@@ -98,7 +99,7 @@ class WebStore:
 
     def __init__(self, name: str, *, seconds: float, retries: int, trying_seconds: float) -> None:
         self._name, self._seconds, self._retries, self._trying = name, seconds, retries, trying_seconds
-        self._idle: dict[Origin, list[http.client.HTTPConnection]] = {}
+        self._idle: dict[Origin, list[Connection]] = {}
         self._lock = threading.Lock()
 
     def head(self, key: str) -> dict[str, Any]:
@@ -163,27 +164,25 @@ class WebStore:
             return response.status, response.reason, response.headers, bytes(content)
 
     @contextlib.contextmanager
-    def _connection(self, origin: Origin) -> Iterator[tuple[http.client.HTTPConnection, dict[str, str]]]:
+    def _connection(self, origin: Origin) -> Iterator[Connection]:
         """Give a connection, and the headers for a proxy that it leads to; it is kept where all went well."""
         with self._lock:
             idle = self._idle.setdefault(origin, [])
             kept = idle.pop() if idle else None
-        connection, by_proxy = _connect(origin, self._seconds)
-        if kept is not None:
-            connection = kept
+        connection = kept or _connect(origin, self._seconds)
         try:
-            yield connection, by_proxy
+            yield connection
         except BaseException:
-            connection.close()
+            connection[0].close()
             raise
         with self._lock:
             if len(idle) < MOST_IDLE:
                 idle.append(connection)
                 return
-        connection.close()
+        connection[0].close()
 
 
-def _connect(origin: Origin, seconds: float) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+def _connect(origin: Origin, seconds: float) -> Connection:
     """Return a connection to a server, which opens at its first request, by the proxy that the environment names."""
     scheme, host, port = origin
     proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)

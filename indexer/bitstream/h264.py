@@ -413,7 +413,7 @@ class H264Scanner(NalScanner):
         for _ in range(MOST_ROUNDS):
             start, leading = _starts(idr, recovery & ~lies, order, continues, count)
             segment = segments(start)
-            before = segments_before(start)
+            before = _segments_before(start)
             found = {
                 base
                 for packet, pictures in listed.items()
@@ -589,7 +589,7 @@ def _starts(
     return start, leading | (continues & np.roll(leading, 1))
 
 
-def segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
+def _segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return int64 [packets]: the start point before that of each packet's segment, -1 where there is none."""
     begins = np.flatnonzero(start != NO_START)
     number = np.cumsum(start != NO_START) - 2

@@ -34,6 +34,7 @@ from framedex.indexer.bitstream.scanner import NalScanner, Sorted, marked
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
 VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
+SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
 PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
@@ -202,7 +203,7 @@ class HevcScanner(NalScanner):
         at_front, ended = True, False  # units that end a sequence come first; one came behind others
         for start, end in spans:
             kind = data[start] >> 1 & 63
-            if kind in (END_OF_SEQUENCE, END_OF_BITSTREAM):
+            if kind in SEQUENCE_ENDS:
                 self._begin_anew.add(number if at_front else number + 1)
                 ended |= not at_front
                 continue
@@ -234,7 +235,7 @@ class HevcScanner(NalScanner):
         coded = base & (kind <= LAST_VCL)
         first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
         pictures = np.bincount(units.packet[first], minlength=n)
-        apart = (marked(self.set_parsers, 64)[kind] & base) | marked((END_OF_SEQUENCE, END_OF_BITSTREAM), 64)[kind]
+        apart = (marked(self.set_parsers, 64)[kind] & base) | marked(SEQUENCE_ENDS, 64)[kind]
         apart |= pictures[units.packet] > 1
         packet = units.packet[coded]
         last_of_kind = np.full(n, -1)
