@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import av
 import av.error
@@ -12,7 +11,7 @@ from av.audio.codeccontext import AudioCodecContext
 from av.codec.context import Flags2
 
 from framedex.indexer.audio_times import AudioProblem
-from framedex.indexer.opening import memory_errors, packet_with
+from framedex.indexer.opening import decode_packet, packet_with
 
 # Decoders of floats, where the canonical name is that of one of fixed point. Of MP3, FFmpeg's players take the same; of MP1
 # and MP2 they take that of 16 bits, whose rounding carries over from sample to sample and thus depends on where it began.
@@ -61,18 +60,13 @@ def count_samples(coding: AudioCoding, packets: Iterable[bytes]) -> list[int]:
     counts: list[int] = []
     try:
         for data in packets:
-            counts.append(_samples(coding, len(counts), _decode(context, packet_with(data))))
-        late = _samples(coding, len(counts), _decode(context, None))
+            counts.append(_samples(coding, len(counts), decode_packet(context, packet_with(data))))
+        late = _samples(coding, len(counts), decode_packet(context, None))
     except av.error.FFmpegError as error:
         raise AudioProblem(f"audio packet {len(counts)} does not decode: {error.strerror}") from error
     if late:
         raise AudioProblem(f"the decoder of {coding.codec} holds {late} samples back")
     return counts
-
-
-def _decode(context: AudioCodecContext, packet: av.Packet[Any] | None) -> Sequence[av.AudioFrame]:
-    with memory_errors():
-        return context.decode(packet)
 
 
 def _samples(coding: AudioCoding, number: int, frames: Sequence[av.AudioFrame]) -> int:

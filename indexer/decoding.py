@@ -65,7 +65,7 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
                         decoded.take(frame)
                 except av.error.FFmpegError:
                     decoded.failed[number] = True
-            for frame in context.decode(None):
+            for frame in decode_packet(context, None):
                 decoded.take(frame)
         except av.error.FFmpegError:  # demuxing ends here; what was demuxed before is as it is
             decoded.failed[max(number, 0) :] = True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, overload
 
 import av
 import av.container
 import av.error
+from av.audio.codeccontext import AudioCodecContext
 from av.video.codeccontext import VideoCodecContext
 
 from framedex.errors import FramedexError
@@ -65,8 +66,14 @@ def demux_packets(
             on_damage()
 
 
-def decode_packet(context: VideoCodecContext, packet: av.Packet[Any] | None) -> list[av.VideoFrame]:
-    """Return the pictures that a decoder gives for a packet, or at the end for None. Raises av.error.FFmpegError and MemoryError."""
+@overload
+def decode_packet(context: VideoCodecContext, packet: av.Packet[Any] | None) -> list[av.VideoFrame]: ...
+@overload
+def decode_packet(context: AudioCodecContext, packet: av.Packet[Any] | None) -> list[av.AudioFrame]: ...
+def decode_packet(
+    context: VideoCodecContext | AudioCodecContext, packet: av.Packet[Any] | None
+) -> Sequence[av.VideoFrame | av.AudioFrame]:
+    """Return the frames that a decoder gives for a packet, or at the end for None. Raises av.error.FFmpegError and MemoryError."""
     try:
         with memory_errors():
             return context.decode(packet)

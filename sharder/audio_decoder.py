@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import DecodeError
 from framedex.indexer.audio_decoding import make_decoder
-from framedex.indexer.opening import packet_with
+from framedex.indexer.opening import decode_packet, packet_with
 from framedex.indexer.pyav import audio_plane
 from framedex.sharder.audio import AudioFacts, AudioRecipe
 from framedex.sharder.room import check_room
@@ -82,7 +82,7 @@ def _decode(
     packet = packet_with(data)
     packet.pts, packet.time_base = start, Fraction(1, facts.rate)
     try:
-        return context.decode(packet)
+        return decode_packet(context, packet)
     except av.error.FFmpegError as error:
         if discarded:
             return []

@@ -42,6 +42,17 @@ def choose(track: Track, stretch: Stretch, time: Fraction, how: str) -> int:
     return next(frame for frame in frames if times[frame] == best)
 
 
+def stretch_of_frames(track: Track, first: int, last: int, *, include_end: bool) -> Stretch | None:
+    """Return the stretch of a range of frames, a Python slice but that it may not reach in front of the video; None for no frame."""
+    count = len(track.pts)
+    start, end = (place + count * (place < 0) for place in (first, last))
+    frames = range(count)[max(0, start) : max(0, end + include_end)]
+    if start < 0 or end < 0 or not frames:
+        return None
+    times = [*frame_times(track), track.seconds]
+    return Stretch(frames[0], frames[-1] + 1, times[frames[0]], times[frames[-1] + 1])
+
+
 def expected(document: dict[str, Any], track: Track, stretch: Stretch | None = None) -> Clips:
     """Return (frames, mask) of every clip that a policy without jitter and tolerance finds."""
     if stretch is None:

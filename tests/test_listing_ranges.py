@@ -19,7 +19,7 @@ from framedex.errors import PolicyError
 from framedex.sharder.listing_ranges import range_columns
 from framedex.sharder.policies import make_policy
 from tests.datasets import run as framedex
-from tests.policy_reference import Stretch, expected, frame_times
+from tests.policy_reference import Stretch, expected, frame_times, stretch_of_frames
 from tests.test_from_index import assert_same_clips, failure_rows
 from tests.test_policies import OWN, TERMS, THIRTY, TIMES, VIDEOS, Document, Track, clips_of, kinds, run, sample
 
@@ -51,14 +51,10 @@ def test_ranges_of_frames_may_include_their_end_and_count_from_the_back(
     document = {"policy": name} | data.draw(OWN[name]) | terms
     told = {"range": {"start": "from", "end": "to", "unit": "frames", "include_end": True}}
     sampling = run(document | told, video, {"from": first, "to": last})
-    count = len(video.pts)
-    start, end = (place + count * (place < 0) for place in (first, last))
-    frames = range(count)[max(0, start) : max(0, end + 1)]
-    if start < 0 or end < 0 or not frames:
+    stretch = stretch_of_frames(video, first, last, include_end=True)
+    if stretch is None:
         assert kinds(sampling) == ["row"]
         return
-    times = [*frame_times(video), video.seconds]
-    stretch = Stretch(frames[0], frames[-1] + 1, times[frames[0]], times[frames[-1] + 1])
     assert clips_of(sampling) == expected(document, video, stretch)
 
 

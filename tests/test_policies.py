@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from framedex.errors import PolicyError
 from framedex.sharder.policies import POLICIES, Sampling, Track, make_policy, read_policy
 from framedex.sharder.policies.places import BLOCK
-from tests.policy_reference import Clips, Stretch, expected, frame_times
+from tests.policy_reference import Clips, Stretch, expected, frame_times, stretch_of_frames
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 
@@ -148,16 +148,12 @@ def test_a_range_of_seconds_is_sampled_as_a_video_of_its_own(
 def test_a_range_of_frames_is_a_python_slice(
     video: Track, way: Document, ends: tuple[int, int], include_end: bool
 ) -> None:
-    count = len(video.pts)
     document = {"policy": "per_row", "unit": "frames", "include_end": include_end} | way
     sampling = run(document, video, {"start": float(ends[0]), "end": ends[1]})  # a file list's numbers are floats
-    start, end = (place + count * (place < 0) for place in ends)
-    frames = range(count)[max(0, start) : max(0, end + include_end)]
-    if start < 0 or end < 0 or not frames:
+    stretch = stretch_of_frames(video, *ends, include_end=include_end)
+    if stretch is None:
         assert kinds(sampling) == ["row"]
         return
-    times = [*frame_times(video), video.seconds]
-    stretch = Stretch(frames[0], frames[-1] + 1, times[frames[0]], times[frames[-1] + 1])
     assert clips_of(sampling) == expected(document, video, stretch)
 
 

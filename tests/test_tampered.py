@@ -84,6 +84,17 @@ def rewrite(path: Path, table: pa.Table, column: str, value: Any, row: int) -> N
     pq.write_table(changed, path, row_group_size=GROUP_ROWS.get(path.parent.name, 100_000))
 
 
+def tampered(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """Yield (column, row, value) of a table, each once the table is rewritten with that value; it is as it was at the end."""
+    table, original = pq.read_table(path), path.read_bytes()
+    for column in table.schema:
+        for row, value in enumerate(table[column.name].to_pylist()):
+            for change in hostile(column.type, value):
+                rewrite(path, table, column.name, change, row)
+                yield column.name, row, change
+        path.write_bytes(original)
+
+
 def loaded(dataset: ClipDataset, number: int) -> dict[str, Any]:
     item = dataset[number]
     return {name: item[name] for name in ("frames", "audio") if name in item}
@@ -108,21 +119,15 @@ def test_no_column_of_a_manifest_leads_to_other_errors_or_frames(
 ) -> None:
     right = [loaded(ClipDataset(made / name), number) for number in range(len(FRAMES))]
     dataset = Path(shutil.copytree(made / name, tmp_path / name))
-    path = dataset / folder / "part-000000.parquet"
-    table, original = pq.read_table(path), path.read_bytes()
     refused, wrong = 0, []
-    for column in table.schema:
-        for row, value in enumerate(table[column.name].to_pylist()):
-            for change in hostile(column.type, value):
-                rewrite(path, table, column.name, change, row)
-                try:
-                    if not same(loaded(ClipDataset(dataset), row), right[row]):  # each clip has its own medium
-                        wrong.append((column.name, row, change, "other frames"))
-                except FramedexError:
-                    refused += 1
-                except Exception as error:  # the point of this test
-                    wrong.append((column.name, row, change, repr(error)))
-        path.write_bytes(original)
+    for column, row, change in tampered(dataset / folder / "part-000000.parquet"):
+        try:
+            if not same(loaded(ClipDataset(dataset), row), right[row]):  # each clip has its own medium
+                wrong.append((column, row, change, "other frames"))
+        except FramedexError:
+            refused += 1
+        except Exception as error:  # the point of this test
+            wrong.append((column, row, change, repr(error)))
     assert refused > 100
     assert [case for case in wrong if case[0] not in FREE or case[3] != "other frames"] == []
 
@@ -131,21 +136,15 @@ def test_no_column_of_a_manifest_leads_to_other_errors_or_frames(
 def test_no_column_of_an_index_leads_to_other_errors(folder: str, made: Path, tmp_path: Path) -> None:
     """Other timestamps, flags and offsets are another index, which clips follow; so frames are not compared here."""
     index = Path(shutil.copytree(made / "INDEX", tmp_path / "INDEX"))
-    path = index / folder / "part-000000.parquet"
-    table, original = pq.read_table(path), path.read_bytes()
     refused, wrong = 0, []
-    for column in table.schema:
-        for row, value in enumerate(table[column.name].to_pylist()):
-            for change in hostile(column.type, value):
-                rewrite(path, table, column.name, change, row)
-                try:
-                    dataset = ClipDataset.from_index(index, POLICY, audio=True)
-                    dataset.clip(len(dataset) - 1)  # planned by it; what reading gives is the manifest's test
-                except FramedexError:
-                    refused += 1
-                except Exception as error:  # the point of this test
-                    wrong.append((column.name, row, change, repr(error)))
-        path.write_bytes(original)
+    for column, row, change in tampered(index / folder / "part-000000.parquet"):
+        try:
+            dataset = ClipDataset.from_index(index, POLICY, audio=True)
+            dataset.clip(len(dataset) - 1)  # planned by it; what reading gives is the manifest's test
+        except FramedexError:
+            refused += 1
+        except Exception as error:  # the point of this test
+            wrong.append((column, row, change, repr(error)))
     assert refused > 50
     assert wrong == []
 
