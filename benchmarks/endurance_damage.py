@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.loader.dataset import ClipDataset
-from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
+from framedex.loader.fetch import Fetcher, FetchOptions
+from framedex.loader.fetched import Fetched, Wanted
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.recipe import Recipe
-from framedex.sharder.sources import ByteSource, EncodedClip, SourceFiles
+from framedex.sharder.sources import EncodedClip, SourceFiles
 
 EVERY = 7  # of the clips, which one is damaged
 DAMAGES = ("scattered", "zeros", "cut", "header", "nothing left")

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.endurance_media import command, make_dataset, shows, wrong_clips
 from framedex import ClipDataset, ClipLoader
-from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Movie, Wanted
+from framedex.loader.fetch import Fetcher, FetchOptions
+from framedex.loader.fetched import Fetched, Movie, Wanted
 from tests.media import Recipe, make
 
 REPORTED = "Failed to create video decoder"

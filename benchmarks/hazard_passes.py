@@ -26,6 +26,7 @@ from framedex.loader import fetch
 from framedex.loader.colour import NO_CORRECTION
 from framedex.loader.driver import DriverSupport, driver_support
 from framedex.loader.faults import Fault, LoaderReport
+from framedex.loader.fetched import Wanted
 from framedex.loader.frames import Finish
 from framedex.loader.movie import GpuMovie, clip_movie, gpu_movie
 from framedex.loader.routes import gpu_obstacle, nvjpeg_obstacle
@@ -135,7 +136,7 @@ def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row
     decoder = GpuFrames(finish, device_id=0, batch_size=1, threads=2, scaled=False)
     for number in clips:
         try:
-            fetched = fetcher(fetch.Wanted(number=number, on_gpu=True))
+            fetched = fetcher(Wanted(number=number, on_gpu=True))
             if isinstance(fetched, Fault):
                 raise fetched.error()
             with decoder.working():

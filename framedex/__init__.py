@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from framedex.version import __version__
+
 if TYPE_CHECKING:
     from framedex.indexer.index import Index as Index
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
@@ -12,8 +14,6 @@ if TYPE_CHECKING:
     from framedex.loader.dataset import ClipDataset as ClipDataset
     from framedex.loader.sampler import ClipSampler as ClipSampler
     from framedex.storage.cache import DiskCache as DiskCache
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "ClipDataset": "framedex.loader.dataset",

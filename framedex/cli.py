@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from framedex import __version__
 from framedex.errors import FramedexError, InternalError, internal_error
 from framedex.printing import PrintableFormatter, echo, shown_error
+from framedex.version import __version__
 
 COMMANDS = {
     "index": ("framedex.indexer.cli", "Probe videos into an index."),

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from framedex.indexer.engines import EngineName, engine_of
+from framedex.indexer.engine_choice import EngineName, engine_of
 from framedex.option_rules import Rule
 
 Command = Callable[..., None]
@@ -22,7 +22,7 @@ ENGINE_RULES = (
 
 
 def engine_options(command: Command) -> Command:
-    """Give a command the options of what runs its work; it gets them as `engine`, an engines.Engine. ENGINE_RULES goes with them."""
+    """Give a command the options of what runs its work; it gets them as `engine`, an engine.Engine. ENGINE_RULES goes with them."""
 
     @click.option(
         "--engine",

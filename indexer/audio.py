@@ -21,8 +21,8 @@ from framedex.indexer.audio_tables import AudioTable, read_audio_table
 from framedex.indexer.audio_times import AudioProblem, positions, presented
 from framedex.indexer.bitstream.audio import CONSTANT, HEADERS, fixed_header
 from framedex.indexer.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.demux import PayloadFinder
 from framedex.indexer.opening import demux_packets, memory_errors
+from framedex.indexer.payloads import PayloadFinder
 from framedex.indexer.probed import Probed, ProbedFile
 from framedex.indexer.pyav import ENDS_AUDIO_BY_TABLE, fraction_of
 from framedex.indexer.sampletables import read_layout

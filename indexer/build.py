@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framedex import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
 from framedex.indexer.discover import media_id
-from framedex.indexer.engines import Outcome
-from framedex.indexer.identity import Row, no_frames, opened_file, problem_columns
+from framedex.indexer.engine import Outcome
 from framedex.indexer.images import folder_identity
 from framedex.indexer.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.listing_table import listing_table
+from framedex.indexer.media_rows import Row, no_frames, problem_columns
 from framedex.indexer.objects import identity_of, probe_object
+from framedex.indexer.opened_file import opened_file
 from framedex.indexer.other_files import OtherFiles
 from framedex.indexer.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.parts import held, library_versions, remove_unfinished, write_json_aside, write_part
@@ -31,6 +31,7 @@ from framedex.storage.outputs import Output, stored_output
 from framedex.storage.places import Place, Stored
 from framedex.storage.uris import is_remote
 from framedex.tallies import SHOWN
+from framedex.version import __version__
 
 Probing = list[tuple[Row, Row]] | StorageError
 

@@ -15,10 +15,11 @@ from framedex.engine_options import ENGINE_RULES, engine_options
 from framedex.errors import MissingSourceError, printable
 from framedex.indexer.build import IndexReport, build_index
 from framedex.indexer.compact import compact_index
-from framedex.indexer.engines import GIBIBYTE, Engine
+from framedex.indexer.engine import Engine
 from framedex.indexer.image_times import rate_of
 from framedex.indexer.index import Index
 from framedex.indexer.listed import Images
+from framedex.indexer.local_pool import GIBIBYTE
 from framedex.indexer.other_files import OtherFiles
 from framedex.indexer.probe import Depth, Streams
 from framedex.indexer.schema import IMAGES

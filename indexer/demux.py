@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +17,8 @@ from framedex.errors import MediaError
 from framedex.indexer.bitstream.intra import KEY_FLAGGED
 from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
 from framedex.indexer.opening import demux_packets
+from framedex.indexer.payloads import PayloadFinder
 from framedex.indexer.timeline import NO_PTS
-
-PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
-SEARCH_BYTES = 64  # how far behind packet.pos a payload may begin otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,36 +125,3 @@ def _reconfigure(scanner: Scanner, configuration: bytes, packet: int) -> None:
     if reconfigure is None:
         raise BitstreamError("parameter_sets", f"the decoder's configuration changes at packet {packet}")
     reconfigure(configuration)
-
-
-class PayloadFinder:
-    """Finds where a file holds exactly a packet's bytes, starting from what the demuxer says. It looks, and trusts nothing."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._delta = 0  # where the last one was found
-        self._position, self._end = -1, 0
-        self.found_all = True
-
-    def find(self, position: int | None, data: bytes) -> int:
-        """Return the offset of a packet's payload, -1 once one packet was not found."""
-        if not self.found_all or position is None or position < 0:
-            self.found_all = False
-            return -1
-        if position == self._position:  # laced: several frames share a block (RFC 9559 10.3)
-            candidates: tuple[int, ...] = (self._end,)
-        else:
-            candidates = (position + self._delta, *(position + delta for delta in PAYLOAD_OFFSETS))
-        for offset in candidates:
-            if os.pread(self._descriptor, len(data), offset) == data:
-                return self._note(position, offset, data)
-        window = os.pread(self._descriptor, len(data) + SEARCH_BYTES, position)
-        at = window.find(data)
-        if at < 0:
-            self.found_all = False
-            return -1
-        return self._note(position, position + at, data)
-
-    def _note(self, position: int, offset: int, data: bytes) -> int:
-        self._delta, self._position, self._end = offset - position, position, offset + len(data)
-        return offset

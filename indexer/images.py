@@ -15,10 +15,11 @@ import numpy as np
 
 from framedex.errors import MediaError
 from framedex.indexer.fingerprint import first_packets
-from framedex.indexer.identity import no_frames, opened_file, problem_columns
 from framedex.indexer.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.image_times import TIMES_NAME, Times, at_rate, at_seconds, read_times
 from framedex.indexer.listed import Form, readable_name
+from framedex.indexer.media_rows import no_frames, problem_columns
+from framedex.indexer.opened_file import opened_file
 from framedex.indexer.schema import IMAGES, OK
 from framedex.indexer.sequences import group_names
 from framedex.indexer.tar_members import TarImage, read_tar

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from framedex.errors import MediaError, StorageError
-from framedex.indexer.identity import no_frames, problem_columns
 from framedex.indexer.image_times import TIMES_NAME
 from framedex.indexer.images import ImageTask, probe_images
+from framedex.indexer.media_rows import no_frames, problem_columns
 from framedex.indexer.probe import ProbeTask, probe_medium, probe_opened
 from framedex.indexer.probed import NeedsWholeError, ProbedObject
 from framedex.indexer.schema import IMAGES, VIDEO

@@ -12,14 +12,10 @@ import av.error
 from av.audio.codeccontext import AudioCodecContext
 from av.video.codeccontext import VideoCodecContext
 
-from framedex.errors import FramedexError
 from framedex.indexer.demuxers import OPEN_OPTIONS
 from framedex.indexer.pyav import LENIENT_METADATA
 from framedex.storage.reader import ObjectFile
 
-# What speaks of a medium when it is read: framedex's own errors, FFmpeg's, and those of reading its file. Any other exception
-# is a bug of framedex's.
-MEDIUM_ERRORS = (FramedexError, av.error.FFmpegError, OSError, MemoryError)
 INVALID_DATA = 0x41444E49  # AVERROR_INVALIDDATA (libavutil/error.h) without its sign: "INDA"
 MOST_RESTARTS = 1000  # of demuxing after damage
 

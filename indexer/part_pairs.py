@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from framedex.indexer.identity import Row
 from framedex.indexer.index import FRAMES_FOLDER, VIDEOS_FOLDER, gaps_of
+from framedex.indexer.media_rows import Row
 from framedex.indexer.parts import PartWriter, part_numbers, part_path, table_of, write_part
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS
 from framedex.storage.outputs import Output

@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framedex import __version__
 from framedex.errors import FormatError, OutputError
 from framedex.indexer.pyav import ffmpeg_version
 from framedex.storage.places import Place, Stored
+from framedex.version import __version__
 
 Folder = TypeVar("Folder", Path, Stored, Place)
 

@@ -28,8 +28,9 @@ from framedex.indexer.demux import Demuxed, demux
 from framedex.indexer.describe import container_name, describe_header, describe_stream, video_streams
 from framedex.indexer.endings import ENDINGS
 from framedex.indexer.fingerprint import first_packets
-from framedex.indexer.identity import no_frames, opened_file, problem_columns
 from framedex.indexer.images import ImageTask, probe_images
+from framedex.indexer.media_rows import no_frames, problem_columns
+from framedex.indexer.opened_file import opened_file
 from framedex.indexer.opening import memory_errors
 from framedex.indexer.plain_mp4 import describe_plain
 from framedex.indexer.probed import Probed, ProbedFile

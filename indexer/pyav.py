@@ -1,4 +1,4 @@
-"""CONTRACT: what differs between the versions of PyAV that framedex runs with: 17, 18 and 19."""
+"""CONTRACT: what differs between the versions of PyAV that framedex runs with, and which of its errors speak of a medium."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 import av
+import av.error
 from av.audio.plane import AudioPlane
+
+from framedex.errors import FramedexError
+
+# What speaks of a medium when it is read: framedex's own errors, FFmpeg's, and those of reading its file. Any other exception
+# is a bug of framedex's.
+MEDIUM_ERRORS = (FramedexError, av.error.FFmpegError, OSError, MemoryError)
 
 # Up to PyAV 18, metadata that is not UTF-8 ends in an error unless told otherwise. PyAV 19 always decodes it with
 # `surrogateescape`, and no longer takes the argument.

@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from framedex.errors import EngineError, MissingExtraError
-from framedex.indexer.engines import BROKEN, IN_FLIGHT_PER_WORKER, Item, LocalPool, Outcome, Result
+from framedex.indexer.engine import BROKEN, IN_FLIGHT_PER_WORKER, Item, Outcome, Result
+from framedex.indexer.local_pool import LocalPool
 
 try:
     import ray
@@ -42,7 +43,7 @@ class _Task(Generic[Item]):
 class RayEngine:
     """Runs functions as tasks of a Ray cluster: at `address`, at RAY_ADDRESS, or one that is started on this machine.
 
-    An `engines.Engine`. framedex must be installed where tasks run, and see the same files.
+    An `engine.Engine`. framedex must be installed where tasks run, and see the same files.
     """
 
     def __init__(self, address: str | None = None) -> None:

@@ -6,19 +6,19 @@ import hashlib
 import os
 from typing import Any
 
-from framedex import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError
 from framedex.indexer.fingerprint import open_same_file
-from framedex.indexer.identity import opened_file
 from framedex.indexer.image_times import at_rate
 from framedex.indexer.images import ImageTask, folder_identity
 from framedex.indexer.listed import is_image_name
 from framedex.indexer.objects import is_same_object
+from framedex.indexer.opened_file import opened_file
 from framedex.indexer.probe import ProbeTask
 from framedex.indexer.pyav import ffmpeg_version
 from framedex.indexer.schema import FAILED, NO_VIDEO, OK, REFUSED
 from framedex.storage.objects import exists
 from framedex.storage.uris import is_remote
+from framedex.version import __version__
 
 Row = dict[str, Any]
 

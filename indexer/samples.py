@@ -10,14 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.scanner import NalScanner
+from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.demux import Demuxed
-from framedex.indexer.sampletables import (
-    SampleTable,
-    TruncatedError,
-    UntrustedTables,
-    read_layout,
-    read_sample_table,
-)
+from framedex.indexer.sampletables import SampleTable, read_layout, read_sample_table
 
 PIECE_BYTES = 16 << 20  # read at once; a packet that is larger is a piece of its own
 

@@ -25,8 +25,6 @@ from framedex.indexer.stbl import (
 )
 from framedex.indexer.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
 
-__all__ = ["Layout", "SampleTable", "TruncatedError", "UntrustedTables", "read_layout", "read_sample_table"]
-
 MAX_HEADER_BYTES = 1 << 30
 MAX_BOXES = 1_000_000  # at the top level; two for each fragment; each is a read
 VIDEO = b"vide"

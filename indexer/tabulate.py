@@ -17,11 +17,11 @@ from framedex.indexer.bitstream.pictures import (
     only,
     pictures_of,
 )
-from framedex.indexer.boxes import TruncatedError
+from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.demux import Demuxed
 from framedex.indexer.look import SCANNERS, Read, judge, look, scan
 from framedex.indexer.samples import demuxed_of
-from framedex.indexer.sampletables import Layout, SampleTable, UntrustedTables, read_sample_table
+from framedex.indexer.sampletables import Layout, SampleTable, read_sample_table
 from framedex.indexer.timeline import (
     CLOSED,
     CONTINUES,

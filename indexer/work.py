@@ -11,11 +11,12 @@ from fractions import Fraction
 
 from framedex.errors import MediaError, MissingSourceError, OutputError, SourceError
 from framedex.indexer.discover import Found, absolute, default_root, discover, relative_uri
-from framedex.indexer.engines import GIBIBYTE, Engine, run_local
-from framedex.indexer.identity import Row
+from framedex.indexer.engine import Engine
 from framedex.indexer.images import ImageTask
 from framedex.indexer.index import HEADER, Index
 from framedex.indexer.listed import Images, Listed, readable_name
+from framedex.indexer.local_pool import GIBIBYTE, run_local
+from framedex.indexer.media_rows import Row
 from framedex.indexer.object_folders import is_folder
 from framedex.indexer.other_files import OtherFiles, other_files
 from framedex.indexer.parts import ASIDE, LOCK_NAME, PART_NAME

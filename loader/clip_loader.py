@@ -31,7 +31,8 @@ from framedex.loader.colour import Colour
 from framedex.loader.dataset import ClipDataset
 from framedex.loader.driver import driver_support
 from framedex.loader.faults import ON_ERROR, Fault, LoaderReport, OnError
-from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
+from framedex.loader.fetch import Fetcher, FetchOptions
+from framedex.loader.fetched import Fetched, Wanted
 from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Made, Normalize
 from framedex.loader.pool import WorkerDiedError, WorkerPool
 from framedex.loader.rotation import Rotation
@@ -154,7 +155,7 @@ class ClipLoader:
         self._makers: ThreadPoolExecutor | None = None
         how = {"batch_size": self._batch_size, "threads": max(1, min(DALI_THREADS, os.cpu_count() or 1))}
         if device == "cpu":
-            self._stages.put(CpuFrames(finish, **how))
+            self._stages.put(_cpu_frames(finish, **how))
             return
         from framedex.loader.gpu import GpuFrames  # which needs DALI and torch
 
@@ -408,3 +409,15 @@ def _cancel(batch: _Batch) -> None:
     for future in (*batch.fetched, batch.made):
         if future is not None:
             future.cancel()
+
+
+def _cpu_frames(finish: Finish, *, batch_size: int, threads: int) -> CpuFrames:
+    """Return what makes batches on the CPU; DALI is needed only where the user has a transform."""
+    if finish.transform is None and finish.audio_transform is None:
+        return CpuFrames(finish)
+    from framedex.loader.dali import transformers  # which needs DALI
+
+    transformer, audio = transformers(
+        finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=None
+    )
+    return CpuFrames(finish, transformer=transformer, audio=audio)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
-from framedex.loader.fetch import Movie
+from framedex.loader.fetched import Movie
 from framedex.loader.turns import Turns
 from framedex.sharder.decoder import Size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,19 +13,20 @@ from framedex.errors import FramedexError
 from framedex.loader.bit_depth import warn_of_lost_bits
 from framedex.loader.epoch import SharedEpoch
 from framedex.loader.ffmpeg import warn_of_other_ffmpeg
+from framedex.loader.items import describe
 from framedex.loader.manifest import Manifest
 from framedex.loader.movie import clip_movie
+from framedex.loader.proxied import ProxiedDataset
+from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Clip, Failure
 from framedex.sharder.clip_audio import read_audio
 from framedex.sharder.decoder import Size, decode_rgb
 from framedex.sharder.media import Root
-from framedex.sharder.plans import AudioOptions, ClipPlans, PolicyFile, make_policy, read_policy
+from framedex.sharder.plans import ClipPlans
+from framedex.sharder.policies import PolicyFile, make_policy, read_policy
 from framedex.sharder.sources import SourceFiles
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, place
-
-if TYPE_CHECKING:
-    from framedex.loader.proxied import ProxiedDataset
 
 Decode = Literal["cpu", "movie"]
 
@@ -152,9 +153,7 @@ class ClipDataset:
 
         proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
         """
-        from framedex.loader.proxied import ProxiedDataset
-
-        return ProxiedDataset(self, proxy, device_id=device_id)
+        return ProxiedDataset(self, proxy, size=self.size, threads=self.threads, device_id=device_id)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` (negative ones count from the end) as a dict.
@@ -227,18 +226,3 @@ def _policy_file(policy: str | Path | Mapping[str, object] | PolicyFile, seed: i
     elif not isinstance(policy, PolicyFile):
         policy = make_policy(policy, where="policy")
     return policy if seed is None else make_policy(policy.resolved | {"seed": seed}, where="policy")
-
-
-def describe(clip: Clip) -> dict[str, Any]:
-    """Return the part of an item that says which frames it has."""
-    return {
-        "pts": clip.pts.copy(),  # Arrow's memory is read-only, which torch warns about
-        "seconds": clip.seconds.copy(),
-        "frame_index": clip.frame_index,
-        "mask": clip.mask,
-        "clip_id": clip.clip_id,
-        "uri": clip.medium.uri,
-        "rotation_degrees": clip.medium.rotation_degrees,
-        "color_transfer": clip.medium.color_transfer,
-        **clip.columns,
-    }

@@ -6,12 +6,10 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError, printable
-
-if TYPE_CHECKING:
-    from framedex.loader.fetch import Fetched
+from framedex.loader.fetched import Fetched
 
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.loader.collate import Collate, collate_clips
 from framedex.loader.faults import LoaderReport
-from framedex.loader.fetch import Fetched
+from framedex.loader.fetched import Fetched
 
 Layout = Literal["FHWC", "FCHW"]
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
@@ -36,6 +36,14 @@ class Finish:
         """Return float32 [3] each: normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
         return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+
+
+class Runs(Protocol):
+    """Runs the user's function of DALI operations."""
+
+    def run(self, clips: Sequence[Any]) -> Any:
+        """Return what the function makes of each clip. Raises RuntimeError."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,19 +82,10 @@ class Frames(Protocol):
 
 
 class CpuFrames:
-    """Frames that workers decoded."""
+    """Frames that workers decoded. transformer, audio: run the transforms of `finish`; None: there is none."""
 
-    def __init__(self, finish: Finish, *, batch_size: int, threads: int) -> None:
-        self._finish = finish
-        self._transformer: Any = None
-        self._audio: Any = None
-        if finish.transform is not None or finish.audio_transform is not None:
-            from framedex.loader.dali import transformers  # the one heavy import, only where it is asked for
-
-            made = transformers(
-                finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=None
-            )
-            self._transformer, self._audio = made
+    def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
+        self._finish, self._transformer, self._audio = finish, transformer, audio
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
         """Return the frames of each clip, which are decoded already."""

@@ -17,7 +17,7 @@ from framedex.loader.collate import Collate, greatest_shape, have_one_shape
 from framedex.loader.cuda import check_cuda
 from framedex.loader.dali import ImageDecoder, MovieDecoder, transformers
 from framedex.loader.faults import LoaderReport
-from framedex.loader.fetch import Fetched
+from framedex.loader.fetched import Fetched
 from framedex.loader.frames import Finish, Made
 from framedex.loader.turns import Turns
 from framedex.sharder.schema import PAD

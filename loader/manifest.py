@@ -20,6 +20,7 @@ from framedex.errors import FormatError, FramedexError
 from framedex.indexer.parts import check_format, part_path
 from framedex.indexer.row_checks import check_video
 from framedex.rules import RowAt, check_columns, check_header, check_row, reading
+from framedex.sharder.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clip import Clip
 from framedex.sharder.image_files import ImageOptions
 from framedex.sharder.media import Locations, Medium, Root
@@ -43,7 +44,6 @@ from framedex.sharder.schema import (
     SHARDS,
     SHARDS_NAME,
 )
-from framedex.sharder.sources import CONTENT_ALONE, ByteSource
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, parquet_file, place
 from framedex.tallies import no_clip_has, tally

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.dataset import ClipDataset
 from framedex.loader.driver import driver_support
 from framedex.loader.faults import Fault
-from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Movie, Wanted
+from framedex.loader.fetch import Fetcher, FetchOptions
+from framedex.loader.fetched import Fetched, Movie, Wanted
+from framedex.loader.items import ClipSource
+from framedex.sharder.decoder import Size
 from framedex.sharder.schema import PAD
 
 NO_ORDER = np.zeros(1, np.int32)
@@ -26,12 +28,12 @@ class ProxiedDataset:
     fails its whole batch. What must not go to NVDEC is decoded here and passes the pipeline as raw frames. Picklable.
     """
 
-    def __init__(self, dataset: ClipDataset, proxy: Callable[..., Any], *, device_id: int = 0) -> None:
+    def __init__(
+        self, dataset: ClipSource, proxy: Callable[..., Any], *, size: Size | None, threads: int, device_id: int
+    ) -> None:
         self._dataset, self._proxy = dataset, proxy
         caps = driver_support(device_id)
-        options = FetchOptions(
-            size=dataset.size, threads=dataset.threads, caps=caps, nvjpeg=False
-        )  # one pipeline, of movies
+        options = FetchOptions(size=size, threads=threads, caps=caps, nvjpeg=False)  # one pipeline, of movies
         self._fetch = Fetcher(dataset, options)
 
     def __len__(self) -> int:

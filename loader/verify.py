@@ -17,7 +17,7 @@ from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError
-from framedex.indexer.engines import run_local
+from framedex.indexer.local_pool import run_local
 from framedex.indexer.opening import decode_packet, demux_packets, open_container
 from framedex.indexer.planes import picture_md5
 from framedex.indexer.schema import IMAGES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import av
 import av.error
@@ -17,8 +17,9 @@ from framedex.indexer.schema import IMAGES
 from framedex.loader.dataset import ClipDataset
 from framedex.loader.driver import DriverSupport, driver_support
 from framedex.loader.faults import Fault, LoaderReport
-from framedex.loader.fetch import Fetched, Fetcher, FetchOptions, Wanted
-from framedex.loader.frames import Finish
+from framedex.loader.fetch import Fetcher, FetchOptions
+from framedex.loader.fetched import Fetched, Wanted
+from framedex.loader.frames import Finish, Frames
 from framedex.loader.order import sample_of
 from framedex.loader.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.loader.verify import Checked, Verdict, decode_in_order, verify
@@ -29,9 +30,6 @@ from framedex.sharder.local_copies import local_copy
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
 from framedex.storage.places import Place
-
-if TYPE_CHECKING:
-    from framedex.loader.gpu import GpuFrames
 
 Decoder = Literal["nvdec", "nvjpeg", "cpu"]
 Picture = NDArray[np.uint8]
@@ -163,7 +161,7 @@ def _truth_bytes(clip: Clip) -> int:
     return 9 * clip.medium.width * clip.medium.height * len(clip.frame_index)  # a picture and its two neighbours
 
 
-def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: GpuFrames) -> Iterator[CheckedOnGpu]:
+def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
     """Yield the verdicts on clips of one medium that a GPU decodes."""
     if not waiting:
         return

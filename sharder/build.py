@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import PolicyError
-from framedex.indexer.engines import Engine, run_local
+from framedex.indexer.engine import Engine
 from framedex.indexer.index import Index
+from framedex.indexer.local_pool import run_local
 from framedex.indexer.schema import OK
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Failure, WantedClip
@@ -24,12 +25,13 @@ from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.left_out import left_out
 from framedex.sharder.listing_ranges import check_ranges
 from framedex.sharder.mentions import usable_media, user_columns
-from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack, Step
+from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack
 from framedex.sharder.pack_audio import AudioFormat, with_audio
 from framedex.sharder.parameters import located
 from framedex.sharder.planning import Batch, Round, behind, missed_clip, plan, wanted_clip
 from framedex.sharder.policies import PolicyFile
 from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
+from framedex.sharder.samples import Step
 from framedex.sharder.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
 from framedex.sharder.shipment import as_row, shipped

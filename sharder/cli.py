@@ -12,7 +12,7 @@ import click
 
 from framedex.engine_options import ENGINE_RULES, engine_options
 from framedex.errors import printable
-from framedex.indexer.engines import Engine
+from framedex.indexer.engine import Engine
 from framedex.indexer.index import Index
 from framedex.option_rules import Rule, RuledCommand
 from framedex.place_options import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, StaleError, UncuttableError, internal_error
 from framedex.sharder.audio import ClipAudioPlan
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
-from framedex.sharder.sources import ByteSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,9 @@ from framedex.sharder.media import Medium
 from framedex.sharder.mp4 import SAMPLE_ENTRIES, TIMESCALE, UNSPECIFIED, Look, Times, movie_header
 from framedex.sharder.mux import Template, configuration_record, mux
 from framedex.sharder.recipe import Recipe
+from framedex.sharder.samples import FileRanges, Member, Piece
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import SourceFiles
-from framedex.sharder.tars import FileRanges, Member, Piece
 
 # Codecs whose headers are written here; others get theirs from libavformat.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})

@@ -12,15 +12,17 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from framedex.indexer.engines import Engine, Outcome, run_local
+from framedex.indexer.engine import Engine, Outcome
 from framedex.indexer.index import Index
+from framedex.indexer.local_pool import run_local
 from framedex.sharder.audio import AudioOptions
 from framedex.sharder.clip import Failure, WantedClip
 from framedex.sharder.clip_files import copies_ranges
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.pack import SECONDS_A_CLIP, ClipPacking, Pack, Step
+from framedex.sharder.pack import SECONDS_A_CLIP, ClipPacking, Pack
 from framedex.sharder.pack_audio import AudioFormat, with_audio
 from framedex.sharder.planning import Batch, Round, plan
+from framedex.sharder.samples import Step
 from framedex.sharder.spool import Spools
 from framedex.storage.places import Place
 

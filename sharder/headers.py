@@ -15,9 +15,10 @@ from framedex.errors import PolicyError
 from framedex.indexer.index import Packets
 from framedex.indexer.look import check_promises, ends_sequence, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.media import Medium
 from framedex.sharder.object_sources import Objects
-from framedex.sharder.sources import ByteSource, open_recorded
+from framedex.sharder.sources import open_recorded
 from framedex.storage.reader import ObjectReader
 from framedex.storage.uris import is_remote
 

@@ -14,6 +14,7 @@ from framedex.errors import PolicyError, StaleError
 from framedex.indexer.index import AudioPackets, Index, Packets
 from framedex.indexer.timeline import DAMAGED, NO_PTS
 from framedex.sharder.audio import AudioOptions, ClipAudioPlan
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.clip_audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.headers import Headers, settled
@@ -21,7 +22,6 @@ from framedex.sharder.media import Medium
 from framedex.sharder.plan import Planner
 from framedex.sharder.policies import Track
 from framedex.sharder.schema import MEDIA, PAD
-from framedex.sharder.sources import ByteSource
 from framedex.storage.uris import joined
 
 Row = dict[str, Any]

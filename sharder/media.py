@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from framedex.sharder.audio import AudioFacts, audio_facts
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.schema import AUDIO_COLUMNS
-from framedex.sharder.sources import ByteSource
 from framedex.storage.uris import checked, is_remote, joined, local_path
 
 Root = str | os.PathLike[str] | Mapping[str, str]

@@ -14,10 +14,11 @@ import numpy as np
 from av.video.stream import VideoStream
 
 from framedex.indexer.opening import demux_packets, memory_errors, open_container, packet_with
+from framedex.sharder.byte_source import stale
 from framedex.sharder.media import Medium
 from framedex.sharder.mp4 import Times
 from framedex.sharder.object_sources import Objects
-from framedex.sharder.sources import open_recorded, stale
+from framedex.sharder.sources import open_recorded
 from framedex.storage.reader import ObjectFile
 from framedex.storage.uris import is_remote
 

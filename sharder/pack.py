@@ -12,8 +12,8 @@ import orjson
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.indexer.engines import Engine, Outcome
-from framedex.indexer.opening import MEDIUM_ERRORS
+from framedex.indexer.engine import Engine, Outcome
+from framedex.indexer.pyav import MEDIUM_ERRORS
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clip import Clip, Failure, failure_of, internal_failure
 from framedex.sharder.clip_files import ClipFile, ClipFiles
@@ -21,9 +21,9 @@ from framedex.sharder.image_files import CODECS, FORMATS, ImageOptions, as_they_
 from framedex.sharder.media import Medium
 from framedex.sharder.mp4 import UNSPECIFIED
 from framedex.sharder.recipe import Recipe
+from framedex.sharder.samples import Member, Step
 from framedex.sharder.schema import PAD
 from framedex.sharder.sources import EncodedClip, SourceFiles
-from framedex.sharder.tars import Member
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
@@ -31,17 +31,6 @@ Row = dict[str, Any]
 
 CLIPS_IN_FLIGHT = 4  # a worker: encoded, and as images
 SECONDS_A_CLIP = 600.0  # after which decoding one is given up
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """A clip on its way into the dataset, or why there is none. members: what a tar holds of it. done: of the plan's
-    progress, after this step.
-    """
-
-    outcome: Clip | Failure
-    done: int
-    members: tuple[Member, ...] = ()
 
 
 class ClipPacking:

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Literal
 
 from framedex.errors import DecodeError, StaleError
-from framedex.indexer.opening import MEDIUM_ERRORS
+from framedex.indexer.pyav import MEDIUM_ERRORS
 from framedex.sharder.audio import AudioFile
 from framedex.sharder.audio_files import encode_flac, encode_wav, flac_bits
 from framedex.sharder.clip import Clip, Failure, internal_failure
 from framedex.sharder.clip_audio import ClipAudio, read_audio, stretches
-from framedex.sharder.pack import Step
+from framedex.sharder.samples import Member, Step
 from framedex.sharder.sources import SourceFiles
-from framedex.sharder.tars import Member
 
 AudioFormat = Literal["flac", "wav"]
 AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
-from framedex.indexer.opening import MEDIUM_ERRORS
+from framedex.indexer.pyav import MEDIUM_ERRORS
 from framedex.sharder.clip import Clip, Failure, WantedClip, internal_failure
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.pack import Step
 from framedex.sharder.policies import Missed, Sampled
+from framedex.sharder.samples import Step
 from framedex.sharder.spool import Spools
 
 

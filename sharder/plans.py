@@ -31,11 +31,9 @@ from framedex.sharder.media import Locations, Root
 from framedex.sharder.mentions import mention_name, mentions, own_rows, usable_media, user_columns
 from framedex.sharder.parameters import located
 from framedex.sharder.planning import missed_clip, plan_clip, wanted_clip
-from framedex.sharder.policies import Policy, PolicyFile, Sampled, Sampling, Track, make_policy, read_policy
+from framedex.sharder.policies import Policy, PolicyFile, Sampled, Sampling, Track
 from framedex.storage.places import Stored, place
 from framedex.tallies import no_clip_has, tally
-
-__all__ = ["AudioOptions", "ClipPlans", "PolicyFile", "make_policy", "media_without_clips", "read_policy"]
 
 Row = dict[str, Any]
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.timeline import reorder_depth_needed
 from framedex.rules import FAR, RowAt
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.media import Medium
 from framedex.sharder.schema import PAD
-from framedex.sharder.sources import ByteSource
 
 Row = Mapping[str, Any]
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from framedex.indexer.timeline import NO_PTS
 from framedex.rules import RowAt, check_row
 from framedex.sharder.audio import AudioFile, AudioRecipe, ClipAudioPlan
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.clip import Clip
 from framedex.sharder.media import Medium
 from framedex.sharder.recipe import Recipe
@@ -26,7 +27,6 @@ from framedex.sharder.schema import (
     RECIPE_RULES,
     RECIPES,
 )
-from framedex.sharder.sources import ByteSource
 
 Row = dict[str, Any]
 

@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from framedex.errors import StaleError
 from framedex.indexer.fingerprint import open_same_file
-from framedex.sharder.byte_source import CONTENT_ALONE, ByteSource, stale
+from framedex.sharder.byte_source import ByteSource, stale
 from framedex.sharder.object_sources import Objects
 from framedex.sharder.recipe import Recipe
 from framedex.sharder.room import check_room
 from framedex.storage.cache import DiskCache
 from framedex.storage.uris import is_remote, joined
-
-__all__ = ["CONTENT_ALONE", "ByteSource", "EncodedClip", "SourceFiles", "open_recorded", "read_some", "stale"]
 
 OPEN_FILES = 64
 NOTHING = np.zeros(0, np.uint8)

@@ -19,10 +19,10 @@ from framedex.errors import StaleError
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.opening import demux_packets, open_container
 from framedex.indexer.parts import ASIDE
+from framedex.sharder.byte_source import CONTENT_ALONE, ByteSource, stale
 from framedex.sharder.indexed import IndexedMedium
 from framedex.sharder.local_copies import local_copy
 from framedex.sharder.media import Medium
-from framedex.sharder.sources import CONTENT_ALONE, ByteSource, stale
 
 MOST_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
 

@@ -11,14 +11,14 @@ import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from framedex.indexer.fingerprint import fingerprint
 from framedex.indexer.parts import ASIDE, write_aside
-from framedex.sharder.sources import ByteSource, SourceFiles, read_some
+from framedex.sharder.samples import FileRanges, Member
+from framedex.sharder.sources import SourceFiles, read_some
 from framedex.storage.uris import is_remote
 
 BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
@@ -36,31 +36,6 @@ NOT_IN_KERNEL = frozenset(
         errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY, errno.EIO, errno.ESTALE,
     ]
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileRanges:
-    """Bytes of a file, copied when a member is written. ranges: (offset, length) of each stretch."""
-
-    source: ByteSource
-    ranges: Sequence[tuple[int, int]]
-
-    def __len__(self) -> int:
-        return sum(length for _, length in self.ranges)
-
-
-Piece = bytes | FileRanges
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One file of a sample: what stands behind the first dot of its name, and its content in pieces."""
-
-    suffix: str
-    pieces: Sequence[Piece]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.pieces))
 
 
 def sample_bytes(members: Sequence[Member]) -> int:

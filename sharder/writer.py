@@ -46,6 +46,7 @@ from framedex.sharder.left_out import LeftOut
 from framedex.sharder.media import Medium
 from framedex.sharder.output import check_output, publish
 from framedex.sharder.rows import clip_row, recipe_row
+from framedex.sharder.samples import Member
 from framedex.sharder.schema import (
     CLIPS,
     CLIPS_PER_PART,
@@ -63,7 +64,7 @@ from framedex.sharder.schema import (
 )
 from framedex.sharder.sources import SourceFiles
 from framedex.sharder.tables import Tables, write_empty
-from framedex.sharder.tars import TAR_END, Member, Tar, sample_bytes
+from framedex.sharder.tars import TAR_END, Tar, sample_bytes
 from framedex.storage.places import Place
 
 Row = dict[str, Any]

@@ -28,7 +28,7 @@ from framedex.audit.media_table import Column, MediaTable, as_script
 from framedex.audit.pictures import Strip, Task
 from framedex.audit.report import MOST_BYTES
 from framedex.audit.timelines import MOST_FRAMES
-from framedex.indexer.engines import Outcome
+from framedex.indexer.engine import Outcome
 from framedex.indexer.schema import SCHEMA_VERSION, VIDEOS
 from tests import chromium
 from tests.audited import write_rows

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from framedex.errors import FramedexError
-from framedex.indexer.engines import Outcome, run_local
+from framedex.indexer.engine import Outcome
 from framedex.indexer.index import Index
+from framedex.indexer.local_pool import run_local
 from framedex.sharder import cutting
 from framedex.sharder.build import DEFAULTS
 from framedex.sharder.clip import Clip, Failure, WantedClip
 from framedex.sharder.cutting import Making, Part, Task, cut
-from framedex.sharder.pack import Step
+from framedex.sharder.samples import Step
 from tests.conftest import Truth
 from tests.datasets import run, write_clips
 from tests.media import RECIPES

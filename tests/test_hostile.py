@@ -24,8 +24,9 @@ from framedex.errors import PolicyError, SourceError
 from framedex.indexer.boxes import UntrustedTables
 from framedex.indexer.demuxers import OPEN_OPTIONS
 from framedex.indexer.discover import discover
-from framedex.indexer.engines import Outcome, run_local
+from framedex.indexer.engine import Outcome
 from framedex.indexer.index import Index
+from framedex.indexer.local_pool import run_local
 from framedex.indexer.opening import open_container
 from framedex.indexer.probe import ProbeTask, probe_medium
 from framedex.indexer.sampletables import read_layout

@@ -21,8 +21,8 @@ import pytest
 from framedex.errors import FormatError, OutputError
 from framedex.indexer import probe
 from framedex.indexer.build import build_index
-from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
+from framedex.indexer.local_pool import run_local
 from framedex.indexer.schema import FRAMES, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.work import IndexOptions
 from tests.datasets import run
@@ -251,7 +251,7 @@ def _process_id_then_hang(item: str) -> None:
 @pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = (
-        "from tests.test_index import _process_id_then_hang; from framedex.indexer.engines import run_local\n"
+        "from tests.test_index import _process_id_then_hang; from framedex.indexer.local_pool import run_local\n"
         "if __name__ == '__main__': list(run_local(_process_id_then_hang, "
         f"['{tmp_path}/0', '{tmp_path}/1'], workers=2, timeout_seconds=None))"
     )

@@ -15,13 +15,14 @@ import pytest
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import DecodeError, InternalError
 from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
+from framedex.indexer.local_pool import run_local
 from framedex.loader.faults import OnError
+from framedex.sharder.byte_source import ByteSource
 from framedex.sharder.clip import Clip, WantedClip
 from framedex.sharder.image_files import ImageOptions, encode_image
 from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.sources import ByteSource, EncodedClip, SourceFiles
+from framedex.sharder.sources import EncodedClip, SourceFiles
 from tests.datasets import run, write_clips
 from tests.running import ROOT
 

@@ -18,7 +18,7 @@ from framedex import ClipDataset, ClipLoader, DiskCache, Index
 from framedex.errors import FramedexError, OutputError, PolicyError, SourceError, StaleError, StorageError
 from framedex.indexer import objects as probing
 from framedex.indexer.build import build_index
-from framedex.indexer.engines import Outcome
+from framedex.indexer.engine import Outcome
 from framedex.indexer.objects import probe_object
 from framedex.indexer.probe import ProbeTask, probe_medium
 from framedex.indexer.timeline import HIDDEN

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from framedex.engine_options import ENGINE_RULES, engine_options
-from framedex.indexer.engines import Engine
+from framedex.indexer.engine import Engine
 from framedex.indexer.index import Index
 from framedex.indexer.ray_engine import _attempt, _pool
 from framedex.option_rules import RuledCommand

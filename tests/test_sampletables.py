@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from framedex.indexer.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.pyav import LENIENT_METADATA
-from framedex.indexer.sampletables import SampleTable, TruncatedError, UntrustedTables, read_layout, read_sample_table
+from framedex.indexer.sampletables import SampleTable, read_layout, read_sample_table
 from framedex.sharder.mp4 import box, full_box
 from tests.ffmpeg import ffmpeg
 from tests.media import RECIPES

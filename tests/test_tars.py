@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from framedex.errors import StaleError
 from framedex.indexer.fingerprint import fingerprint
 from framedex.sharder import tars
-from framedex.sharder.sources import ByteSource, SourceFiles
-from framedex.sharder.tars import TAR_END, FileRanges, Member, Tar, index_path, sample_bytes
+from framedex.sharder.byte_source import ByteSource
+from framedex.sharder.samples import FileRanges, Member
+from framedex.sharder.sources import SourceFiles
+from framedex.sharder.tars import TAR_END, Tar, index_path, sample_bytes
 
 
 def source(path: Path) -> ByteSource:

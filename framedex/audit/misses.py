@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from framedex.audit.database import Database
 from framedex.indexer.index import Index
-from framedex.sharder.plans import media_without_clips, read_policy
+from framedex.sharder.plans import media_without_clips
+from framedex.sharder.policies import read_policy
 
 MISSES = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("reason", pa.string())])
 

@@ -19,8 +19,8 @@ from framedex.audit.audited import Kind
 from framedex.audit.database import Database
 from framedex.audit.findings import Audit, Finding
 from framedex.errors import FramedexError
-from framedex.indexer.engines import run_local
 from framedex.indexer.index import Index
+from framedex.indexer.local_pool import run_local
 from framedex.indexer.schema import OK
 from framedex.loader.inspect import Inspector, thumbnail_size
 from framedex.sharder.clip import Clip, WantedClip

@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 
-from framedex import __version__
 from framedex.audit.audited import Kind
 from framedex.audit.database import Database
 from framedex.audit.findings import Audit
@@ -18,6 +17,7 @@ from framedex.audit.pictures import pictured, strips
 from framedex.audit.timelines import COLUMNS, timeline
 from framedex.errors import OutputError
 from framedex.indexer.parts import write_aside
+from framedex.version import __version__
 
 MOST_BYTES = 1_000_000  # of a page, its pictures not counted
 SUFFIX = ".html"

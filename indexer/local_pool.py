@@ -1,4 +1,4 @@
-"""CONTRACT: running a function over many items in other processes; a crash or a hang costs one item, not the run."""
+"""The engine of one machine: its processes, each with a limit of time and of memory."""
 
 from __future__ import annotations
 
@@ -14,57 +14,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from typing import Generic, Literal, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
 from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
-from framedex.indexer.opening import MEDIUM_ERRORS
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+from framedex.indexer.engine import BROKEN, IN_FLIGHT_PER_WORKER, Item, Outcome, Result
+from framedex.indexer.pyav import MEDIUM_ERRORS
 
 LOOK_SECONDS = 1.0  # between two looks at whether workers are stopped
 STOPPED_SECONDS = 600.0  # that a worker may be, where calls have no limit
-IN_FLIGHT_PER_WORKER = 16  # bounds what waits for a slow item ahead of it
 GIBIBYTE = 1 << 30
-BROKEN = "broken"  # what an outcome says where a process died between two calls, and with it the pool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Generic[Item, Result]):
-    """What became of one item: a result, or why there is none, and a message.
-
-    kind: `crash`, `timeout`, `memory`, `error` (one of MEDIUM_ERRORS), INTERNAL_ERROR or BROKEN. traceback: of an
-    INTERNAL_ERROR.
-    """
-
-    item: Item
-    result: Result | None = None
-    kind: str | None = None
-    message: str | None = None
-    traceback: str | None = None
-
-
-class Engine(Protocol):
-    """Runs a function over items elsewhere, and yields the outcomes in the order of items: `run_local`, or a cluster.
-
-    together: how many items one task of a cluster takes; the processes of one machine take one at a time.
-    """
-
-    def __call__(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        *,
-        workers: int,
-        timeout_seconds: float | None,
-        memory_bytes: int | None = None,
-        in_flight: int = IN_FLIGHT_PER_WORKER,
-        passes: Callable[[Item], bool] = lambda item: False,
-        together: int = 1,
-    ) -> Iterator[Outcome[Item, Result]]: ...
 
 
 def run_local(
@@ -155,18 +114,6 @@ class LocalPool:
         finally:
             if waiting:
                 self._pool.stop()  # type: ignore[no-untyped-call]
-
-
-EngineName = Literal["local", "ray"]
-
-
-def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:
-    """Return an engine by its name. Raises MissingExtraError where Ray is not installed."""
-    if name == "local":
-        return run_local
-    from framedex.indexer.ray_engine import RayEngine
-
-    return RayEngine(ray_address)
 
 
 def _is_stopped(process: int) -> bool:

@@ -1,4 +1,4 @@
-"""The file that is probed: opened safely, with its identity noted; and the rows of media that cannot be used."""
+"""Opens the file that is probed, and notes its identity."""
 
 from __future__ import annotations
 
@@ -6,29 +6,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from framedex.errors import MediaError
 from framedex.indexer.fingerprint import fingerprint
+from framedex.indexer.media_rows import Row
 from framedex.indexer.probed import ProbedFile
-from framedex.indexer.schema import FAILED, REFUSED
-
-Row = dict[str, Any]
-
-
-def problem_columns(error: MediaError) -> Row:
-    """Return the `videos` columns that say why a medium cannot be used."""
-    return {
-        "status": REFUSED if error.refused else FAILED,
-        "error_kind": error.kind,
-        "error_message": error.what,
-        "error_traceback": error.traceback,
-    }
-
-
-def no_frames() -> Row:
-    """Return the `frames` columns of a medium that is not usable."""
-    return {"pts": [], "offset": None, "size": [], "flags": []}
 
 
 @contextmanager
