@@ -22,8 +22,8 @@ import av
 import numpy as np
 
 from benchmarks.environment import environment
-from framedex.sharder.audio import PRE_ROLL, PreRoll, plan_audio
-from framedex.sharder.audio_decoder import decode_audio
+from framedex.sharder.clips.audio import PRE_ROLL, PreRoll, plan_audio
+from framedex.sharder.decoding.audio import decode_audio
 from tests.audio_media import RECIPES, Truth, encode, truth
 from tests.ffmpeg import ffmpeg
 

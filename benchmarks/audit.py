@@ -27,9 +27,9 @@ import duckdb
 
 from benchmarks.audit_data import write_index, write_many_videos
 from benchmarks.environment import environment
-from framedex.audit.asked import Question, questions
-from framedex.audit.audited import opened
-from framedex.audit.database import Database, database
+from framedex.audit.findings.queries import Question, questions
+from framedex.audit.tables.database import Database, database
+from framedex.audit.tables.subject import opened
 
 VIEWS = re.compile(r"(?:FROM|JOIN) (frames|packets|gops)\b")
 ONE_VIDEO = Question(

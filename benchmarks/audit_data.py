@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.indexer.compact import MEDIA_A_PART, VIDEOS_A_ROW_GROUP
-from framedex.indexer.discover import media_id
-from framedex.indexer.fingerprint import first_packets
-from framedex.indexer.index import HEADER, LISTING_NAME
-from framedex.indexer.part_pairs import PartPairs
-from framedex.indexer.parts import PartWriter, part_path, table_of, write_json_aside, write_part
+from framedex.files.fingerprint import first_packets
+from framedex.files.parts import PartWriter, part_path, table_of, write_json_aside, write_part
+from framedex.indexer.parts.index import HEADER, LISTING_NAME
+from framedex.indexer.parts.part_pairs import PartPairs
+from framedex.indexer.runs.compact import MEDIA_A_PART, VIDEOS_A_ROW_GROUP
 from framedex.indexer.schema import FORMAT, FRAMES, SCHEMA_VERSION, VIDEOS
+from framedex.indexer.sources.discover import media_id
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, OPEN, START, summarise
 
 Row = dict[str, Any]

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.dataset import ClipDataset
-from framedex.loader.fetch import Fetcher, FetchOptions
-from framedex.loader.fetched import Fetched, Wanted
-from framedex.sharder.byte_source import ByteSource
-from framedex.sharder.recipe import Recipe
-from framedex.sharder.sources import EncodedClip, SourceFiles
+from framedex.loader.batches.fetch import Fetcher, FetchOptions
+from framedex.loader.batches.fetched import Fetched, Wanted
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 
 EVERY = 7  # of the clips, which one is damaged
 DAMAGES = ("scattered", "zeros", "cut", "header", "nothing left")

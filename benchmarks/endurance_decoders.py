@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.endurance_media import command, make_dataset, shows, wrong_clips
 from framedex import ClipDataset, ClipLoader
-from framedex.loader.fetch import Fetcher, FetchOptions
-from framedex.loader.fetched import Fetched, Movie, Wanted
+from framedex.loader.batches.fetch import Fetcher, FetchOptions
+from framedex.loader.batches.fetched import Fetched, Movie, Wanted
 from tests.media import Recipe, make
 
 REPORTED = "Failed to create video decoder"
@@ -108,7 +108,7 @@ def is_right(decoded: NDArray[np.uint8], clip: Fetched) -> bool:
 
 def decoder(batch_size: int) -> Any:
     """Return a decoder as ClipLoader makes it."""
-    from framedex.loader.dali import MovieDecoder
+    from framedex.loader.dali.pipelines import MovieDecoder
 
     return MovieDecoder(scaled=False, batch_size=batch_size, device_id=0)
 

@@ -20,17 +20,17 @@ import av.error
 import click
 
 from benchmarks.environment import environment
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.planes import picture_md5
-from framedex.indexer.probe import Depth
-from framedex.indexer.pyav import LENIENT_METADATA
+from framedex.core.pyav import LENIENT_METADATA
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import Depth
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.schema import FAILED, NO_VIDEO
 from framedex.indexer.timeline import DAMAGED, presentation_order
-from framedex.indexer.work import IndexOptions
-from framedex.loader.verify import verify
+from framedex.loader.verification.verify import verify
 from framedex.sharder.build import ShardOptions, build_from_requests
-from framedex.sharder.requests import Request, Requests
+from framedex.sharder.selection.explicit_clips import Request, Requests
 from tests.media import HAZARDS, RECIPES, make
 
 FRAMES_A_CLIP = 8

@@ -25,12 +25,12 @@ import numpy as np
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
 from framedex import ClipDataset
-from framedex.indexer.index import HEADER, Index
-from framedex.indexer.part_pairs import PartPairs
-from framedex.indexer.parts import write_json_aside
+from framedex.files.parts import write_json_aside
+from framedex.indexer.parts.index import HEADER, Index
+from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
 from framedex.sharder.build import build_from_policy
-from framedex.sharder.policies import make_policy
+from framedex.sharder.policies.reading import make_policy
 
 POLICIES: dict[str, dict[str, Any]] = {
     "windows of 16, jittered": {"policy": "windows", "frames": 16, "jitter_frames": 2},

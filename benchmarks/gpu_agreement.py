@@ -6,7 +6,7 @@ to what NVDEC returned, and the mean absolute difference is below `--limit`: sat
 them and plans clips of each: frames in random order with repeats, and one padded at both ends. Prints JSON.
 
 All clips pass through one pipeline, in shuffled order, as in training; what one stream leaves in the decoder would show
-in the next. `--force` sends every clip to NVDEC, whatever `loader/routes.py` says, a pipeline for each medium, to see
+in the next. `--force` sends every clip to NVDEC, whatever `loader/routing/routes.py` says, a pipeline for each medium, to see
 what might be added to the routes.
 
 usage: python -m benchmarks.gpu_agreement DATASET|FOLDER [--limit 25] [--sample N] [--depth auto] [--force]
@@ -31,14 +31,14 @@ from benchmarks.environment import environment
 from benchmarks.exactness import written
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.probe import Depth
-from framedex.indexer.work import IndexOptions
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import Depth
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.loader import clip_loader
-from framedex.loader.routes import gpu_obstacle
+from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.build import build_from_requests
-from framedex.sharder.requests import Request
+from framedex.sharder.selection.explicit_clips import Request
 
 CLIPS_A_MEDIUM = 6
 FRAMES_A_CLIP = 7

@@ -38,14 +38,14 @@ from benchmarks.exactness import written
 from benchmarks.hazard_media import HAZARDS, Hazard, make
 from benchmarks.hazard_passes import grey_of
 from framedex import ClipDataset
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.pyav import LENIENT_METADATA
+from framedex.core.pyav import LENIENT_METADATA
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.timeline import DAMAGED, presentation_order
-from framedex.indexer.work import IndexOptions
 from framedex.sharder.build import ShardOptions, build_from_requests
-from framedex.sharder.conversion import RgbConverter
-from framedex.sharder.requests import Request
+from framedex.sharder.decoding.rgb import RgbConverter
+from framedex.sharder.selection.explicit_clips import Request
 
 RESULT = Path(__file__).parent / "results" / "gpu_hazards.json"
 LIMIT = (

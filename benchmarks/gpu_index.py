@@ -39,12 +39,12 @@ from benchmarks.environment import environment
 from benchmarks.exactness import written
 from benchmarks.make_video import pictures, repeat
 from framedex import ClipDataset, ClipLoader
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.probe import Depth, ProbeTask, probe_medium
-from framedex.indexer.work import IndexOptions
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.sharder.build import build_from_requests
-from framedex.sharder.requests import Request
+from framedex.sharder.selection.explicit_clips import Request
 
 Frames = NDArray[np.uint8]
 Timed = Callable[[], dict[str, float]]

@@ -22,16 +22,16 @@ from benchmarks.hazard_media import frame_shown
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
 from framedex.indexer.schema import IMAGES
-from framedex.loader import fetch
-from framedex.loader.colour import NO_CORRECTION
-from framedex.loader.driver import DriverSupport, driver_support
-from framedex.loader.faults import Fault, LoaderReport
-from framedex.loader.fetched import Wanted
-from framedex.loader.frames import Finish
-from framedex.loader.movie import GpuMovie, clip_movie, gpu_movie
-from framedex.loader.routes import gpu_obstacle, nvjpeg_obstacle
-from framedex.sharder.clip import Clip
-from framedex.sharder.sources import EncodedClip
+from framedex.loader.batches import fetch
+from framedex.loader.batches.faults import Fault, LoaderReport
+from framedex.loader.batches.fetched import Wanted
+from framedex.loader.batches.frames import Finish
+from framedex.loader.routing.colour import NO_CORRECTION
+from framedex.loader.routing.driver import DriverSupport, driver_support
+from framedex.loader.routing.movie import GpuMovie, clip_movie, gpu_movie
+from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.reading.sources import EncodedClip
 
 BATCH = 16
 SHOWN_OF_MESSAGES = 300  # characters
@@ -126,7 +126,7 @@ def loaded(dataset: ClipDataset, device: str, workers: int, shown: Shown) -> Ite
 
 def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row]:
     """Yield clips as NVDEC or nvJPEG returns them, whatever the gate says, one after the other through one pipeline."""
-    from framedex.loader.gpu import GpuFrames
+    from framedex.loader.dali.gpu import GpuFrames
 
     fetch.gpu_obstacle = lambda *arguments, **options: None
     fetch.nvjpeg_obstacle = lambda clip: None

@@ -24,7 +24,7 @@ import av
 
 from benchmarks.environment import environment
 from benchmarks.make_video import pictures, repeat
-from framedex.indexer.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 
 LOW_PACKETS, HIGH_BYTES = 180_000, 1_000_000_000
 FFPROBE = ["ffprobe", "-v", "error", "-select_streams", "v:0", "-show_packets"]

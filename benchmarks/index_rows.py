@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
-from framedex.indexer.build import build_index
-from framedex.indexer.index import FRAMES_FOLDER, HEADER, Index
-from framedex.indexer.part_pairs import PartPairs
-from framedex.indexer.parts import write_json_aside
+from framedex.files.parts import write_json_aside
+from framedex.indexer.parts.index import FRAMES_FOLDER, HEADER, Index
+from framedex.indexer.parts.part_pairs import PartPairs
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
-from framedex.indexer.work import IndexOptions
 
 
 def write_index(out: Path, media: int, frames: int) -> None:

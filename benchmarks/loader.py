@@ -37,7 +37,15 @@ import numpy as np
 from benchmarks.environment import environment
 from benchmarks.make_video import PERIOD_SECONDS, repeat
 from framedex import ClipDataset
-from framedex.loader.bench import (
+from framedex.loader.bench.compare import (
+    CHECKED_CLIPS,
+    count_different,
+    load_thumbnails,
+    run_limited,
+    run_peer,
+    save_thumbnails,
+)
+from framedex.loader.bench.measure import (
     BenchOptions,
     checked_thumbnails,
     keep_thumbnails,
@@ -47,16 +55,8 @@ from framedex.loader.bench import (
     recipe_cost,
     run_epoch,
 )
-from framedex.loader.bench_compare import (
-    CHECKED_CLIPS,
-    count_different,
-    load_thumbnails,
-    run_limited,
-    run_peer,
-    save_thumbnails,
-)
-from framedex.loader.bench_peers import PeerOptions
-from framedex.loader.order import epoch_order
+from framedex.loader.bench.peers import PeerOptions
+from framedex.loader.order.order import epoch_order
 
 FPS, FRAMES, BATCH, SIZE = 60, 16, 64, (224, 224)
 FLOATS = {"layout": "FCHW", "normalize": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), "collate": "error", "on_error": "raise"}

@@ -27,14 +27,14 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.environment import environment
-from framedex.indexer.index import HEADER, Index, Packets
-from framedex.indexer.parts import write_json_aside
+from framedex.files.parts import write_json_aside
+from framedex.indexer.parts.index import HEADER, Index, Packets
 from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise
 from framedex.sharder.build import build_from_policy
-from framedex.sharder.mp4 import movie_header
-from framedex.sharder.plan import Planner
-from framedex.sharder.policies import make_policy
+from framedex.sharder.packing.mp4 import movie_header
+from framedex.sharder.planning.planner import Planner
+from framedex.sharder.policies.reading import make_policy
 
 
 def synthetic_packets(count: int, seed: int = 0) -> Packets:
@@ -155,7 +155,7 @@ def time_dataset(folder: Path, clips: int) -> dict[str, float]:
 
 def read_dataset(dataset: Path) -> dict[str, float]:
     """Return what opening and reading cost in this process."""
-    from framedex.loader.dataset import ClipDataset
+    from framedex.loader.clip_dataset import ClipDataset
 
     def resident() -> int:
         with open("/proc/self/statm", encoding="ascii") as file:

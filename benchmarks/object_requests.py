@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.environment import environment
 from framedex import ClipDataset
-from framedex.indexer.objects import probe_object
-from framedex.indexer.probe import ProbeTask
+from framedex.indexer.probing.probe import ProbeTask
+from framedex.indexer.runs.objects import probe_object
 from framedex.storage.objects import upload
 from tests import proxy as proxies
 from tests import rgw

@@ -27,11 +27,11 @@ from PIL import Image
 
 from benchmarks.environment import environment
 from framedex import ClipDataset
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.work import IndexOptions
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.sharder.build import ShardOptions, build_from_policy
-from framedex.sharder.policies import make_policy
+from framedex.sharder.policies.reading import make_policy
 
 QUALITY = 90
 LEAST_BYTES = 4_000_000_000  # of sources that are packed; smaller videos are taken several times

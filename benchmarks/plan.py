@@ -24,12 +24,12 @@ from typing import Any
 from benchmarks.environment import environment
 from benchmarks.index import make_videos
 from benchmarks.manifest import SyntheticIndex
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.probe import Depth
-from framedex.indexer.work import IndexOptions
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import Depth
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.sharder.build import build_from_policy
-from framedex.sharder.policies import make_policy
+from framedex.sharder.policies.reading import make_policy
 
 POLICIES: dict[str, dict[str, Any]] = {
     "16 frames in a row": {"policy": "windows", "frames": 16},

@@ -25,13 +25,13 @@ import numpy as np
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
 from framedex import ClipDataset, ClipSampler
-from framedex.indexer.compact import compact_index
-from framedex.indexer.index import HEADER, Index
-from framedex.indexer.part_pairs import PartPairs
-from framedex.indexer.parts import write_json_aside
+from framedex.files.parts import write_json_aside
+from framedex.indexer.parts.index import HEADER, Index
+from framedex.indexer.parts.part_pairs import PartPairs
+from framedex.indexer.runs.compact import compact_index
 from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
 from framedex.sharder.build import ShardOptions, build_from_policy
-from framedex.sharder.policies import make_policy
+from framedex.sharder.policies.reading import make_policy
 
 LEAST_FRAMES, MOST_FRAMES = 50, 150
 RANKS = 1024

@@ -10,10 +10,10 @@ from typing import Any
 from click.testing import CliRunner
 
 from benchmarks.audit_data import write_index
-from framedex.audit.asked import checks, questions
-from framedex.audit.audited import Kind, opened
-from framedex.audit.database import database
-from framedex.audit.relations import described
+from framedex.audit.findings.queries import checks, questions
+from framedex.audit.tables.database import database
+from framedex.audit.tables.subject import Kind, opened
+from framedex.audit.tables.views import described
 from framedex.cli import main
 
 EXAMPLE_VIDEOS = 400

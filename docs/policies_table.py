@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from framedex.sharder.policies import Sampled, Sampling, Track, read_policy
+from framedex.sharder.policies.reading import read_policy
+from framedex.sharder.policies.records import Sampled, Sampling, Track
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 ROW = {"start": 2.5, "end": 6.0, "cuts": [0, 4, 7, 10.4]}

@@ -21,7 +21,7 @@ from nvidia.dali import fn
 from nvidia.dali.plugin.pytorch.experimental import proxy as dali_proxy
 
 from framedex import ClipDataset, ClipSampler
-from framedex.loader.dali import clip_pipeline
+from framedex.loader.dali.pipelines import clip_pipeline
 
 
 def main() -> None:

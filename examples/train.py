@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.indexer.build import build_index
-from framedex.indexer.work import IndexOptions
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 
 HEIGHT, WIDTH, CELL, BITS = 64, 96, 12, 8  # of the videos that are made, and of the frame number in their top rows
 VIDEOS, FRAMES = 8, 60

@@ -5,23 +5,23 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from framedex.version import __version__
+from framedex.core.version import __version__
 
 if TYPE_CHECKING:
-    from framedex.indexer.index import Index as Index
+    from framedex.indexer.parts.index import Index as Index
+    from framedex.loader.clip_dataset import ClipDataset as ClipDataset
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
-    from framedex.loader.dali import clip_pipeline as clip_pipeline
-    from framedex.loader.dataset import ClipDataset as ClipDataset
-    from framedex.loader.sampler import ClipSampler as ClipSampler
+    from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
+    from framedex.loader.order.sampler import ClipSampler as ClipSampler
     from framedex.storage.cache import DiskCache as DiskCache
 
 _PUBLIC = {
-    "ClipDataset": "framedex.loader.dataset",
+    "ClipDataset": "framedex.loader.clip_dataset",
     "ClipLoader": "framedex.loader.clip_loader",
-    "ClipSampler": "framedex.loader.sampler",
+    "ClipSampler": "framedex.loader.order.sampler",
     "DiskCache": "framedex.storage.cache",
-    "Index": "framedex.indexer.index",
-    "clip_pipeline": "framedex.loader.dali",
+    "Index": "framedex.indexer.parts.index",
+    "clip_pipeline": "framedex.loader.dali.pipelines",
 }
 
 __all__ = ["ClipDataset", "ClipLoader", "ClipSampler", "DiskCache", "Index", "__version__", "clip_pipeline"]

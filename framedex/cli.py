@@ -9,17 +9,17 @@ from typing import Any
 
 import click
 
+from framedex.core.printing import PrintableFormatter, echo, shown_error
+from framedex.core.version import __version__
 from framedex.errors import FramedexError, InternalError, internal_error
-from framedex.printing import PrintableFormatter, echo, shown_error
-from framedex.version import __version__
 
 COMMANDS = {
     "index": ("framedex.indexer.cli", "Probe videos into an index."),
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
-    "inspect": ("framedex.loader.inspect_cli", "Draw clips as a contact sheet."),
+    "inspect": ("framedex.loader.contact_sheets.cli", "Draw clips as a contact sheet."),
     "audit": ("framedex.audit.cli", "Say what is in an index or a dataset, and what is wrong."),
-    "bench": ("framedex.loader.bench_cli", "Measure how fast a dataset loads."),
+    "bench": ("framedex.loader.bench.cli", "Measure how fast a dataset loads."),
 }
 
 

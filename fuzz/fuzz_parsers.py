@@ -28,15 +28,20 @@ import atheris
 
 with atheris.instrument_imports(include=["framedex"]):
     from framedex.errors import MediaError, PolicyError, SourceError
-    from framedex.indexer import discover, endings, image_facts, look, plain_mp4, rgb, tar_members
-    from framedex.indexer.bitstream import h264, h264_sequence, hevc, nal
-    from framedex.indexer.bitstream.intra import CfhdScanner, IntraScanner
-    from framedex.indexer.bitstream.pictures import BitstreamError, Scanner
+    from framedex.indexer.bitstream.base.pictures import BitstreamError, Scanner
+    from framedex.indexer.bitstream.base.sequential import SequentialScanner
+    from framedex.indexer.bitstream.h26x import h264, h264_sequence, hevc, nal
+    from framedex.indexer.bitstream.intra.intra_codecs import CfhdScanner, IntraScanner
     from framedex.indexer.bitstream.registry import SCANNERS
-    from framedex.indexer.bitstream.sequential import SequentialScanner
-    from framedex.indexer.boxes import TruncatedError, UntrustedTables
-    from framedex.indexer.sampletables import read_layout, read_sample_table
-    from framedex.sharder import policies, requests
+    from framedex.indexer.images.probe_images import image_facts, rgb
+    from framedex.indexer.mp4 import endings
+    from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
+    from framedex.indexer.mp4.sample_tables import read_layout, read_sample_table
+    from framedex.indexer.probing import packet_headers as look
+    from framedex.indexer.probing import plain_mp4
+    from framedex.indexer.sources import discover, tar_members
+    from framedex.sharder import policies
+    from framedex.sharder.selection import explicit_clips as requests
     from fuzz.invariants import check_pictures
 from fuzz.mutation import mutate_chunks, split_chunks
 

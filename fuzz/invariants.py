@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures, segments
-from framedex.indexer.index import Packets
+from framedex.indexer.bitstream.base.pictures import OPEN_START, BitstreamError, Pictures, segments
+from framedex.indexer.parts.index import Packets
 from framedex.indexer.timeline import (
     CLOSED,
     CONTINUES,
@@ -28,8 +28,8 @@ from framedex.indexer.timeline import (
     settle_timestamps,
     summarise,
 )
-from framedex.sharder.plan import Planner
-from framedex.sharder.recipe import Recipe
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.planning.planner import Planner
 
 MOST_PLANS = 12  # clips planned of one input
 FARTHEST = 1 << 62  # of a container's timestamps

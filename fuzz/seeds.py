@@ -16,9 +16,9 @@ from pathlib import Path
 import av.error
 from PIL import Image
 
-from framedex.indexer import endings
-from framedex.indexer.bitstream import h264, hevc, nal
-from framedex.indexer.opening import open_container
+from framedex.indexer.bitstream.h26x import h264, hevc, nal
+from framedex.indexer.containers.opening import open_container
+from framedex.indexer.mp4 import endings
 from fuzz.fuzz_parsers import TARGETS
 from fuzz.mutation import join_chunks
 from tests import media

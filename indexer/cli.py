@@ -11,26 +11,26 @@ from typing import Any
 
 import click
 
-from framedex.engine_options import ENGINE_RULES, engine_options
+from framedex.core.printing import echo, internal_errors, json_text
+from framedex.core.progress import progress
+from framedex.core.tallies import SHOWN, counted, named
 from framedex.errors import MissingSourceError, printable
-from framedex.indexer.build import IndexReport, build_index
-from framedex.indexer.compact import compact_index
-from framedex.indexer.engine import Engine
-from framedex.indexer.image_times import rate_of
-from framedex.indexer.index import Index
-from framedex.indexer.listed import Images
-from framedex.indexer.local_pool import GIBIBYTE
-from framedex.indexer.other_files import OtherFiles
-from framedex.indexer.probe import Depth, Streams
+from framedex.execution.engine import Engine
+from framedex.execution.local_pool import GIBIBYTE
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import Depth, Streams
+from framedex.indexer.runs.build import IndexReport, build_index
+from framedex.indexer.runs.compact import compact_index
+from framedex.indexer.runs.slices import Slice, build_slice, finish_index
+from framedex.indexer.runs.work import IndexOptions, Work, medium_name, plan_work
 from framedex.indexer.schema import IMAGES
-from framedex.indexer.slices import Slice, build_slice, finish_index
-from framedex.indexer.work import IndexOptions, Work, medium_name, plan_work
-from framedex.option_rules import Rule, RuledCommand
-from framedex.place_options import PLACE_TO_WRITE
-from framedex.printing import echo, internal_errors, json_text
-from framedex.progress import progress
+from framedex.indexer.sources.image_times import rate_of
+from framedex.indexer.sources.listed import Images
+from framedex.indexer.sources.other_files import OtherFiles
+from framedex.options.engines import ENGINE_RULES, engine_options
+from framedex.options.places import PLACE_TO_WRITE
+from framedex.options.rules import Rule, RuledCommand
 from framedex.storage.places import Place, Stored
-from framedex.tallies import SHOWN, counted, named
 
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from framedex.rules import FAR, Key, Rule
+from framedex.core.column_rules import FAR, Key, Rule
 
 FORMAT = "framedex-index"
 SCHEMA_VERSION = "3.3"  # readers accept any minor version of their own major one

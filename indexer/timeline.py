@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.pictures import NO_START, OPEN_START, BitstreamError, Pictures, segments
+from framedex.indexer.bitstream.base.pictures import NO_START, OPEN_START, BitstreamError, Pictures, segments
 
 NO_PTS = np.iinfo(np.int64).min
 

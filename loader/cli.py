@@ -10,13 +10,13 @@ from dataclasses import asdict
 
 import click
 
+from framedex.core.printing import echo, internal_errors, json_text
+from framedex.core.progress import progress
 from framedex.errors import printable
-from framedex.loader.verify import verify as verify_dataset
-from framedex.loader.verify_gpu import CheckedOnGpu, verify_on_gpu
-from framedex.option_rules import Rule, RuledCommand
-from framedex.place_options import PLACE_THAT_IS_THERE
-from framedex.printing import echo, internal_errors, json_text
-from framedex.progress import progress
+from framedex.loader.verification.verify import verify as verify_dataset
+from framedex.loader.verification.verify_gpu import CheckedOnGpu, verify_on_gpu
+from framedex.options.places import PLACE_THAT_IS_THERE
+from framedex.options.rules import Rule, RuledCommand
 from framedex.storage.places import Place
 
 RIGHT = ("exact", "nearest")

@@ -26,21 +26,21 @@ from framedex.loader.arguments import (
     check_together,
     placed,
 )
-from framedex.loader.collate import COLLATES, Collate, collate_clips
-from framedex.loader.colour import Colour
-from framedex.loader.dataset import ClipDataset
-from framedex.loader.driver import driver_support
-from framedex.loader.faults import ON_ERROR, Fault, LoaderReport, OnError
-from framedex.loader.fetch import Fetcher, FetchOptions
-from framedex.loader.fetched import Fetched, Wanted
-from framedex.loader.frames import CpuFrames, Finish, Frames, Layout, Made, Normalize
-from framedex.loader.pool import WorkerDiedError, WorkerPool
-from framedex.loader.rotation import Rotation
-from framedex.loader.sampler import ClipSampler
-from framedex.loader.share import Share, adapted, first_share, is_on_cpu
-from framedex.loader.tensors import tensor_maker
-from framedex.loader.turns import Turns
-from framedex.sharder.decoder import Size
+from framedex.loader.batches.collate import COLLATES, Collate, collate_clips
+from framedex.loader.batches.faults import ON_ERROR, Fault, LoaderReport, OnError
+from framedex.loader.batches.fetch import Fetcher, FetchOptions
+from framedex.loader.batches.fetched import Fetched, Wanted
+from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Layout, Made, Normalize
+from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
+from framedex.loader.batches.rotation import Rotation
+from framedex.loader.batches.tensors import tensor_maker
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.dali.stagger import Turns
+from framedex.loader.order.sampler import ClipSampler
+from framedex.loader.routing.colour import Colour
+from framedex.loader.routing.driver import driver_support
+from framedex.loader.routing.share import Share, adapted, first_share, is_on_cpu
+from framedex.sharder.decoding.video import Size
 
 TASK_SECONDS = 600.0  # a clip may take in a worker
 MAKERS, DALI_THREADS = 2, 8
@@ -157,7 +157,7 @@ class ClipLoader:
         if device == "cpu":
             self._stages.put(_cpu_frames(finish, **how))
             return
-        from framedex.loader.gpu import GpuFrames  # which needs DALI and torch
+        from framedex.loader.dali.gpu import GpuFrames  # which needs DALI and torch
 
         turns = Turns()
         for _ in range(MAKERS):
@@ -270,13 +270,13 @@ class ClipLoader:
         """Return whether the GPU's memory is full."""
         if self._makers is None:
             return False
-        from framedex.loader.cuda import is_out_of_memory  # which needs torch
+        from framedex.loader.dali.cuda import is_out_of_memory  # which needs torch
 
         return is_out_of_memory(error)
 
     def _too_little_memory(self, batch: _Batch, error: RuntimeError) -> FramedexError:
         """Return the error that says what was asked of the GPU's memory, and how to ask for less."""
-        from framedex.loader.cuda import free_memory
+        from framedex.loader.dali.cuda import free_memory
 
         clips = [self.dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frame_index) for clip in clips)
@@ -415,7 +415,7 @@ def _cpu_frames(finish: Finish, *, batch_size: int, threads: int) -> CpuFrames:
     """Return what makes batches on the CPU; DALI is needed only where the user has a transform."""
     if finish.transform is None and finish.audio_transform is None:
         return CpuFrames(finish)
-    from framedex.loader.dali import transformers  # which needs DALI
+    from framedex.loader.dali.pipelines import transformers  # which needs DALI
 
     transformer, audio = transformers(
         finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=None

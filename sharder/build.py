@@ -13,31 +13,31 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import PolicyError
-from framedex.indexer.engine import Engine
-from framedex.indexer.index import Index
-from framedex.indexer.local_pool import run_local
+from framedex.execution.engine import Engine
+from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import OK
-from framedex.sharder.audio import AudioOptions
-from framedex.sharder.clip import Failure, WantedClip
-from framedex.sharder.cutting import Bench, Making, cut_in_workers
-from framedex.sharder.image_files import ImageOptions
-from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.left_out import left_out
-from framedex.sharder.listing_ranges import check_ranges
-from framedex.sharder.mentions import usable_media, user_columns
-from framedex.sharder.pack import JSON_KEYS, ImagePacking, Pack
-from framedex.sharder.pack_audio import AudioFormat, with_audio
-from framedex.sharder.parameters import located
-from framedex.sharder.planning import Batch, Round, behind, missed_clip, plan, wanted_clip
-from framedex.sharder.policies import PolicyFile
-from framedex.sharder.requests import Request, Requests, UriResolver, frames_of
-from framedex.sharder.samples import Step
-from framedex.sharder.sampling import Choose
+from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.clip import Failure, WantedClip
+from framedex.sharder.clips.samples import Step
+from framedex.sharder.configuration.parameters import located
+from framedex.sharder.packing.cutting import Bench, Making, cut_in_workers
+from framedex.sharder.packing.image_files import ImageOptions
+from framedex.sharder.packing.pack import JSON_KEYS, ImagePacking, Pack
+from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
+from framedex.sharder.packing.tars import index_path
+from framedex.sharder.planning.batches import Batch, Round, behind, missed_clip, plan, wanted_clip
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.spools import Spools
+from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
-from framedex.sharder.shipment import as_row, shipped
-from framedex.sharder.spool import Spools
-from framedex.sharder.tars import index_path
-from framedex.sharder.writer import DatasetWriter, ShardReport, TarLayout
+from framedex.sharder.selection.explicit_clips import Request, Requests, UriResolver, frames_of
+from framedex.sharder.selection.left_out import left_out
+from framedex.sharder.selection.listing_ranges import check_ranges
+from framedex.sharder.selection.mentions import usable_media, user_columns
+from framedex.sharder.writing.shipment import as_row, shipped
+from framedex.sharder.writing.writer import DatasetWriter, ShardReport, TarLayout
 from framedex.storage.places import Place, Stored
 
 Row = dict[str, Any]

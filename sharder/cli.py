@@ -10,26 +10,26 @@ from pathlib import Path
 
 import click
 
-from framedex.engine_options import ENGINE_RULES, engine_options
+from framedex.core.printing import echo, internal_errors, json_text
+from framedex.core.progress import progress
+from framedex.core.tallies import counted, named
 from framedex.errors import printable
-from framedex.indexer.engine import Engine
-from framedex.indexer.index import Index
-from framedex.option_rules import Rule, RuledCommand
-from framedex.place_options import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
-from framedex.printing import echo, internal_errors, json_text
-from framedex.progress import progress
-from framedex.sharder.audio import AudioOptions
+from framedex.execution.engine import Engine
+from framedex.indexer.parts.index import Index
+from framedex.options.engines import ENGINE_RULES, engine_options
+from framedex.options.places import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
+from framedex.options.rules import Rule, RuledCommand
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, BYTE_COUNT, IMAGE_RULES, audio_options, image_options
-from framedex.sharder.image_files import ImageOptions
-from framedex.sharder.pack import PACKS, Pack
-from framedex.sharder.pack_audio import AudioFormat
-from framedex.sharder.policies import read_policy
-from framedex.sharder.requests import Requests
-from framedex.sharder.sampling import CHOICES, Choose
-from framedex.sharder.writer import ShardReport
+from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.packing.image_files import ImageOptions
+from framedex.sharder.packing.pack import PACKS, Pack
+from framedex.sharder.packing.pack_audio import AudioFormat
+from framedex.sharder.policies.reading import read_policy
+from framedex.sharder.policies.sampling import CHOICES, Choose
+from framedex.sharder.selection.explicit_clips import Requests
+from framedex.sharder.writing.writer import ShardReport
 from framedex.storage.places import Place, Stored
-from framedex.tallies import counted, named
 
 LOG = logging.getLogger("framedex.sharder")
 

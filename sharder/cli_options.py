@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from framedex.option_rules import Rule
-from framedex.sharder.audio import AudioOptions
-from framedex.sharder.decoder import Size
-from framedex.sharder.image_files import FORMATS, ImageFormat, ImageOptions
-from framedex.sharder.pack_audio import AUDIO_FORMATS
+from framedex.options.rules import Rule
+from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.decoding.video import Size
+from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
+from framedex.sharder.packing.pack_audio import AUDIO_FORMATS
 
 Command = Callable[..., None]
 

@@ -6,8 +6,8 @@ import re
 
 import pyarrow as pa
 
+from framedex.core.column_rules import FAR, Key, Rule
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
-from framedex.rules import FAR, Key, Rule
 
 FORMAT = "framedex-dataset"
 SCHEMA_VERSION = "3.1"

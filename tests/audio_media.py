@@ -15,8 +15,8 @@ from av.audio.stream import AudioStream
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
-from framedex.indexer.index import AudioPackets
-from framedex.sharder.audio import AudioFacts, AudioRecipe
+from framedex.indexer.parts.index import AudioPackets
+from framedex.sharder.clips.audio import AudioFacts, AudioRecipe
 from tests.ffmpeg import ffmpeg
 
 DATA = Path(__file__).parent / "data"

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.audit_data import LABELS, synthetic_media
-from framedex.indexer.index import HEADER, LISTING_NAME
-from framedex.indexer.listing_table import Row
-from framedex.indexer.part_pairs import PartPairs
-from framedex.indexer.parts import table_of, write_json_aside, write_part
+from framedex.files.parts import table_of, write_json_aside, write_part
+from framedex.indexer.parts.index import HEADER, LISTING_NAME
+from framedex.indexer.parts.listing_table import Row
+from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION
 
 

@@ -14,10 +14,10 @@ import hypothesis
 import numpy as np
 import pytest
 
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.planes import picture_md5
-from framedex.indexer.work import IndexOptions
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.storage import stores
 from tests import media
 from tests.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from framedex.indexer.build import IndexReport, build_index
-from framedex.indexer.index import Index, Packets
-from framedex.indexer.work import IndexOptions
+from framedex.indexer.parts.index import Index, Packets
+from framedex.indexer.runs.build import IndexReport, build_index
+from framedex.indexer.runs.work import IndexOptions
 
 Row = dict[str, Any]
 

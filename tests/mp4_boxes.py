@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from framedex.sharder.mp4 import FILE_TYPE, UNITY_MATRIX, box, full_box
+from framedex.sharder.packing.mp4 import FILE_TYPE, UNITY_MATRIX, box, full_box
 
 VISUAL_ENTRY = struct.pack(">6xH16xHHIIIH32sHh", 1, 64, 48, 0x480000, 0x480000, 0, 1, b"", 24, -1)
 

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from framedex.indexer.pyav import ffmpeg_version
+from framedex.core.pyav import ffmpeg_version
 
 NO_GPU = "there is no NVIDIA GPU here"
 A_GPU = "there is an NVIDIA driver here"

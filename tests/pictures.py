@@ -7,8 +7,8 @@ import av.filter
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.colour import rgb_from_ycc
-from framedex.sharder.conversion import RgbConverter
+from framedex.loader.routing.colour import rgb_from_ycc
+from framedex.sharder.decoding.rgb import RgbConverter
 
 WIDTH, HEIGHT, PATCH = 320, 256, 64
 Planes = tuple[NDArray[np.uint16], ...]

@@ -14,9 +14,9 @@ import numpy as np
 from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 
-from framedex.indexer.bitstream.pictures import NO_START, Pictures
+from framedex.indexer.bitstream.base.pictures import NO_START, Pictures
 from framedex.indexer.bitstream.registry import scanner_for
-from framedex.indexer.planes import picture_md5
+from framedex.indexer.containers.planes import picture_md5
 from tests.media import picture
 
 INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.indexer.index import AudioPackets
-from framedex.sharder.audio import PRE_ROLL, AudioFacts, AudioRecipe, audio_facts, plan_audio, pre_roll
-from framedex.sharder.clip_audio import AudioOptions, clip_interval, plan_clip_audio
+from framedex.indexer.parts.index import AudioPackets
+from framedex.sharder.clips.audio import PRE_ROLL, AudioFacts, AudioRecipe, audio_facts, plan_audio, pre_roll
+from framedex.sharder.decoding.clip_audio import AudioOptions, clip_interval, plan_clip_audio
 
 CODECS = st.sampled_from([*PRE_ROLL, "pcm_s16le"])
 

@@ -15,14 +15,14 @@ import pytest
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
-from framedex.indexer import audio
-from framedex.indexer.audio_times import AudioProblem, positions, presented
+from framedex.indexer.audio.audio_times import AudioProblem, positions, presented
+from framedex.indexer.audio.probe_audio import probe_audio as audio
 from framedex.indexer.bitstream.audio import eac3_samples, flac_samples, opus_samples
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.timeline import NO_PTS
-from framedex.indexer.work import IndexOptions
 
 Row = dict[str, Any]
 SECONDS = 1.6

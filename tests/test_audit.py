@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from benchmarks.audit_data import write_index
-from framedex.audit.asked import SEVERITIES, checks, questions
+from framedex.audit.findings.queries import SEVERITIES, checks, questions
 from tests.audited import sound_row, write_rows
 from tests.datasets import run, shard_clips
 from tests.images import encoded, sequence, tar_of

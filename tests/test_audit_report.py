@@ -23,12 +23,12 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from benchmarks.audit_data import write_index, write_many_videos
-from framedex.audit.histograms import Counted, measured, of_names, of_numbers
-from framedex.audit.media_table import Column, MediaTable, as_script
-from framedex.audit.pictures import Strip, Task
-from framedex.audit.report import MOST_BYTES
-from framedex.audit.timelines import MOST_FRAMES
-from framedex.indexer.engine import Outcome
+from framedex.audit.report.histograms import Counted, measured, of_names, of_numbers
+from framedex.audit.report.media_table import Column, MediaTable, as_script
+from framedex.audit.report.pictures import Strip, Task
+from framedex.audit.report.report import MOST_BYTES
+from framedex.audit.report.timelines import MOST_FRAMES
+from framedex.execution.engine import Outcome
 from framedex.indexer.schema import SCHEMA_VERSION, VIDEOS
 from tests import chromium
 from tests.audited import write_rows
@@ -301,11 +301,11 @@ def test_a_long_video_is_shown_around_its_longest_gap(tmp_path: Path) -> None:
 def test_costly_pictures_are_of_start_points_and_few_media_have_any(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("framedex.audit.pictures.MOST_PIXELS", 0)
+    monkeypatch.setattr("framedex.audit.report.pictures.MOST_PIXELS", 0)
     _, facts = written(index, tmp_path / "r.html", "--check", "open_gops")
     (strip,) = facts["pictures"].values()
     assert {frame["frame"] % 12 for frame in strip["frames"]} == {0}, "a GOP has 12 frames"
-    monkeypatch.setattr("framedex.audit.pictures.MOST_MEDIA", 2)
+    monkeypatch.setattr("framedex.audit.report.pictures.MOST_MEDIA", 2)
     _, facts = written(index, tmp_path / "few.html")
     assert len(facts["pictures"]) == 2
 
@@ -316,7 +316,7 @@ def test_a_medium_that_ends_its_decoder_has_no_pictures(
     def crashing(function: object, tasks: list[Task], **options: object) -> Iterator[Outcome[Task, list[Strip]]]:
         yield from (Outcome(item=task, kind="crash", message="the process died") for task in tasks)
 
-    monkeypatch.setattr("framedex.audit.pictures.run_local", crashing)
+    monkeypatch.setattr("framedex.audit.report.pictures.run_local", crashing)
     page, facts = written(index, tmp_path / "r.html", "--check", "open_gops")
     (strip,) = facts["pictures"].values()
     assert (strip["frames"], strip["reason"]) == ([], "crash: the process died")
@@ -444,7 +444,7 @@ def _luminance(colour: str) -> float:
 
 def test_colours_have_enough_contrast() -> None:
     """4.5 : 1 for text and 3 : 1 for what is drawn (WCAG 2.2, 1.4.3 and 1.4.11), in light, dark and print."""
-    style = (Path(__file__).parents[1] / "framedex/audit/page/page.css").read_text(encoding="utf-8")
+    style = (Path(__file__).parents[1] / "audit/page/page.css").read_text(encoding="utf-8")
     schemes = [
         dict(re.findall(r"--([a-z-]+): (#[0-9a-f]+);", block)) for block in re.findall(r":root \{([^}]*)\}", style)
     ]

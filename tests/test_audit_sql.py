@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.audit_data import write_index
-from framedex.audit.asked import questions
-from framedex.audit.audited import opened
-from framedex.audit.database import Database, database
+from framedex.audit.findings.queries import questions
+from framedex.audit.tables.database import Database, database
+from framedex.audit.tables.subject import opened
 from framedex.errors import FramedexError
-from framedex.indexer.index import Index
-from framedex.indexer.part_pairs import PartPairs
+from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.timeline import CLOSED, DAMAGED, HIDDEN, NON_REFERENCE, OPEN, START, presentation_order, summarise
 from framedex.sharder.schema import CLIPS_PER_PART
 from tests.audited import sound_row, write_rows

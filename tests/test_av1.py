@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.av1 import Av1Scanner, sequence_header_obu, split_obus
-from framedex.indexer.bitstream.av1_headers import (
+from framedex.indexer.bitstream.av1_vpx.av1 import Av1Scanner, sequence_header_obu, split_obus
+from framedex.indexer.bitstream.av1_vpx.av1_headers import (
     ALL_FRAMES,
     INTER_FRAME,
     INTRA_ONLY_FRAME,
@@ -22,7 +22,7 @@ from framedex.indexer.bitstream.av1_headers import (
     parse_frame_headers,
     parse_sequence_header,
 )
-from framedex.indexer.bitstream.pictures import CLOSED_START, NO_START, BitstreamError, Pictures
+from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, BitstreamError, Pictures
 from tests import media
 from tests.test_av_corpus import Packets, check_random_access, read_packets
 

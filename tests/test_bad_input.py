@@ -11,8 +11,8 @@ from pathlib import Path
 import av
 import pytest
 
-from framedex.indexer.index import Index
-from framedex.indexer.probe import ProbeTask, probe_medium
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.timeline import DAMAGED
 from tests.datasets import run
 from tests.media import Recipe, damage, encode

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from benchmarks import loader as seed_benchmark
 from benchmarks.make_video import encode
 from framedex import ClipDataset
-from framedex.loader.bench import EpochOrder, as_pictures, peer_clips, recipe_cost
-from framedex.loader.bench_compare import DIFFERENT, PeerResult, differences, enlarged, run_peer, thumbnails
-from framedex.loader.bench_load import LoadSampler
-from framedex.loader.bench_peers import PEERS, PeerClip, PeerOptions
+from framedex.loader.bench.compare import DIFFERENT, PeerResult, differences, enlarged, run_peer, thumbnails
+from framedex.loader.bench.machine_load import LoadSampler
+from framedex.loader.bench.measure import EpochOrder, as_pictures, peer_clips, recipe_cost
+from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
 from tests.datasets import run, shard_clips
 from tests.media import full_decode
 

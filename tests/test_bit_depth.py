@@ -12,8 +12,8 @@ import duckdb
 import pytest
 
 from framedex import ClipDataset, ClipLoader
-from framedex.loader import bit_depth
-from framedex.sharder.media import bits_of
+from framedex.loader.clip_dataset import bit_depth
+from framedex.sharder.clips.medium import bits_of
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, make
 from tests.running import ROOT
@@ -56,7 +56,7 @@ def test_bits_are_those_that_ffmpeg_says_of_every_pixel_format() -> None:
 @pytest.mark.parametrize("kind", ["index", "dataset"])
 def test_audits_count_bits_as_the_loader_does(kind: str) -> None:
     names = [*av.video.format.names, None]
-    view = (ROOT / "framedex/audit/views" / kind / "videos.sql").read_text()
+    view = (ROOT / "audit/views" / kind / "videos.sql").read_text()
     case = view[view.index("CASE WHEN regexp_matches") : view.index(" AS bits")]
     with duckdb.connect() as connection:
         found = connection.execute(f"SELECT {case} FROM (SELECT unnest($names) AS pixel_format)", {"names": names})

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream import h264, hevc
-from framedex.indexer.bitstream.nal import ParameterSets, split_annex_b
-from framedex.indexer.bitstream.pictures import BitstreamError, segments, unwrap_order_counts
-from framedex.indexer.index import Index
+from framedex.indexer.bitstream.base.pictures import BitstreamError, segments, unwrap_order_counts
+from framedex.indexer.bitstream.h26x import h264, hevc
+from framedex.indexer.bitstream.h26x.nal import ParameterSets, split_annex_b
+from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
 
 

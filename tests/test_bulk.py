@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream import bulk
-from framedex.indexer.bitstream.bits import HEADER_BYTES
-from framedex.indexer.bitstream.h264 import H264Scanner
-from framedex.indexer.bitstream.hevc import HevcScanner
-from framedex.indexer.bitstream.nal import split_length_prefixed, unescape
-from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.opening import demux_packets, open_container
-from framedex.indexer.samples import PIECE_BYTES, pieces
+from framedex.indexer.bitstream.base.bits import HEADER_BYTES
+from framedex.indexer.bitstream.base.pictures import BitstreamError
+from framedex.indexer.bitstream.h26x import bulk
+from framedex.indexer.bitstream.h26x.h264 import H264Scanner
+from framedex.indexer.bitstream.h26x.hevc import HevcScanner
+from framedex.indexer.bitstream.h26x.nal import split_length_prefixed, unescape
+from framedex.indexer.containers.opening import demux_packets, open_container
+from framedex.indexer.probing.by_samples import PIECE_BYTES, pieces
 from tests.media import RECIPES
 
 NalScannerType = type[H264Scanner] | type[HevcScanner]

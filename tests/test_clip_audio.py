@@ -20,7 +20,7 @@ from av.audio.stream import AudioStream
 from numpy.typing import NDArray
 
 from framedex import ClipDataset
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.datasets import run, write_clips
 from tests.media import picture
 

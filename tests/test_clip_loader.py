@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import FramedexError, InternalError, StaleError
-from framedex.indexer.index import Index
-from framedex.loader.pool import WorkerDiedError, WorkerPool
-from framedex.loader.share import MOST_SHARE, adapted, default_share, is_on_cpu
+from framedex.indexer.parts.index import Index
+from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
+from framedex.loader.routing.share import MOST_SHARE, adapted, default_share, is_on_cpu
 from tests.datasets import run, shard_clips
 from tests.media import read_barcode
 

@@ -14,11 +14,18 @@ from numpy.typing import NDArray
 
 from framedex import ClipDataset
 from framedex.errors import DecodeError
-from framedex.indexer.index import Index
-from framedex.loader.colour import DALI_MATRIX, LUMA_WEIGHTS, NO_CORRECTION, correction, has_correction, rgb_from_ycc
-from framedex.sharder.clip import Clip
-from framedex.sharder.conversion import RgbConverter
-from framedex.sharder.decoder import decode_pictures, decode_rgb
+from framedex.indexer.parts.index import Index
+from framedex.loader.routing.colour import (
+    DALI_MATRIX,
+    LUMA_WEIGHTS,
+    NO_CORRECTION,
+    correction,
+    has_correction,
+    rgb_from_ycc,
+)
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.decoding.rgb import RgbConverter
+from framedex.sharder.decoding.video import decode_pictures, decode_rgb
 from tests.datasets import shard_clips
 from tests.pictures import (
     Planes,

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from framedex.errors import FormatError
-from framedex.indexer import compact, part_pairs
-from framedex.indexer.index import Index
+from framedex.files.parts import part_pairs
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs import compact
 from tests.datasets import run
 from tests.test_killed import content
 
@@ -22,7 +23,7 @@ Medium = Callable[[str], Path]
 def worn(tmp_path: Path, medium: Medium, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An index in many parts, of media that were changed, are gone, and came back."""
     monkeypatch.setattr(part_pairs, "FILES_A_PART", 2)
-    monkeypatch.setattr("framedex.indexer.build.FILES_A_PART", 2)
+    monkeypatch.setattr("framedex.indexer.runs.build.FILES_A_PART", 2)
     folder, out = tmp_path / "videos", tmp_path / "INDEX"
     folder.mkdir()
 

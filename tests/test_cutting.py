@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from framedex.errors import FramedexError
-from framedex.indexer.engine import Outcome
-from framedex.indexer.index import Index
-from framedex.indexer.local_pool import run_local
-from framedex.sharder import cutting
+from framedex.execution.engine import Outcome
+from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
 from framedex.sharder.build import DEFAULTS
-from framedex.sharder.clip import Clip, Failure, WantedClip
-from framedex.sharder.cutting import Making, Part, Task, cut
-from framedex.sharder.samples import Step
+from framedex.sharder.clips.clip import Clip, Failure, WantedClip
+from framedex.sharder.clips.samples import Step
+from framedex.sharder.packing import cutting
+from framedex.sharder.packing.cutting import Making, Part, Task, cut
 from tests.conftest import Truth
 from tests.datasets import run, write_clips
 from tests.media import RECIPES

@@ -15,8 +15,8 @@ import torch
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
-from framedex.indexer.index import Index
-from framedex.loader.collate import collate_clips
+from framedex.indexer.parts.index import Index
+from framedex.loader.batches.collate import collate_clips
 from tests.datasets import run, shard_clips, write_clips
 from tests.media import read_barcode
 
@@ -160,7 +160,7 @@ def test_an_iteration_broken_off_goes_on_where_it_stopped(dataset_path: Path, wo
 def test_threads_may_share_a_dataset(dataset_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr("framedex.sharder.sources.OPEN_FILES", 1)
+    monkeypatch.setattr("framedex.sharder.reading.sources.OPEN_FILES", 1)
     dataset = ClipDataset(dataset_path)
     with ThreadPoolExecutor(6) as pool:
         for item in pool.map(dataset.__getitem__, list(range(30)) * 3):
@@ -219,7 +219,7 @@ def test_an_undecodable_clip_is_an_error_that_names_it(index: Index, dataset_pat
     clip = dataset.clip(0)
     encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
     encoded.payload[:] = 0
-    from framedex.sharder.decoder import decode_rgb
+    from framedex.sharder.decoding.video import decode_rgb
 
     with pytest.raises(DecodeError, match=clip.clip_id):
         decode_rgb(clip, encoded)

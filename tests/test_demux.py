@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.demux import PayloadFinder
+from framedex.indexer.probing.by_packets import PayloadFinder
 
 CONTENT = bytes(range(200)) + b"first frame" + b"second" + b"the third one" + bytes(100) + b"far away"
 

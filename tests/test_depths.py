@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex.indexer.boxes import UntrustedTables
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.probe import Depth, ProbeTask, probe_medium
-from framedex.indexer.sampletables import read_layout
-from framedex.indexer.tabulate import tabulate
+from framedex.indexer.mp4.boxes import UntrustedTables
+from framedex.indexer.mp4.sample_tables import read_layout
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.by_tables import tabulate
+from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.timeline import DAMAGED, START, presentation_order
-from framedex.indexer.work import IndexOptions
-from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.recipe import Recipe
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.planning.indexed_medium import IndexedMedium
 from tests.media import RECIPES
 
 TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]

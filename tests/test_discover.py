@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex.errors import SourceError
-from framedex.indexer.build import build_index
-from framedex.indexer.discover import default_root, discover, relative_uri
-from framedex.indexer.index import Index
-from framedex.indexer.work import IndexOptions, plan_work
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions, plan_work
+from framedex.indexer.sources.discover import default_root, discover, relative_uri
 from tests.datasets import run
 
 

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from framedex.loader.driver import DecodeCaps, DriverSupport, Limits, driver_support, limits_of
+from framedex.loader.routing.driver import DecodeCaps, DriverSupport, Limits, driver_support, limits_of
 from tests.outcomes import A_GPU
 
 HEVC = Limits(least_width=144, least_height=144, most_width=8192, most_height=8192, most_macroblocks=262144, engines=7)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.boxes import TruncatedError
-from framedex.indexer.endings import ENDINGS, file_boxes
+from framedex.indexer.mp4.boxes import TruncatedError
+from framedex.indexer.mp4.endings import ENDINGS, file_boxes
 from tests.media import Recipe, encode
 
 

@@ -17,11 +17,11 @@ import pytest
 from benchmarks.exactness import try_folder
 from framedex import ClipDataset
 from framedex.errors import DamageError
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import DAMAGED, START
-from framedex.sharder.clip import WantedClip
-from framedex.sharder.conversion import RgbConverter
-from framedex.sharder.indexed import IndexedMedium
+from framedex.sharder.clips.clip import WantedClip
+from framedex.sharder.decoding.rgb import RgbConverter
+from framedex.sharder.planning.indexed_medium import IndexedMedium
 from tests import planned
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, damage, encode, full_decode, picture, read_barcode
@@ -129,7 +129,7 @@ def test_a_packed_dataset_with_hashes_needs_its_source_no_more(transport: Path, 
 
 
 def test_hashes_are_those_of_the_full_decode_and_find_what_changed(medium: Medium, tmp_path: Path) -> None:
-    from framedex.indexer.planes import picture_md5
+    from framedex.indexer.containers.planes import picture_md5
     from framedex.indexer.timeline import presentation_order
 
     path = tmp_path / "a.mp4"

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex.indexer.index import Index
-from framedex.indexer.planes import picture_md5
-from framedex.sharder.clip import Clip, WantedClip
-from framedex.sharder.decoder import decode_pictures, decode_rgb
-from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.plan import Planner
-from framedex.sharder.sources import SourceFiles
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.parts.index import Index
+from framedex.sharder.clips.clip import Clip, WantedClip
+from framedex.sharder.decoding.video import decode_pictures, decode_rgb
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.planner import Planner
+from framedex.sharder.reading.sources import SourceFiles
 from tests.conftest import Truth
 from tests.media import RECIPES, read_barcode
 

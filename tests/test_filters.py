@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.filters import matches, parse_filter
+from framedex.sharder.configuration.filters import matches, parse_filter
 
 TABLE = pa.table(
     {

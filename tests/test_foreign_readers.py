@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.datasets import run, write_clips
 from tests.packed import Sample, samples, tars
 

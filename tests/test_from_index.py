@@ -18,12 +18,12 @@ import yaml
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import DamageError, FormatError, FramedexError, PolicyError, StaleError
-from framedex.indexer.index import Index
-from framedex.loader.epoch import SharedEpoch
-from framedex.sharder.audio import AudioOptions
-from framedex.sharder.clip import Clip
+from framedex.indexer.parts.index import Index
+from framedex.loader.order.epoch import SharedEpoch
+from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.policies.draws import draws
-from framedex.sharder.recipe import Recipe
 from tests.datasets import run
 from tests.media import read_barcode
 from tests.running import ROOT, environment
@@ -294,7 +294,7 @@ def test_a_pickled_copy_shares_the_epoch_and_opens_nothing_before_it_must(index:
 
 
 def test_an_epoch_outlives_the_process_that_made_it() -> None:
-    script = "import pickle, sys; from framedex.loader.epoch import SharedEpoch; one = SharedEpoch(6); "
+    script = "import pickle, sys; from framedex.loader.order.epoch import SharedEpoch; one = SharedEpoch(6); "
     script += "sys.stdout.buffer.write(pickle.dumps(one))"
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
     copy = pickle.loads(done.stdout)

@@ -10,12 +10,18 @@ import av
 import numpy as np
 import pytest
 
-from framedex.indexer.bitstream import h264, hevc
-from framedex.indexer.bitstream.nal import join_length_prefixed
-from framedex.indexer.opening import packet_with
-from framedex.indexer.planes import picture_md5
-from framedex.loader.full_range import SCANNERS, SEQUENCE_SET, full_range_packets, full_range_record, full_range_sets
-from framedex.sharder.sources import EncodedClip
+from framedex.indexer.bitstream.h26x import h264, hevc
+from framedex.indexer.bitstream.h26x.nal import join_length_prefixed
+from framedex.indexer.containers.opening import packet_with
+from framedex.indexer.containers.planes import picture_md5
+from framedex.loader.routing.full_range import (
+    SCANNERS,
+    SEQUENCE_SET,
+    full_range_packets,
+    full_range_record,
+    full_range_sets,
+)
+from framedex.sharder.reading.sources import EncodedClip
 from tests.media import RECIPES
 
 NAMES = [name for name, recipe in RECIPES.items() if recipe.codec in ("libx264", "libx265")]

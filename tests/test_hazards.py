@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from benchmarks.exactness import Tried, try_folder
-from framedex.indexer.planes import picture_md5
-from framedex.indexer.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from tests.media import HAZARDS, encode, full_decode, make
 
 pytestmark = pytest.mark.xdist_group("hazards")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.bits import BitReader
-from framedex.indexer.bitstream.hevc_references import (
+from framedex.indexer.bitstream.base.bits import BitReader
+from framedex.indexer.bitstream.h26x.hevc_references import (
     References,
     ReferringPicture,
     ShortTermSet,

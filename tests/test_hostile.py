@@ -20,18 +20,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset
+from framedex.core.nesting import MOST_NESTED
 from framedex.errors import PolicyError, SourceError
-from framedex.indexer.boxes import UntrustedTables
-from framedex.indexer.demuxers import OPEN_OPTIONS
-from framedex.indexer.discover import discover
-from framedex.indexer.engine import Outcome
-from framedex.indexer.index import Index
-from framedex.indexer.local_pool import run_local
-from framedex.indexer.opening import open_container
-from framedex.indexer.probe import ProbeTask, probe_medium
-from framedex.indexer.sampletables import read_layout
-from framedex.nesting import MOST_NESTED
-from framedex.sharder.requests import Requests
+from framedex.execution.engine import Outcome
+from framedex.execution.local_pool import run_local
+from framedex.indexer.containers.demuxers import OPEN_OPTIONS
+from framedex.indexer.containers.opening import open_container
+from framedex.indexer.mp4.boxes import UntrustedTables
+from framedex.indexer.mp4.sample_tables import read_layout
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.probe import ProbeTask, probe_medium
+from framedex.indexer.sources.discover import discover
+from framedex.sharder.selection.explicit_clips import Requests
 from tests.datasets import run
 from tests.media import damage
 

@@ -21,8 +21,8 @@ from PIL import Image
 
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import DecodeError, StaleError
-from framedex.indexer.rgb import rgb_md5, rgb_of
-from framedex.sharder.policies import read_policy
+from framedex.indexer.images.rgb import rgb_md5, rgb_of
+from framedex.sharder.policies.reading import read_policy
 from tests.conftest import Truth
 from tests.datasets import run, shard_clips
 from tests.images import encoded, sequence, tar_of, write

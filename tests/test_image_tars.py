@@ -15,11 +15,11 @@ import webdataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.discover import media_id
-from framedex.indexer.image_times import rate_of
-from framedex.indexer.images import ImageTask, probe_images
+from framedex.indexer.images.probe_images import ImageTask, probe_images
+from framedex.indexer.runs.work import IndexOptions, plan_work
+from framedex.indexer.sources.discover import media_id
+from framedex.indexer.sources.image_times import rate_of
 from framedex.indexer.timeline import CLOSED, DAMAGED
-from framedex.indexer.work import IndexOptions, plan_work
 from tests.images import encoded, indexed, only, rows, tar_of, write
 
 

@@ -21,16 +21,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from framedex.errors import MediaError, SourceError
-from framedex.indexer.build import build_index
-from framedex.indexer.discover import discover, media_id
-from framedex.indexer.image_endings import jpeg_problem, png_problem, webp_problem
-from framedex.indexer.image_facts import BrokenImageError, facts_of
-from framedex.indexer.image_times import rate_of
-from framedex.indexer.index import Index
-from framedex.indexer.natural import natural_key
-from framedex.indexer.sequences import group_names
+from framedex.files.natural_order import natural_key
+from framedex.indexer.images.image_endings import jpeg_problem, png_problem, webp_problem
+from framedex.indexer.images.image_facts import BrokenImageError, facts_of
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions, plan_work
+from framedex.indexer.sources.discover import discover, media_id
+from framedex.indexer.sources.image_times import rate_of
+from framedex.indexer.sources.sequences import group_names
 from framedex.indexer.timeline import CLOSED, DAMAGED
-from framedex.indexer.work import IndexOptions, plan_work
 from tests.datasets import run
 from tests.images import bomb, chunk, encoded, grey16, indexed, only, rows, sequence, tar_of, write
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.datasets import run
 from tests.images import sequence
 

@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex.errors import FormatError, OutputError
-from framedex.indexer import probe
-from framedex.indexer.build import build_index
-from framedex.indexer.index import Index
-from framedex.indexer.local_pool import run_local
+from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing import probe
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.schema import FRAMES, SCHEMA_VERSION, VIDEOS
-from framedex.indexer.work import IndexOptions
 from tests.datasets import run
 from tests.media import remux
 from tests.running import environment
@@ -251,7 +251,7 @@ def _process_id_then_hang(item: str) -> None:
 @pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = (
-        "from tests.test_index import _process_id_then_hang; from framedex.indexer.local_pool import run_local\n"
+        "from tests.test_index import _process_id_then_hang; from framedex.execution.local_pool import run_local\n"
         "if __name__ == '__main__': list(run_local(_process_id_then_hang, "
         f"['{tmp_path}/0', '{tmp_path}/1'], workers=2, timeout_seconds=None))"
     )
@@ -306,7 +306,7 @@ def test_a_run_killed_midway_leaves_an_index_that_a_rerun_completes(folder: Path
 def test_frames_of_one_medium_are_found_among_many_row_groups(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    monkeypatch.setattr("framedex.indexer.part_pairs.FRAMES_PER_ROW_GROUP", 60)
+    monkeypatch.setattr("framedex.indexer.parts.part_pairs.FRAMES_PER_ROW_GROUP", 60)
     index, _ = build(folder)
     for row in index.videos.to_pylist():
         assert np.array_equal(np.sort(index.packets(row["media_id"]).pts)[0], row["start_pts"])

@@ -17,11 +17,11 @@ from PIL import Image
 
 from framedex import ClipDataset
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.indexer.index import Index
-from framedex.loader.inspect import Heading, Inspector, ShownClip, ShownFrame, waveform
-from framedex.loader.manifest import Manifest
-from framedex.loader.sheet_html import html_sheet
-from framedex.loader.sheet_png import GROUND, png_sheet
+from framedex.indexer.parts.index import Index
+from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, waveform
+from framedex.loader.contact_sheets.sheet_html import html_sheet
+from framedex.loader.contact_sheets.sheet_png import GROUND, png_sheet
+from framedex.loader.dataset.manifest import Manifest
 from tests.datasets import run, shard_clips
 from tests.media import read_barcode
 
@@ -351,7 +351,7 @@ def test_an_unknown_clip_is_an_error_with_names_like_it(dataset: Path, tmp_path:
 
 
 def test_a_clip_is_found_in_any_part(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framedex.sharder.writer.CLIPS_PER_PART", 3)
+    monkeypatch.setattr("framedex.sharder.writing.writer.CLIPS_PER_PART", 3)
     clips = [{"uri": "h264_default.mp4", "frames": [number], "clip_id": f"c{number}"} for number in range(8)]
     manifest = Manifest(shard_clips(index.path, tmp_path / "D", clips))
     assert [manifest.find(f"c{number}") for number in range(8)] == list(range(8))

@@ -14,15 +14,15 @@ import pytest
 
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import DecodeError, InternalError
-from framedex.indexer.bitstream.pictures import BitstreamError
-from framedex.indexer.index import Index
-from framedex.indexer.local_pool import run_local
-from framedex.loader.faults import OnError
-from framedex.sharder.byte_source import ByteSource
-from framedex.sharder.clip import Clip, WantedClip
-from framedex.sharder.image_files import ImageOptions, encode_image
-from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.sources import EncodedClip, SourceFiles
+from framedex.execution.local_pool import run_local
+from framedex.indexer.bitstream.base.pictures import BitstreamError
+from framedex.indexer.parts.index import Index
+from framedex.loader.batches.faults import OnError
+from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.clips.clip import Clip, WantedClip
+from framedex.sharder.packing.image_files import ImageOptions, encode_image
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 from tests.datasets import run, write_clips
 from tests.running import ROOT
 
@@ -135,7 +135,11 @@ def test_a_bug_in_planning_costs_the_clips_that_meet_it_and_ends_with_1(
     def broken(medium: IndexedMedium, wanted: WantedClip) -> Clip:
         return _broken() if medium.medium.uri == BROKEN else real(medium, wanted)
 
-    plant(module="framedex.sharder.indexed", place="module.IndexedMedium.clip", about="arguments[0].medium.uri")
+    plant(
+        module="framedex.sharder.planning.indexed_medium",
+        place="module.IndexedMedium.clip",
+        about="arguments[0].medium.uri",
+    )
     monkeypatch.setattr(IndexedMedium, "clip", broken)
     result = run(
         "shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D", "--max-failures", 100,
@@ -157,7 +161,7 @@ def test_a_bug_in_encoding_images_is_no_undecodable_clip(
 ) -> None:
     run("index", videos, "--out", tmp_path / "INDEX")
     plant(
-        module="framedex.sharder.pack",
+        module="framedex.sharder.packing.pack",
         place="module.image_files",
         about="arguments[0].medium.uri",
     )
@@ -181,9 +185,9 @@ def test_a_loader_never_skips_a_bug(
     run("index", videos, "--out", tmp_path / "INDEX")
     run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D")
     if num_workers:
-        plant(module="framedex.loader.fetch", place="module.decode_rgb", about="arguments[0].medium.uri")
+        plant(module="framedex.loader.batches.fetch", place="module.decode_rgb", about="arguments[0].medium.uri")
     else:
-        monkeypatch.setattr("framedex.loader.fetch.decode_rgb", _broken)
+        monkeypatch.setattr("framedex.loader.batches.fetch.decode_rgb", _broken)
     loader = ClipLoader(
         ClipDataset(tmp_path / "D", root=videos),
         batch_size=3,
@@ -206,7 +210,7 @@ def _broken(*arguments: object, **others: object) -> NoReturn:
 def test_a_bug_in_verifying_is_no_undecodable_clip(videos: Path, tmp_path: Path, plant: Callable[..., None]) -> None:
     run("index", videos, "--out", tmp_path / "INDEX")
     run("shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D")
-    plant(module="framedex.loader.verify", place="module._truth", about="arguments[0].uri")
+    plant(module="framedex.loader.verification.verify", place="module._truth", about="arguments[0].uri")
     result = run("verify", tmp_path / "D", "--max-failures", 100, code=1)
     assert "4 exact, 2 internal errors of framedex (a bug: please report them" in result.stdout
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from framedex.errors import FormatError
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.running import environment
 
 Medium = Callable[[str], Path]
@@ -29,7 +29,7 @@ MEDIA, KILLS = 120, 50
 DRIVER = """
 import sys
 from framedex.cli import main
-from framedex.indexer import part_pairs
+from framedex.files.parts import part_pairs
 part_pairs.FILES_A_PART = 6
 if __name__ == "__main__":
     main(sys.argv[1:])

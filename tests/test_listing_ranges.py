@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from framedex import ClipDataset
 from framedex.errors import PolicyError
-from framedex.sharder.listing_ranges import range_columns
-from framedex.sharder.policies import make_policy
+from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.selection.listing_ranges import range_columns
 from tests.datasets import run as framedex
 from tests.policy_reference import Stretch, expected, frame_times, stretch_of_frames
 from tests.test_from_index import assert_same_clips, failure_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.datasets import shard_clips
 from tests.running import ROOT, environment
 
@@ -53,9 +53,9 @@ FORKED = """
 import sys
 import torch
 from framedex import ClipDataset, ClipSampler
-import framedex.loader.dali  # as a server's process has it
-from framedex.loader.fetch import Fetcher, FetchOptions
-from framedex.loader.proxied import NO_MOVIE
+import framedex.loader.dali.pipelines  # as a server's process has it
+from framedex.loader.batches.fetch import Fetcher, FetchOptions
+from framedex.loader.dali.proxy import NO_MOVIE
 
 def proxy(**inputs):  # holds what cannot be pickled, as DALI's does
     return {name: torch.from_numpy(value) for name, value in inputs.items()}

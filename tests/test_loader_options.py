@@ -16,7 +16,7 @@ from PIL import Image
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import FramedexError
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.datasets import run, shard_clips, write_clips
 from tests.images import encoded
 from tests.media import picture, read_barcode

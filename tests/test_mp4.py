@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex import ClipDataset
-from framedex.indexer.index import Index
-from framedex.indexer.planes import picture_md5
-from framedex.sharder.mp4 import movie_header
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.parts.index import Index
+from framedex.sharder.packing.mp4 import movie_header
 from tests.conftest import Truth
 from tests.datasets import shard_clips
 from tests.media import picture

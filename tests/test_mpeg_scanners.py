@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.intra import INTRA
-from framedex.indexer.bitstream.pictures import OPEN_START, BitstreamError, Pictures
+from framedex.indexer.bitstream.base.pictures import OPEN_START, BitstreamError, Pictures
+from framedex.indexer.bitstream.base.states import StateTable
+from framedex.indexer.bitstream.intra.intra_codecs import INTRA
 from framedex.indexer.bitstream.registry import SCANNERS, scanner_for
-from framedex.indexer.bitstream.states import StateTable
 from tests.mpeg2_fields import B_FIELD, BOTTOM, I_FIELD, P_FIELD, TOP, field, group, sequence
 from tests.planned import Stream, demux, encode, presented, scan, wrong_frames
 

@@ -16,13 +16,13 @@ from torch.utils.data import DataLoader
 
 from framedex import ClipDataset, ClipLoader, DiskCache, Index
 from framedex.errors import FramedexError, OutputError, PolicyError, SourceError, StaleError, StorageError
-from framedex.indexer import objects as probing
-from framedex.indexer.build import build_index
-from framedex.indexer.engine import Outcome
-from framedex.indexer.objects import probe_object
-from framedex.indexer.probe import ProbeTask, probe_medium
+from framedex.execution.engine import Outcome
+from framedex.indexer.probing.probe import ProbeTask, probe_medium
+from framedex.indexer.runs import objects as probing
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.objects import probe_object
+from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.timeline import HIDDEN
-from framedex.indexer.work import IndexOptions
 from framedex.storage import stores
 from tests import proxy as proxies
 from tests.datasets import content, run, shard_clips, write_clips
@@ -331,7 +331,7 @@ class TestLoading:
     def test_a_promise_that_a_later_start_point_breaks_is_a_refusal(
         self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("framedex.sharder.headers.check_promises", broken_promise)
+        monkeypatch.setattr("framedex.sharder.planning.unread_headers.check_promises", broken_promise)
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", engine=here))
@@ -505,8 +505,8 @@ class TestWriting:
     def test_slices_and_compaction(
         self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("framedex.indexer.part_pairs.FILES_A_PART", 1)
-        monkeypatch.setattr("framedex.indexer.build.FILES_A_PART", 1)
+        monkeypatch.setattr("framedex.indexer.parts.part_pairs.FILES_A_PART", 1)
+        monkeypatch.setattr("framedex.indexer.runs.build.FILES_A_PART", 1)
         for number in range(3):
             bucket.put(f"v/{number}.mp4", medium("h264_single.mp4"))
         out, sources = f"{bucket.uri}/I", f"{bucket.uri}/v"

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from framedex.cli import COMMANDS, main
-from framedex.indexer.index import Index
-from framedex.option_rules import Rule, RuledCommand
+from framedex.indexer.parts.index import Index
+from framedex.options.rules import Rule, RuledCommand
 from tests.datasets import run, shard_clips
 
 INDEX = {

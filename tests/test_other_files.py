@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.other_files import is_other, other_files
+from framedex.indexer.sources.other_files import is_other, other_files
 from tests.datasets import run
 
 

@@ -17,15 +17,16 @@ import pytest
 
 from framedex import ClipDataset
 from framedex.errors import StaleError, UncuttableError
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, RESET, SKIPPED
-from framedex.loader.routes import gpu_obstacle
-from framedex.sharder import spool, writer
-from framedex.sharder.clip import WantedClip
-from framedex.sharder.clip_files import ClipFiles
-from framedex.sharder.indexed import IndexedMedium
-from framedex.sharder.plan import Planner
-from framedex.sharder.tars import FileRanges, Tar
+from framedex.loader.routing.routes import gpu_obstacle
+from framedex.sharder.clips.clip import WantedClip
+from framedex.sharder.packing.clip_files import ClipFiles
+from framedex.sharder.packing.tars import FileRanges, Tar
+from framedex.sharder.planning.batches import spools as spool
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.planner import Planner
+from framedex.sharder.writing import writer
 from tests import planned
 from tests.conftest import Truth
 from tests.datasets import run, write_clips

@@ -15,9 +15,9 @@ from PIL import Image
 
 from framedex import ClipDataset
 from framedex.errors import PolicyError
-from framedex.indexer.index import Index
-from framedex.loader.routes import gpu_obstacle
-from framedex.sharder.image_files import ImageOptions
+from framedex.indexer.parts.index import Index
+from framedex.loader.routing.routes import gpu_obstacle
+from framedex.sharder.packing.image_files import ImageOptions
 from tests.datasets import run, shard_clips, write_clips
 from tests.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.packed import samples
@@ -100,7 +100,7 @@ def test_sizes(index: Index, tmp_path: Path, arguments: list[object], size: tupl
 
 def test_making_frames_smaller_does_not_alias(tmp_path: Path) -> None:
     """Stripes of one pixel become grey, and not other stripes."""
-    from framedex.sharder.image_files import encode_image
+    from framedex.sharder.packing.image_files import encode_image
 
     stripes = np.zeros((200, 200, 3), np.uint8)
     stripes[:, ::2] = 255

@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from framedex.indexer.index import Index
-from framedex.indexer.parts import ASIDE
-from framedex.sharder.checkpoints import PROGRESS_NAME
+from framedex.files.parts import ASIDE
+from framedex.indexer.parts.index import Index
 from framedex.sharder.schema import SHARDS_FOLDER
-from framedex.sharder.tables import Tables
+from framedex.sharder.writing.checkpoints import PROGRESS_NAME
+from framedex.sharder.writing.tables import Tables
 from tests.datasets import run
 from tests.media import Recipe, encode
 from tests.running import environment

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError
-from framedex.indexer.index import Packets
+from framedex.indexer.parts.index import Packets
 from framedex.indexer.timeline import CLOSED, CONTINUES, DAMAGED, LEADING, NON_REFERENCE, OPEN, RESET, START
-from framedex.sharder.plan import Planner
-from framedex.sharder.recipe import coalesce
+from framedex.sharder.clips.recipe import coalesce
+from framedex.sharder.planning.planner import Planner
 
 
 def packets_of(flags: list[int], **columns: NDArray[np.int64]) -> Packets:

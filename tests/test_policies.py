@@ -16,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.policies import POLICIES, Sampling, Track, make_policy, read_policy
 from framedex.sharder.policies.places import BLOCK
+from framedex.sharder.policies.reading import make_policy, read_policy
+from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.registry import POLICIES
 from tests.policy_reference import Clips, Stretch, expected, frame_times, stretch_of_frames
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner
 
 from framedex.cli import main
+from framedex.core.printing import TerminalBytes
 from framedex.errors import FramedexError, printable
-from framedex.printing import TerminalBytes
 from tests.datasets import run, write_clips
 from tests.running import environment
 

@@ -14,9 +14,9 @@ import av
 import pytest
 
 from framedex import ClipDataset
-from framedex.indexer.index import Index
-from framedex.indexer.opening import open_container
-from framedex.indexer.pyav import ffmpeg_version, fraction_of, other_major_versions
+from framedex.core.pyav import ffmpeg_version, fraction_of, other_major_versions
+from framedex.indexer.containers.opening import open_container
+from framedex.indexer.parts.index import Index
 from tests.datasets import run, write_clips
 
 

@@ -18,11 +18,11 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from framedex.engine_options import ENGINE_RULES, engine_options
-from framedex.indexer.engine import Engine
-from framedex.indexer.index import Index
-from framedex.indexer.ray_engine import _attempt, _pool
-from framedex.option_rules import RuledCommand
+from framedex.execution.engine import Engine
+from framedex.execution.ray_engine import _attempt, _pool
+from framedex.indexer.parts.index import Index
+from framedex.options.engines import ENGINE_RULES, engine_options
+from framedex.options.rules import RuledCommand
 from tests.datasets import content, run
 from tests.running import ROOT, environment
 from tests.s3 import Bucket, Service
@@ -126,7 +126,7 @@ LOSSES = """
 import json
 import sys
 from pathlib import Path
-from framedex.indexer.ray_engine import RayEngine
+from framedex.execution.ray_engine import RayEngine
 from tests.test_ray import work
 
 if __name__ == "__main__":

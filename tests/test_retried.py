@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.datasets import content, run
 from tests.images import sequence
 
@@ -81,7 +81,9 @@ def test_other_options_try_again_what_failed(options: tuple[str, ...], retried: 
     assert (second["retried"], second["changed"]) == (0, 0)
 
 
-@pytest.mark.parametrize("changed", ["framedex.indexer.rerun.__version__", "framedex.indexer.rerun.ffmpeg_version"])
+@pytest.mark.parametrize(
+    "changed", ["framedex.indexer.runs.rerun.__version__", "framedex.indexer.runs.rerun.ffmpeg_version"]
+)
 def test_other_versions_try_again_what_failed(changed: str, videos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index(videos)
     monkeypatch.setattr(changed, "99" if changed.endswith("__") else lambda: "99")

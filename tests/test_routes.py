@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from framedex import ClipDataset
-from framedex.indexer.bitstream.vp9 import FrameHeaders, split_superframe
-from framedex.indexer.index import Index
-from framedex.loader.colour import colour_obstacle
-from framedex.loader.driver import DriverSupport, Limits
-from framedex.loader.movie import gpu_movie
-from framedex.loader.routes import PROVEN_PROFILES, RULES, gpu_obstacle, has_hidden_frames
-from framedex.sharder.clip import Clip
-from framedex.sharder.sources import EncodedClip
+from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, split_superframe
+from framedex.indexer.parts.index import Index
+from framedex.loader.routing.colour import colour_obstacle
+from framedex.loader.routing.driver import DriverSupport, Limits
+from framedex.loader.routing.movie import gpu_movie
+from framedex.loader.routing.routes import PROVEN_PROFILES, RULES, gpu_obstacle, has_hidden_frames
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.reading.sources import EncodedClip
 from tests.datasets import run, shard_clips
 from tests.test_av_corpus import read_packets
 

@@ -23,8 +23,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from framedex import ClipDataset, ClipSampler
 from framedex.errors import FramedexError
-from framedex.indexer.index import Index
-from framedex.loader.order import epoch_order, rank_share, share_length
+from framedex.indexer.parts.index import Index
+from framedex.loader.order.order import epoch_order, rank_share, share_length
 from tests.datasets import run, shard_clips
 from tests.sampler_run import Numbers
 

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from framedex.indexer.boxes import TruncatedError, UntrustedTables
-from framedex.indexer.pyav import LENIENT_METADATA
-from framedex.indexer.sampletables import SampleTable, read_layout, read_sample_table
-from framedex.sharder.mp4 import box, full_box
+from framedex.core.pyav import LENIENT_METADATA
+from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
+from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sample_table
+from framedex.sharder.packing.mp4 import box, full_box
 from tests.ffmpeg import ffmpeg
 from tests.media import RECIPES
 from tests.mp4_boxes import TrackTables, movie, random_fragments, random_tables

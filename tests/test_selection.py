@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from framedex import ClipDataset
+from framedex.core.tallies import few, tally
 from framedex.errors import FramedexError, PolicyError
-from framedex.tallies import few, tally
 from tests.datasets import run
 
 NAMES = ("h264_default.mp4", "h264_vfr.mp4", "hevc_open_gop.mp4", "h264_vfr.mkv")

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from framedex import ClipDataset
-from framedex.indexer.index import Index
-from framedex.sharder.policies import read_policy
+from framedex.indexer.parts.index import Index
+from framedex.sharder.policies.reading import read_policy
 from framedex.sharder.schema import CLIPS, FAILURES, MEDIA, RECIPES
 from tests.datasets import run, shard_clips, write_clips
 from tests.test_policies import CONFIGS
@@ -190,7 +190,7 @@ def test_a_line_may_hold_any_character_that_json_allows(index: Index, tmp_path: 
 
 
 def test_parts_and_row_groups_do_not_show(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framedex.sharder.writer.CLIPS_PER_PART", 70)
+    monkeypatch.setattr("framedex.sharder.writing.writer.CLIPS_PER_PART", 70)
     clips = [{"uri": "h264_vfr.mp4", "frames": [number % 50]} for number in range(200)]
     dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
     assert len(dataset) == 200

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer import part_pairs
-from framedex.indexer.index import Index
-from framedex.indexer.slices import Slice
+from framedex.files.parts import part_pairs
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs.slices import Slice
 from tests.datasets import content, run
 from tests.images import tar_of
 from tests.running import environment
@@ -28,7 +28,7 @@ SLICES = 3
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a part hold the rows of four files."""
     monkeypatch.setattr(part_pairs, "FILES_A_PART", 4)
-    monkeypatch.setattr("framedex.indexer.build.FILES_A_PART", 4)
+    monkeypatch.setattr("framedex.indexer.runs.build.FILES_A_PART", 4)
 
 
 @pytest.fixture

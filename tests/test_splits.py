@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.splits import make_split
+from framedex.sharder.configuration.splits import make_split
 
 VALUES = st.lists(st.text(max_size=8), min_size=1, max_size=40)
 

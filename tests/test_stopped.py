@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from framedex.indexer.index import Index
-from framedex.indexer.local_pool import LocalPool, run_local
-from framedex.loader.pool import WorkerDiedError, WorkerPool
+from framedex.execution.local_pool import LocalPool, run_local
+from framedex.indexer.parts.index import Index
+from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from tests.datasets import shard_clips
 
 SECONDS = 5.0  # in which a worker starts
@@ -47,7 +47,7 @@ def test_a_worker_that_is_stopped_at_an_item_costs_that_item() -> None:
 def test_a_pool_whose_workers_are_stopped_between_two_items_ends(
     limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("framedex.indexer.local_pool.STOPPED_SECONDS", SECONDS)
+    monkeypatch.setattr("framedex.execution.local_pool.STOPPED_SECONDS", SECONDS)
     with LocalPool(workers=2, memory_bytes=None) as pool:
         assert [outcome.result for outcome in pool.run(abs, range(4), timeout_seconds=limit)] == [0, 1, 2, 3]
         for process in active_children():

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset
-from framedex.indexer.index import Index
-from framedex.indexer.planes import picture_md5
-from framedex.sharder.decoder import decode_md5
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.parts.index import Index
+from framedex.sharder.decoding.video import decode_md5
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, encode
 

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset, ClipLoader
+from framedex.core.memory import check_room, machine_bytes
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
-from framedex.loader.manifest import GROUP_ROWS
-from framedex.sharder.room import check_room, machine_bytes
+from framedex.loader.dataset.manifest import GROUP_ROWS
 from tests.datasets import run, shard_clips
 from tests.images import sequence
 from tests.test_clip_audio import FILMS, make

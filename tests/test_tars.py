@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framedex.errors import StaleError
-from framedex.indexer.fingerprint import fingerprint
-from framedex.sharder import tars
-from framedex.sharder.byte_source import ByteSource
-from framedex.sharder.samples import FileRanges, Member
-from framedex.sharder.sources import SourceFiles
-from framedex.sharder.tars import TAR_END, Tar, index_path, sample_bytes
+from framedex.files.fingerprint import fingerprint
+from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.clips.samples import FileRanges, Member
+from framedex.sharder.packing import tars
+from framedex.sharder.packing.tars import TAR_END, Tar, index_path, sample_bytes
+from framedex.sharder.reading.sources import SourceFiles
 
 
 def source(path: Path) -> ByteSource:

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from framedex.loader import dali, turns
-from framedex.loader.turns import APART, Turns
+from framedex.loader.dali.pipelines import pipelines as dali
+from framedex.loader.dali.pipelines import stagger as turns
+from framedex.loader.dali.stagger import APART, Turns
 
 
 class Clock(contextlib.nullcontext[None]):

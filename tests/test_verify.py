@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.conftest import Truth
 from tests.datasets import run, shard_clips
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.bitstream.pictures import BitstreamError, Pictures
-from framedex.indexer.bitstream.vp8 import Vp8Scanner, parse_key_frame
+from framedex.indexer.bitstream.av1_vpx.vp8 import Vp8Scanner, parse_key_frame
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from tests import media
 from tests.test_av_corpus import check_random_access, read_packets
 

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from framedex import ClipDataset
 from framedex.cli import main
 from framedex.errors import OutputError
-from framedex.indexer.index import Index
-from framedex.sharder.clip import Failure
-from framedex.sharder.writer import DatasetWriter
+from framedex.indexer.parts.index import Index
+from framedex.sharder.clips.clip import Failure
+from framedex.sharder.writing.writer import DatasetWriter
 from tests.datasets import run, shard_clips, write_clips
 
 CLIPS = [{"uri": "h264_vfr.mp4", "frames": [number % 50], "note": number} for number in range(50)] + [
@@ -37,7 +37,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("framedex.sharder.writer.CLIPS_PER_PART", 7)
+    monkeypatch.setattr("framedex.sharder.writing.writer.CLIPS_PER_PART", 7)
 
 
 @pytest.fixture

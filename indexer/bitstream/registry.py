@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framedex.indexer.bitstream.av1 import Av1Scanner
-from framedex.indexer.bitstream.ffv1 import Ffv1Scanner
-from framedex.indexer.bitstream.h263 import Flv1Scanner, H263Scanner
-from framedex.indexer.bitstream.h264 import H264Scanner
-from framedex.indexer.bitstream.hevc import HevcScanner
-from framedex.indexer.bitstream.intra import INTRA, CfhdScanner, IntraScanner
-from framedex.indexer.bitstream.mjpeg import JpegLsScanner, MjpegScanner
-from framedex.indexer.bitstream.mpeg4 import Mpeg4Scanner
-from framedex.indexer.bitstream.mpeg12 import Mpeg12Scanner
-from framedex.indexer.bitstream.msmpeg4 import Msmpeg4Scanner, Wmv2Scanner
-from framedex.indexer.bitstream.pictures import Scanner
-from framedex.indexer.bitstream.png import PngScanner
-from framedex.indexer.bitstream.sequential import SequentialScanner
-from framedex.indexer.bitstream.theora import TheoraScanner
-from framedex.indexer.bitstream.vp8 import Vp8Scanner
-from framedex.indexer.bitstream.vp9 import Vp9Scanner
+from framedex.indexer.bitstream.av1_vpx.av1 import Av1Scanner
+from framedex.indexer.bitstream.av1_vpx.theora import TheoraScanner
+from framedex.indexer.bitstream.av1_vpx.vp8 import Vp8Scanner
+from framedex.indexer.bitstream.av1_vpx.vp9 import Vp9Scanner
+from framedex.indexer.bitstream.base.pictures import Scanner
+from framedex.indexer.bitstream.base.sequential import SequentialScanner
+from framedex.indexer.bitstream.h26x.h264 import H264Scanner
+from framedex.indexer.bitstream.h26x.hevc import HevcScanner
+from framedex.indexer.bitstream.intra.ffv1 import Ffv1Scanner
+from framedex.indexer.bitstream.intra.intra_codecs import INTRA, CfhdScanner, IntraScanner
+from framedex.indexer.bitstream.intra.mjpeg import JpegLsScanner, MjpegScanner
+from framedex.indexer.bitstream.intra.png import PngScanner
+from framedex.indexer.bitstream.mpeg.h263 import Flv1Scanner, H263Scanner
+from framedex.indexer.bitstream.mpeg.mpeg4 import Mpeg4Scanner
+from framedex.indexer.bitstream.mpeg.mpeg12 import Mpeg12Scanner
+from framedex.indexer.bitstream.mpeg.msmpeg4 import Msmpeg4Scanner, Wmv2Scanner
 
 SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
     "h264": H264Scanner,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from framedex.sharder import checks
-from framedex.sharder.checks import listed
-from framedex.sharder.parameters import parameter
+from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.checks import listed
+from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import Wanted, consecutive, numbers, sample
 from framedex.sharder.policies.records import Sampling, Track
 from framedex.sharder.policies.spans import Span

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from framedex.errors import PolicyError
-from framedex.sharder import checks
-from framedex.sharder.checks import one_of, shown
-from framedex.sharder.parameters import parameter
+from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.checks import one_of, shown
+from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.by_number import at_stride
 from framedex.sharder.policies.by_time import at_rate
 from framedex.sharder.policies.places import sample

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from framedex.errors import PolicyError
-from framedex.sharder import checks
-from framedex.sharder.checks import listed
-from framedex.sharder.parameters import parameter, record
+from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.checks import listed
+from framedex.sharder.configuration.parameters import parameter, record
 from framedex.sharder.policies.places import Wanted, consecutive, sample, times
 from framedex.sharder.policies.records import Sampling, Track
 from framedex.sharder.policies.spans import Span

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.sharder.checks import MOST_WANTED
-from framedex.sharder.padding import padded
+from framedex.sharder.configuration.checks import MOST_WANTED
 from framedex.sharder.policies.draws import below, draws
+from framedex.sharder.policies.padding import padded
 from framedex.sharder.policies.records import Missed, Sampled, Sampling, Track
+from framedex.sharder.policies.sampling import SAFE, common_denominator, distances, frames_at, integers, progression
 from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import Fate, Terms
-from framedex.sharder.sampling import SAFE, common_denominator, distances, frames_at, integers, progression
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
 BLOCK = 1 << 18  # wanted frames that are worked out at a time

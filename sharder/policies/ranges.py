@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from framedex.errors import PolicyError
-from framedex.sharder import checks
-from framedex.sharder.checks import as_fraction, did_you_mean, one_of, shown
-from framedex.sharder.parameters import parameter, record
+from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.checks import as_fraction, did_you_mean, one_of, shown
+from framedex.sharder.configuration.parameters import parameter, record
 from framedex.sharder.policies.records import Track
 from framedex.sharder.policies.spans import Span, whole
 

@@ -11,12 +11,12 @@ import pyarrow.compute as pc
 import yaml
 
 from framedex.errors import PolicyError
-from framedex.sharder.checks import did_you_mean, shown
-from framedex.sharder.filters import parse_filter
-from framedex.sharder.parameters import located, plain, record
+from framedex.sharder.configuration.checks import did_you_mean, shown
+from framedex.sharder.configuration.filters import parse_filter
+from framedex.sharder.configuration.parameters import located, plain, record
+from framedex.sharder.configuration.splits import Split, make_split
 from framedex.sharder.policies.records import Policy
 from framedex.sharder.policies.registry import POLICIES
-from framedex.sharder.splits import Split, make_split
 
 BESIDE = ("policy", "split", "filter")  # keys of every policy's file that are none of its parameters
 

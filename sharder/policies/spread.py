@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import Literal
 
 from framedex.errors import PolicyError
-from framedex.sharder import checks
-from framedex.sharder.checks import one_of
-from framedex.sharder.parameters import parameter
+from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.checks import one_of
+from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.draws import below, draws
 from framedex.sharder.policies.places import Wanted, numbers, sample, times
 from framedex.sharder.policies.records import Sampling, Track

@@ -8,14 +8,14 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from framedex.errors import PolicyError
-from framedex.sharder import checks
-from framedex.sharder.checks import MOST_WANTED, one_of
-from framedex.sharder.padding import PAD_MODES, PadMode
-from framedex.sharder.parameters import parameter
+from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.checks import MOST_WANTED, one_of
+from framedex.sharder.configuration.parameters import parameter
+from framedex.sharder.policies.padding import PAD_MODES, PadMode
 from framedex.sharder.policies.ranges import Ranges, ranges_of
 from framedex.sharder.policies.records import Missed, Sampling, Track
+from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.policies.spans import Span, whole
-from framedex.sharder.sampling import CHOICES, Choose
 
 Last = Literal["drop", "partial", "pad"]
 LASTS: tuple[Last, ...] = ("drop", "partial", "pad")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from framedex.errors import PolicyError
-from framedex.sharder import checks
-from framedex.sharder.parameters import parameter
+from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import consecutive, numbers, sample, times
 from framedex.sharder.policies.records import Sampling, Track
 from framedex.sharder.policies.spans import Span

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.indexer.index import Index
-from framedex.loader.routes import gpu_obstacle
-from framedex.sharder.conversion import RgbConverter
+from framedex.indexer.parts.index import Index
+from framedex.loader.routing.routes import gpu_obstacle
+from framedex.sharder.decoding.rgb import RgbConverter
 from tests.datasets import shard_clips
 from tests.media import RECIPES, read_barcode
 from tests.outcomes import NO_GPU

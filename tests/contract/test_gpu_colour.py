@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.loader.driver import driver_support
-from framedex.loader.movie import gpu_movie
-from framedex.loader.routes import gpu_obstacle
+from framedex.loader.routing.driver import driver_support
+from framedex.loader.routing.movie import gpu_movie
+from framedex.loader.routing.routes import gpu_obstacle
 from tests.contract.test_decoders import DEVICES
 from tests.datasets import run, shard_clips
 from tests.pictures import FORMATS, HEIGHT, WIDTH, flat, frame_of, natural, patch_middles, pattern, planes_of, psnr

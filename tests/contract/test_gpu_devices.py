@@ -9,7 +9,7 @@ import torch
 
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.contract.test_decoders import DEVICES
 from tests.datasets import run, shard_clips
 

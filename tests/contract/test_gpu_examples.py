@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.indexer.index import Index
+from framedex.indexer.parts.index import Index
 from tests.contract.test_decoders import DEVICES
 from tests.datasets import shard_clips
 from tests.test_loader_examples import lines_of

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from framedex import ClipDataset
 from framedex.errors import FramedexError
-from framedex.indexer.index import Index
-from framedex.loader import driver, verify_gpu
-from framedex.loader.driver import driver_support
-from framedex.loader.verify_gpu import compare, likeness, neighbours_of, source_pictures, verify_on_gpu
+from framedex.indexer.parts.index import Index
+from framedex.loader.routing import driver
+from framedex.loader.routing.driver import driver_support
+from framedex.loader.verification import verify_gpu
+from framedex.loader.verification.verify_gpu import compare, likeness, neighbours_of, source_pictures, verify_on_gpu
 from tests.contract.test_decoders import DEVICES
 from tests.datasets import run, shard_clips
 

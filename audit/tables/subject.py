@@ -1,0 +1,131 @@
+"""What is audited: an index or a dataset, on this machine; from object storage its tables are copied here first."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from framedex.errors import FormatError
+from framedex.files.parts import check_format, part_numbers, part_path
+from framedex.indexer.parts.index import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.index import HEADER as INDEX_HEADER
+from framedex.sharder.schema import (
+    CLIPS_FOLDER,
+    FAILURES_NAME,
+    FORMAT,
+    MEDIA_FOLDER,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    SHARDS_NAME,
+)
+from framedex.sharder.schema import HEADER as DATASET_HEADER
+from framedex.storage.places import Place, Stored
+
+Kind = Literal["index", "dataset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audited:
+    """What is audited. place: as it was named. folder: where its tables lie on this machine. header: its JSON header. parts:
+    the numbers of each table's parts, as they were when it was opened.
+    """
+
+    kind: Kind
+    place: Place
+    folder: Path
+    header: dict[str, Any]
+    parts: dict[str, list[int]]
+
+    def tables(self) -> dict[str, Path]:
+        """Return all tables of it by their names in its folder."""
+        parts = [part for table in self.parts for part in self.files(table)]
+        single = [
+            path for name in FILES[self.kind] if (path := self.file(name)) is not None and path.suffix == ".parquet"
+        ]
+        return {str(path.relative_to(self.folder)): path for path in [*parts, *single]}
+
+    def files(self, table: str) -> list[Path]:
+        """Return the files of a table that is written in parts."""
+        return [part_path(self.folder / table, number) for number in self.parts[table]]
+
+    def file(self, name: str) -> Path | None:
+        """Return one file by its name, None where it is not there."""
+        path = self.folder / name
+        return path if path.exists() else None
+
+
+TABLES: dict[Kind, tuple[str, ...]] = {
+    "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
+    "dataset": (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER),
+}
+# Tables whose rows belong together, part by part; what the second has is written first.
+PAIRED: dict[Kind, tuple[str, str]] = {
+    "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
+    "dataset": (CLIPS_FOLDER, RECIPES_FOLDER),
+}
+FILES: dict[Kind, tuple[str, ...]] = {
+    "index": (INDEX_HEADER, LISTING_NAME),
+    "dataset": (DATASET_HEADER, FAILURES_NAME, SHARDS_NAME),
+}
+
+
+@contextlib.contextmanager
+def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
+    """Open an index or a dataset. frames: an index's table of packets is needed, too. Raises FormatError."""
+    kind = _kind_of(place)
+    tables = [name for name in TABLES[kind] if frames or name != FRAMES_FOLDER]
+    parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
+    one, other = PAIRED[kind]
+    lacking = sorted(set(parts[one]) - set(parts[other])) if other in tables else []
+    if lacking:
+        raise FormatError("a part of the tables is missing", where=str(place / other), found=f"no part {lacking[0]}")
+    if isinstance(place, Stored):
+        with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
+            _copy(place, kind, parts, Path(folder))
+            yield _audited(kind, place, Path(folder), parts)
+    else:
+        yield _audited(kind, place, place.absolute(), parts)
+
+
+def _kind_of(place: Place) -> Kind:
+    """Return which of both a folder is; its header is checked by whoever reads it, for one."""
+    if (place / INDEX_HEADER).exists():
+        read_header(place)
+        return "index"
+    if (place / DATASET_HEADER).exists():
+        check_format(
+            place,
+            file_name=DATASET_HEADER,
+            expected=FORMAT,
+            version=SCHEMA_VERSION,
+            what="a framedex dataset",
+        )
+        return "dataset"
+    raise FormatError(
+        "is neither an index nor a dataset",
+        where=str(place),
+        found=f"no {INDEX_HEADER} and no {DATASET_HEADER}",
+        remedy="name the folder that framedex index or framedex shard wrote",
+    )
+
+
+def _audited(kind: Kind, place: Place, folder: Path, parts: dict[str, list[int]]) -> Audited:
+    header = json.loads((folder / FILES[kind][0]).read_text(encoding="utf-8"))
+    return Audited(kind=kind, place=place, folder=folder, header=header, parts=parts)
+
+
+def _copy(place: Stored, kind: Kind, parts: dict[str, list[int]], folder: Path) -> None:
+    """Copy the tables of an index or a dataset of object storage."""
+    wanted = [name for name in FILES[kind] if (place / name).exists()]
+    for table, numbers in parts.items():
+        (folder / table).mkdir()
+        wanted += [f"{table}/{part_path(place / table, number).name}" for number in numbers]
+    for name in wanted:
+        with (place / name).open() as source, open(folder / name, "wb") as copy:
+            shutil.copyfileobj(source, copy, 8 << 20)

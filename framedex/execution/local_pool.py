@@ -1,0 +1,182 @@
+"""The engine of one machine: its processes, each with a limit of time and of memory."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+
+from pebble import ProcessExpired, ProcessPool
+
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
+from framedex.execution.engine import BROKEN, IN_FLIGHT_PER_WORKER, Item, Outcome, Result
+
+LOOK_SECONDS = 1.0  # between two looks at whether workers are stopped
+STOPPED_SECONDS = 600.0  # that a worker may be, where calls have no limit
+GIBIBYTE = 1 << 30
+
+
+def run_local(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    workers: int,
+    timeout_seconds: float | None,
+    memory_bytes: int | None = None,
+    in_flight: int = IN_FLIGHT_PER_WORKER,
+    passes: Callable[[Item], bool] = lambda item: False,
+    together: int = 1,
+) -> Iterator[Outcome[Item, Result]]:
+    """Yield the outcome of function(item) for every item, in the order of items.
+
+    Each call has `timeout_seconds` from its own start. Each process may map `memory_bytes` in all (RLIMIT_AS), its
+    libraries among them, which take about 0.5 GiB; an allocation past that fails in the call that asks for it. in_flight:
+    items a worker that were begun or wait, which bounds memory where they are large. passes: whether an item has no part
+    in this: it is yielded in its turn, without a result. No process is started before the first item that does not pass.
+    """
+    with LocalPool(workers=workers, memory_bytes=memory_bytes) as pool:
+        yield from pool.run(function, items, timeout_seconds=timeout_seconds, in_flight=in_flight, passes=passes)
+
+
+class LocalPool:
+    """Processes of this machine, for one run after the other. A context manager.
+
+    They are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They end when
+    this process does, however it ends. memory_bytes: as for `run_local`.
+    """
+
+    def __init__(self, *, workers: int, memory_bytes: int | None) -> None:
+        self._workers, self._memory_bytes = workers, memory_bytes
+        context = multiprocessing.get_context("spawn")
+        self._pool = ProcessPool(
+            max_workers=workers, context=context, initializer=_enter_worker, initargs=[memory_bytes]
+        )
+
+    def _end_stopped(self, stopped: dict[int, float], seconds: float) -> None:
+        """Kill workers that have been stopped (SIGSTOP) for so long: between two calls, no limit of a call ends them.
+
+        stopped: since when each is, by process; kept by the caller.
+        """
+        now, manager = time.monotonic(), self._pool._pool_manager.worker_manager
+        for process in list(manager.workers):
+            if not _is_stopped(process):
+                stopped.pop(process, None)
+            elif now - stopped.setdefault(process, now) > seconds:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+    def _await(self, future: concurrent.futures.Future[Result] | None, timeout_seconds: float | None) -> None:
+        """Wait until an outcome is there."""
+        stopped: dict[int, float] = {}
+        while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
+            self._end_stopped(stopped, STOPPED_SECONDS if timeout_seconds is None else timeout_seconds)
+
+    def __enter__(self) -> LocalPool:
+        self._pool.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def run(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        timeout_seconds: float | None,
+        in_flight: int = IN_FLIGHT_PER_WORKER,
+        passes: Callable[[Item], bool] = lambda item: False,
+    ) -> Iterator[Outcome[Item, Result]]:
+        """Yield the outcome of function(item) for every item, in the order of items. As `run_local`; ends with it all."""
+        waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
+        try:
+            for item in items:
+                begun = (
+                    None if passes(item) else self._pool.schedule(_call, args=[function, item], timeout=timeout_seconds)
+                )
+                waiting.append((item, begun))
+                if len(waiting) >= self._workers * in_flight:
+                    self._await(waiting[0][1], timeout_seconds)
+                    yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
+            while waiting:
+                self._await(waiting[0][1], timeout_seconds)
+                yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
+        finally:
+            if waiting:
+                self._pool.stop()  # type: ignore[no-untyped-call]
+
+
+def _is_stopped(process: int) -> bool:
+    """Return whether a process is stopped by a signal (proc(5): the state that follows the name in parentheses)."""
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[:1] == ["T"]
+    except OSError:
+        return False
+
+
+def _enter_worker(memory_bytes: int | None) -> None:
+    """Prepare a worker: it follows its parent into death, and takes no more memory than it may."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # One thread each: the workers are the parallelism, and every OpenBLAS thread would map memory of its own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if memory_bytes is not None:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent to end, and end with it: after a SIGKILL nobody else stops a worker."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+
+def _call(function: Callable[[Item], Result], item: Item) -> Result:
+    """Call a function in a worker. A bug comes back as an InternalError: not every exception survives being pickled."""
+    try:
+        return function(item)
+    except MEDIUM_ERRORS:
+        raise
+    except Exception as error:
+        raise internal_error(error) from None
+
+
+def _outcome(
+    item: Item,
+    future: concurrent.futures.Future[Result] | None,
+    timeout_seconds: float | None,
+    memory_bytes: int | None,
+) -> Outcome[Item, Result]:
+    if future is None:
+        return Outcome(item=item)
+    try:
+        return Outcome(item=item, result=future.result())
+    except concurrent.futures.TimeoutError:
+        return Outcome(item=item, kind="timeout", message=f"took longer than {timeout_seconds:g} s")
+    except ProcessExpired as error:
+        return Outcome(item=item, kind="crash", message=f"its process died (exit code {error.exitcode})")
+    except BrokenProcessPool as error:
+        return Outcome(item=item, kind=BROKEN, message=f"a process died between two calls: {error}")
+    except MemoryError:
+        allowed = "there is" if memory_bytes is None else f"the {memory_bytes / GIBIBYTE:g} GiB it may have"
+        return Outcome(item=item, kind="memory", message=f"needs more memory than {allowed}")
+    except InternalError as error:
+        return Outcome(item=item, kind=INTERNAL_ERROR, message=error.what, traceback=error.traceback)
+    except MEDIUM_ERRORS as error:
+        return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
+    except Exception as error:  # what cannot be sent to the other process, or back
+        found = internal_error(error)
+        return Outcome(item=item, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

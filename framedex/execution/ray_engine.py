@@ -1,0 +1,161 @@
+"""Running a function over many items as tasks of a Ray cluster; a task that dies costs the item that kills it, not the run.
+
+Within a task, each call runs in a process of its own beside Ray's worker, just as on one machine: a crash, a hang or
+too much memory is told of the item that did it, in the same words. What is left are Ray's own losses (a worker killed from
+outside, a node gone): such a task is tried once more, then halved until what kills it stands alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import os
+import re
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Generic
+
+from framedex.errors import EngineError, MissingExtraError
+from framedex.execution.engine import BROKEN, IN_FLIGHT_PER_WORKER, Item, Outcome, Result
+from framedex.execution.local_pool import LocalPool
+
+try:
+    import ray
+    from ray.exceptions import RayError
+except ModuleNotFoundError as error:
+    raise MissingExtraError("ray", "ray", "--engine ray") from error
+
+CONNECT_SECONDS = 10.0
+TASKS_IN_FLIGHT = 2  # for each that runs at a time, so that none waits for the next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task(Generic[Item]):
+    """Items that a task has, or that pass without one. reference: of what Ray will give; tries: left if the task is lost."""
+
+    items: list[Item]
+    reference: Any = None
+    tries: int = 1
+
+
+class RayEngine:
+    """Runs functions as tasks of a Ray cluster: at `address`, at RAY_ADDRESS, or one that is started on this machine.
+
+    An `engine.Engine`. framedex must be installed where tasks run, and see the same files.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
+
+    def _connect(self) -> None:
+        """Connect to the cluster, or start one. Raises EngineError where there is none at the address."""
+        if ray.is_initialized():
+            return
+        address = self._address or os.environ.get("RAY_ADDRESS")
+        match = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address or "")
+        try:
+            if match is not None:  # Ray itself would try for minutes
+                socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_SECONDS).close()
+            ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
+        except (OSError, OverflowError) as error:  # Ray's ConnectionError is one, too
+            raise EngineError(
+                "no Ray cluster can be reached",
+                where=address,
+                found=_first_line(error),
+                remedy="start one (ray start --head), or correct --ray-address or RAY_ADDRESS",
+            ) from error
+
+    def __call__(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        *,
+        workers: int,
+        timeout_seconds: float | None,
+        memory_bytes: int | None = None,
+        in_flight: int = IN_FLIGHT_PER_WORKER,
+        passes: Callable[[Item], bool] = lambda item: False,
+        together: int = 1,
+    ) -> Iterator[Outcome[Item, Result]]:
+        """Yield the outcome of function(item) for every item, in the order of items, as `engines.run_local` does.
+
+        workers: tasks at a time, if the cluster has as many processors.
+        """
+        self._connect()
+        attempt: Any = ray.remote(num_cpus=1, max_retries=0)(_attempt)
+
+        def submit(some: list[Item], tries: int) -> _Task[Item]:
+            reference = attempt.remote(function, some, timeout_seconds, memory_bytes)
+            return _Task(items=some, reference=reference, tries=tries)
+
+        def tasks() -> Iterator[_Task[Item]]:
+            for passing, run in itertools.groupby(items, passes):
+                while some := list(itertools.islice(run, together)):
+                    yield _Task(items=some) if passing else submit(some, 1)
+
+        waiting: collections.deque[_Task[Item]] = collections.deque()
+        coming = tasks()
+        try:
+            while True:
+                waiting.extend(itertools.islice(coming, max(0, workers * TASKS_IN_FLIGHT - len(waiting))))
+                if not waiting:
+                    return
+                task = waiting.popleft()
+                if task.reference is None:
+                    yield from (Outcome(item=item) for item in task.items)
+                    continue
+                try:
+                    results = ray.get(task.reference)
+                except RayError as error:
+                    if task.tries:
+                        waiting.appendleft(submit(task.items, task.tries - 1))
+                    elif len(task.items) > 1:
+                        middle = len(task.items) // 2
+                        halves = task.items[:middle], task.items[middle:]
+                        waiting.extendleft([submit(half, int(len(half) == 1)) for half in halves][::-1])
+                    else:
+                        message = f"its Ray task was lost: {_first_line(error)}"
+                        yield Outcome(item=task.items[0], kind="crash", message=message)
+                else:
+                    for item, outcome in zip(task.items, results, strict=True):
+                        yield replace(outcome, item=item)
+        finally:
+            for task in waiting:
+                if task.reference is not None:
+                    ray.cancel(task.reference, force=True)
+
+
+def _attempt(
+    function: Callable[[Item], Result], items: list[Item], timeout_seconds: float | None, memory_bytes: int | None
+) -> list[Outcome[None, Result]]:
+    """Return the outcomes of some items; runs in a worker of Ray's."""
+    pool = _pool(memory_bytes)
+    try:
+        outcomes = list(pool.run(function, items, timeout_seconds=timeout_seconds, in_flight=len(items) + 1))
+        if any(outcome.kind == BROKEN for outcome in outcomes):
+            raise RuntimeError("the process beside Ray's worker died between two calls")
+    except RuntimeError:  # which pebble raises of a pool that broke before: a loss, to be tried again with another one
+        _pool.cache_clear()
+        raise
+    return [
+        Outcome(
+            item=None,
+            result=outcome.result,
+            kind=outcome.kind,
+            message=outcome.message,
+            traceback=outcome.traceback,
+        )
+        for outcome in outcomes
+    ]
+
+
+@functools.lru_cache(1)
+def _pool(memory_bytes: int | None) -> LocalPool:
+    """Return this worker's own process, kept for its next tasks."""
+    return LocalPool(workers=1, memory_bytes=memory_bytes)
+
+
+def _first_line(error: Exception) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,196 @@
+"""CONTRACT: Parquet parts on disk: checked against their schema, stamped, written aside and renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from framedex.core.pyav import ffmpeg_version
+from framedex.core.version import __version__
+from framedex.errors import FormatError, OutputError
+from framedex.storage.places import Place, Stored
+
+Folder = TypeVar("Folder", Path, Stored, Place)
+
+PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
+# What pyarrow raises for values that no column can hold: mixed types, numbers too large, lone surrogates.
+UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
+ASIDE = ".writing-"  # a name that no reader looks at
+LOCK_NAME = ".lock"
+LIBRARIES = ("av", "pyarrow", "numpy")
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that every file framedex writes is stamped with."""
+    versions = {name: metadata.version(name) for name in LIBRARIES}
+    return {"framedex": __version__} | versions | {"ffmpeg": ffmpeg_version()}
+
+
+def ffmpeg_of(schema: pa.Schema) -> set[str]:
+    """Return the version of FFmpeg's libraries that a part is stamped with; nothing where it is older than that stamp."""
+    stamp = json.loads((schema.metadata or {}).get(b"framedex.libraries", b"{}"))
+    return {stamp["ffmpeg"]} if "ffmpeg" in stamp else set()
+
+
+def part_path(folder: Folder, number: int) -> Folder:
+    """Return the path of part `number` of a table folder."""
+    return folder / f"part-{number:06d}.parquet"
+
+
+def part_numbers(folder: Place) -> list[int]:
+    """Return the numbers of a table folder's visible parts, ascending."""
+    if isinstance(folder, Stored):
+        names = folder.names()
+    else:
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return sorted(int(match[1]) for name in names if (match := PART_NAME.fullmatch(name)))
+
+
+def write_aside(path: Path, content: bytes) -> None:
+    """Write a small file so that it is either wholly there or not at all."""
+    aside = path.with_name(ASIDE + path.name)
+    with open(aside, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def write_json_aside(path: Path, content: dict[str, Any]) -> None:
+    """Write a small JSON file so that it is either wholly there or not at all."""
+    write_aside(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+class PartWriter:
+    """One Parquet file of a declared schema; visible under its own name only after `commit`.
+
+    delta: names of list columns whose elements are stored as differences (Parquet's DELTA_BINARY_PACKED).
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, *, version: str, delta: tuple[str, ...] = ()) -> None:
+        self._path = path
+        self._aside = path.with_name(ASIDE + path.name)
+        stamp = {"framedex.schema_version": version, "framedex.libraries": json.dumps(library_versions())}
+        self._schema = schema.with_metadata(stamp)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        leaves = [f"{name}.list.element" for name in delta]
+        plain = [name for name in schema.names if name not in delta]
+        self._writer = pq.ParquetWriter(
+            self._aside,
+            self._schema,
+            compression="zstd",
+            use_dictionary=plain if delta else True,
+            column_encoding=dict.fromkeys(leaves, "DELTA_BINARY_PACKED") or None,
+            store_schema=True,
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Append a table as one row group. Raises ValueError where it does not fit the schema."""
+        self._writer.write_table(table.cast(self._schema), row_group_size=max(1, table.num_rows))
+
+    def commit(self) -> None:
+        """Close the file, flush it to disk and give it its name."""
+        self._writer.close()
+        descriptor = os.open(self._aside, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+        os.replace(self._aside, self._path)
+
+
+def write_part(path: Path, table: pa.Table, *, version: str) -> None:
+    """Write a whole file of one row group."""
+    writer = PartWriter(path, table.schema, version=version)
+    writer.write(table)
+    writer.commit()
+
+
+def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return rows as a table of the schema; absent keys are null. Raises where a required column is.
+
+    Lists may be numpy arrays, of which masked elements are null.
+    """
+    columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
+    for field, column in zip(schema, columns, strict=True):
+        if not field.nullable and column.null_count:
+            raise ValueError(f"column {field.name!r} must not be null")
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if not pa.types.is_list(kind) or not any(isinstance(value, np.ndarray) for value in values):
+        return pa.array(values, kind)
+    lists = [_elements(value, kind.value_type) for value in values]
+    ends = np.cumsum([0, *(len(elements) for elements in lists)])
+    return pa.ListArray.from_arrays(
+        pa.array(ends, pa.int32()),
+        pa.concat_arrays(lists),
+        type=kind,
+        mask=pa.array([value is None for value in values]),
+    )
+
+
+def _elements(value: Any, kind: pa.DataType) -> pa.Array:
+    if value is None:
+        return pa.array([], kind)
+    masked = isinstance(value, np.ma.MaskedArray)
+    return pa.array(np.ma.getdata(value) if masked else value, kind, mask=np.ma.getmaskarray(value) if masked else None)
+
+
+def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
+    """Return the JSON header of an index or a dataset. Raises FormatError for anything else, or another major version."""
+    header = path / file_name
+    try:
+        content = json.loads(header.read_text(encoding="utf-8"))
+        found = content.get("format"), str(content.get("schema_version"))
+    except FileNotFoundError:
+        raise FormatError(
+            f"is not {what}", where=str(path), found=f"no {file_name}", remedy="check the path, or make it anew"
+        ) from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise FormatError(f"is not {what}: {file_name} cannot be read", where=str(path), found=error) from error
+    if found[0] != expected:
+        raise FormatError(f"is not {what}", where=str(path), found=f"format {found[0]!r}", allowed=repr(expected))
+    if found[1].split(".")[0] != version.split(".")[0]:
+        raise FormatError(
+            f"{what} of another major version",
+            where=str(path),
+            found=f"schema version {found[1]}",
+            allowed=f"{version.split('.')[0]}.x",
+            remedy="make it anew with this framedex, or install the framedex that wrote it",
+        )
+    return dict(content)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what a killed run left aside in a folder."""
+    if folder.is_dir():
+        for path in folder.glob(f"{ASIDE}*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextlib.contextmanager
+def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
+    """Hold a folder, or what a lock's name stands for in it, for this run alone, or for all that share it.
+
+    wait: until others let go of it. Raises OutputError where another run has it.
+    """
+    with open(folder / name, "w") as file:
+        try:
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            raise OutputError(
+                "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"
+            ) from error
+        yield

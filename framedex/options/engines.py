@@ -1,0 +1,61 @@
+"""The options by which a command is told what it runs on."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from framedex.execution.choice import EngineName, engine_of
+from framedex.options.rules import Rule
+
+Command = Callable[..., None]
+
+ENGINE_RULES = (
+    Rule(options=["ray_address"], when=lambda values: values["engine_name"] == "ray", needs="--engine ray"),
+)
+
+
+def engine_options(command: Command) -> Command:
+    """Give a command the options of what runs its work; it gets them as `engine`, an engine.Engine. ENGINE_RULES goes with them."""
+
+    @click.option(
+        "--engine",
+        "engine_name",
+        type=click.Choice(["local", "ray"]),
+        default="local",
+        show_default=True,
+        help="Processes of this machine, or tasks of a Ray cluster, of which --workers run at a time.",
+    )
+    @click.option(
+        "--ray-address", help="Of the Ray cluster.  [default: RAY_ADDRESS, else one that is started on this machine]"
+    )
+    @functools.wraps(command)
+    def with_engine(*, engine_name: EngineName, ray_address: str | None, **others: Any) -> None:
+        engine = engine_of(engine_name, ray_address)
+        if engine_name == "local":
+            command(engine=engine, **others)
+            return
+        with contextlib.redirect_stdout(_OfThisThread()):  # Ray tells of lost workers there, from a thread of its own
+            command(engine=engine, **others)
+
+    return with_engine
+
+
+class _OfThisThread:
+    """Standard output for the thread that makes this; what other threads print goes to standard error."""
+
+    def __init__(self) -> None:
+        self._stdout, self._thread = sys.stdout, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        """Write text to one or the other."""
+        return (self._stdout if threading.get_ident() == self._thread else sys.stderr).write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stdout, name)

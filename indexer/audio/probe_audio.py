@@ -1,0 +1,342 @@
+"""The audio of a file: the columns of `videos` and `frames` on its first audio stream. Never an error for its video."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import av
+import av.audio.stream
+import av.container
+import av.error
+import numpy as np
+from av.stream import Discard
+from numpy.typing import NDArray
+
+from framedex.core.pyav import ENDS_AUDIO_BY_TABLE, fraction_of
+from framedex.indexer.audio.audio_decoding import AudioCoding, count_samples
+from framedex.indexer.audio.audio_tables import AudioTable, read_audio_table
+from framedex.indexer.audio.audio_times import AudioProblem, positions, presented
+from framedex.indexer.bitstream.audio import CONSTANT, HEADERS, fixed_header
+from framedex.indexer.containers.medium_file import Probed, ProbedFile
+from framedex.indexer.containers.opening import demux_packets, memory_errors
+from framedex.indexer.containers.payloads import PayloadFinder
+from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
+from framedex.indexer.mp4.sample_tables import read_layout
+from framedex.indexer.timeline import NO_PTS
+
+Row = dict[str, Any]
+
+LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are decoded to see how many samples they hold
+NEAR_BYTES = 32 << 10  # of them, where reading is dear, to the very first or last one
+# Codecs of which libavformat knows the frame size, by which FFmpeg 9 ends the last packet of an MP4 (see `_dropped_at_end`).
+FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
+UNKNOWN = "no packet of the audio decodes"
+
+
+@dataclass(slots=True)
+class _Demuxed:
+    """What demuxing says of the audio packets."""
+
+    pts: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    samples: list[int] = field(default_factory=list)  # where headers say it
+    skip: dict[int, tuple[int, int]] = field(default_factory=dict)
+    discarded: list[int] = field(default_factory=list)
+    head: list[bytes] = field(default_factory=list)
+    tail: list[bytes] = field(default_factory=list)
+    addressable: bool = True
+
+
+def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> tuple[Row, Row]:
+    """Return (`videos`, `frames`) columns on the first audio stream; none of both without one.
+
+    container: the file, opened, of which packets are taken. tables_only: whether only sample tables may be read. What cannot
+    be had is said in `audio_problem`; raised are MemoryError, and what reading an object raises.
+    """
+    if not container.streams.audio:
+        return {}, {}
+    stream = container.streams.audio[0]
+    columns = _described(stream)
+    try:
+        with memory_errors():
+            return _probe(file, container, stream, columns, tables_only)
+    except AudioProblem as problem:
+        reason = str(problem)
+    except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times that no 64 bits hold
+        reason = f"the audio is not readable: {getattr(error, 'strerror', None) or error}"
+    return columns | {"audio_problem": reason}, {}
+
+
+def _described(stream: av.audio.stream.AudioStream) -> Row:
+    """Return what libavformat's stream states."""
+    context = stream.codec_context
+    time_base = fraction_of(stream.time_base) or Fraction(0)
+    start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
+    columns: Row = {
+        "audio_stream_index": stream.index,
+        "audio_start_seconds": start,
+        "audio_duration_seconds": float(stream.duration * time_base) if time_base and stream.duration else None,
+    }
+    if not context:  # no decoder
+        return columns
+    try:
+        tag = context.codec_tag
+    except UnicodeDecodeError:
+        tag = ""
+    return columns | {
+        "audio_codec": context.codec.canonical_name,
+        "audio_codec_tag": tag if tag and tag.isprintable() else None,
+        "audio_rate": context.sample_rate or None,
+        "audio_channels": context.channels or None,
+        "audio_layout": context.layout.name if context.channels else None,
+        "audio_sample_format": context.format.name if context.format else None,
+        "audio_extradata": context.extradata,
+    }
+
+
+def _probe(
+    file: Probed,
+    container: av.container.InputContainer,
+    stream: av.audio.stream.AudioStream,
+    columns: Row,
+    tables_only: bool,
+) -> tuple[Row, Row]:
+    if "audio_codec" not in columns or not stream.time_base:
+        raise AudioProblem("there is no decoder for the audio")
+    if file.sparing:  # then packets of video are not even read on the way to the first one of audio
+        for video in container.streams.video:
+            video.discard = Discard.all
+    first = _first_frame(container, stream)
+    if not isinstance(first, av.AudioFrame):
+        raise AudioProblem(UNKNOWN)
+    columns |= {
+        "audio_rate": first.sample_rate,
+        "audio_channels": first.layout.nb_channels,
+        "audio_layout": first.layout.name,
+        "audio_sample_format": first.format.name,
+    }
+    coding = AudioCoding(
+        codec=columns["audio_codec"],
+        codec_tag=columns["audio_codec_tag"],
+        extradata=columns["audio_extradata"],
+        rate=first.sample_rate,
+        layout=first.layout.name,
+        sample_format=first.format.name,
+    )
+    if coding.rate <= 0:
+        raise AudioProblem("the sample rate is not known")
+    found = None
+    if "mp4" in container.format.name:
+        found = _from_tables(stream, file, coding, first.pts)
+    if found is None:
+        if tables_only:
+            raise AudioProblem("sample tables do not tell all; --depth packets reads every packet")
+        found = _from_packets(file.whole(), stream, coding)
+    span, frames = found
+    if coding.codec.startswith("pcm_"):
+        columns["audio_bits_per_coded_sample"] = _bits_of(coding)
+    return columns | {"audio_first_sample": span[0], "audio_end_sample": span[1]}, frames
+
+
+def _first_frame(container: av.container.InputContainer, stream: av.audio.stream.AudioStream) -> object:
+    """Return the first frame that decodes, None without one. Raises AudioProblem for what PyAV stumbles over."""
+    try:
+        return next(container.decode(stream), None)
+    except av.error.FFmpegError:
+        raise
+    except (IndexError, ValueError) as error:  # damage that looks like a new stream; a decoder that does not open
+        raise AudioProblem(f"{UNKNOWN}: {error}") from error
+
+
+def _bits_of(coding: AudioCoding) -> int | None:
+    digits = "".join(itertools.takewhile(str.isdigit, coding.codec[len("pcm_") :].lstrip("sfu")))
+    return int(digits) if digits else 8 if coding.codec in ("pcm_alaw", "pcm_mulaw") else None
+
+
+def _from_packets(
+    file: ProbedFile, stream: av.audio.stream.AudioStream, coding: AudioCoding
+) -> tuple[tuple[int, int], Row]:
+    """Return the presented samples and `frames` columns from demuxing every audio packet."""
+    demuxed = _demux(file, stream.index, coding)
+    samples = _counted(demuxed, coding)
+    if samples is None:
+        with file.open() as container:
+            packets = (bytes(packet) for packet in demux_packets(container, stream.index))
+            samples = np.array(count_samples(coding, itertools.islice(packets, len(demuxed.size))), np.int64)
+    time_base = fraction_of(stream.time_base)
+    assert time_base is not None  # as checked
+    pts = np.array(demuxed.pts, np.int64)
+    sample = positions(pts, samples, time_base, coding.rate)
+    multiplier = 2 if _doubled(stream, samples) else 1
+    discarded = np.isin(np.arange(len(pts)), demuxed.discarded)
+    if coding.codec == "vorbis":  # the first packet only primes the overlap (Vorbis I 4.3.8)
+        demuxed.skip.setdefault(0, (int(samples[0]), 0))
+    if coding.codec == "opus":  # where no demuxer says otherwise, decoders skip what the header says
+        demuxed.skip.setdefault(0, (_opus_pre_skip(coding), 0))
+    span = presented(sample, samples, demuxed.skip, discarded, multiplier)
+    return span, _frames(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
+
+
+def _opus_pre_skip(coding: AudioCoding) -> int:
+    """Return the pre-skip that an OpusHead states (RFC 7845 5.1), 0 without one."""
+    head = coding.extradata or b""
+    return int.from_bytes(head[10:12], "little") if head.startswith(b"OpusHead") else 0
+
+
+def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) -> bool:
+    """Say whether AAC's spectral band replication doubles the rate, as libavcodec then doubles what it skips."""
+    return stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
+
+
+def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed:
+    """Read every audio packet. Raises AudioProblem where the stream is damaged, encrypted or changes."""
+    demuxed, finder = _Demuxed(), PayloadFinder(file.descriptor)
+    count = HEADERS.get(coding.codec)
+    header: bytes | None = None
+    with file.open() as container:
+        for number, packet in enumerate(demux_packets(container, stream_index, _refuse_damage)):
+            data = bytes(packet)
+            _check_side_data(packet, number, coding)
+            if packet.has_sidedata("skip_samples"):
+                skip = bytes(packet.get_sidedata("skip_samples"))
+                demuxed.skip[number] = (int.from_bytes(skip[:4], "little"), int.from_bytes(skip[4:8], "little"))
+            if packet.is_discard:
+                demuxed.discarded.append(number)
+            fixed = fixed_header(coding.codec, data)
+            header = fixed if header is None else header
+            if fixed != header:
+                raise AudioProblem(f"the configuration changes, or audio packet {number} is damaged")
+            demuxed.offset.append(finder.find(packet.pos, data))
+            demuxed.size.append(len(data))
+            demuxed.pts.append(packet.pts if packet.pts is not None else NO_PTS)
+            if count is not None:
+                demuxed.samples.append(count(data))
+            if number < LOOKED_AT:
+                demuxed.head.append(data)
+            demuxed.tail = [*demuxed.tail[-LOOKED_AT:], data]
+    if not demuxed.size:
+        raise AudioProblem("the audio stream has no packets")
+    demuxed.addressable = finder.found_all
+    return demuxed
+
+
+def _refuse_damage() -> None:
+    raise AudioProblem("damage makes demuxing stumble")
+
+
+def _check_side_data(packet: av.Packet[Any], number: int, coding: AudioCoding) -> None:
+    if packet.is_corrupt:
+        raise AudioProblem(f"audio packet {number} is damaged")
+    if packet.has_sidedata("encryption_info"):
+        raise AudioProblem("the audio is encrypted")
+    if packet.has_sidedata("new_extradata") and bytes(packet.get_sidedata("new_extradata")) != coding.extradata:
+        raise AudioProblem(f"the decoder's configuration changes at audio packet {number}")
+
+
+def _counted(demuxed: _Demuxed, coding: AudioCoding) -> NDArray[np.int64] | None:
+    """Return int64 [packets], samples a packet, by what is known of the codec; None where only decoding tells.
+
+    Packets at both ends are decoded to see that it is so.
+    """
+    size = np.array(demuxed.size, np.int64)
+    head = count_samples(coding, demuxed.head)
+    samples = _by_rule(coding, head, size, np.array(demuxed.samples, np.int64))
+    if samples is None:
+        return None
+    try:
+        tail = count_samples(coding, demuxed.tail)
+    except AudioProblem:
+        return None
+    if samples[: len(head)].tolist() != head or samples[-len(tail) : -1].tolist() != tail[:-1]:
+        return None
+    samples[-1] = tail[-1]
+    return samples
+
+
+def _by_rule(
+    coding: AudioCoding, head: list[int], size: NDArray[np.int64], stated: NDArray[np.int64]
+) -> NDArray[np.int64] | None:
+    if len(stated):
+        return stated
+    if coding.codec in CONSTANT:
+        samples = np.full(len(size), head[0], np.int64)
+        samples[-1] = head[-1] if len(head) == len(size) else samples[-1]
+        return samples
+    if coding.codec.startswith("pcm_") and head[0] and int(size[0]) % head[0] == 0:
+        block = int(size[0]) // head[0]
+        return size // block
+    return None
+
+
+def _from_tables(
+    stream: av.audio.stream.AudioStream, file: Probed, coding: AudioCoding, first_pts: int | None
+) -> tuple[tuple[int, int], Row] | None:
+    """Return the presented samples and `frames` columns from sample tables; None where they do not tell all."""
+    try:
+        table = read_audio_table(read_layout(file.read, file.size_bytes), stream.id)
+        return _tabulated(file, table, coding, first_pts)
+    except (UntrustedTables, TruncatedError, AudioProblem):
+        return None
+
+
+def _tabulated(
+    file: Probed, table: AudioTable, coding: AudioCoding, first_pts: int | None
+) -> tuple[tuple[int, int], Row]:
+    scale = Fraction(coding.rate, table.timescale)
+    if scale.denominator != 1 or first_pts is None:
+        raise UntrustedTables("the track's timescale does not count samples")
+    n = len(table.size)
+    ends = sorted({*range(min(LOOKED_AT, n)), *range(max(0, n - LOOKED_AT - 1), n)})
+    if file.sparing:  # what lies beside the first one, and the last one
+        ends = [k for k in ends if min(abs(table.offset[k] - table.offset[edge]) for edge in (0, -1)) <= NEAR_BYTES]
+    packets: Iterator[bytes] = (file.read(int(table.offset[k]), int(table.size[k])) for k in ends)
+    counts = np.array(count_samples(coding, packets), np.int64)
+    duration = table.duration * int(scale)
+    samples = np.full(n, counts[0], np.int64) if coding.codec in CONSTANT else duration.copy()
+    if (samples[ends[:-1]] != counts[:-1]).any():
+        raise UntrustedTables("packets do not hold the samples that the tables say")
+    if not coding.codec.startswith("pcm_") and (samples[:-1] != samples[0]).any():
+        raise UntrustedTables("packets differ in their durations, which may stand for gaps")
+    samples[-1] = counts[-1]
+    stated = table.time * int(scale)
+    sample = positions(stated, samples, Fraction(1, coding.rate), coding.rate)
+    shown = np.flatnonzero(~table.hidden & (samples > 0))
+    skipped = first_pts * int(scale) - int(stated[shown[0]])
+    first, last = int(sample[shown[0]]) + skipped, int(shown[-1])
+    if not 0 <= skipped < samples[shown[0]]:
+        raise UntrustedTables("the first sample presented is not where the tables say")
+    dropped = _dropped_at_end(table, coding, stated, samples, last)
+    return (first, int(sample[last] + samples[last]) - dropped), _frames(sample, table.offset, table.size)
+
+
+def _dropped_at_end(
+    table: AudioTable, coding: AudioCoding, stated: NDArray[np.int64], samples: NDArray[np.int64], last: int
+) -> int:
+    """Return how many samples of an MP4's last shown packet libavformat drops.
+
+    stated, samples: int64 [packets], when they begin and what they hold, in samples. last: the packet. Up to FFmpeg 8, none. From
+    FFmpeg 9 on, those of the track's last packet that are behind the track's length, which it counts from time zero even where
+    the track begins later: then it drops as many too many, or, where that makes a packet or more, none at all. Raises
+    UntrustedTables for what else goes beyond that length: demuxing tells.
+    """
+    if not ENDS_AUDIO_BY_TABLE or table.length is None:
+        return 0
+    if coding.rate != table.timescale:
+        raise UntrustedTables("the track's timescale does not count samples")
+    start, count = int(stated[last]), int(samples[last])
+    beyond = start + max(count, int(table.duration[last])) - table.length
+    if beyond <= 0:
+        return 0
+    if coding.codec not in FRAMED or last != len(samples) - 1:
+        raise UntrustedTables("the last packet goes beyond the track's length")
+    beyond = start + count - table.length
+    return beyond if 0 < beyond < count else 0
+
+
+def _frames(sample: NDArray[np.int64], offset: NDArray[np.int64] | None, size: Any) -> Row:
+    return {"audio_sample": sample, "audio_offset": offset, "audio_size": np.asarray(size, np.int64)}

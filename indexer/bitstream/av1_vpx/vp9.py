@@ -1,0 +1,163 @@
+"""VP9 (bitstream specification, version 0.6): start points, hidden frames and sizes from uncompressed headers."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.bits import BitColumns
+from framedex.indexer.bitstream.base.pictures import (
+    CLOSED_START,
+    NO_START,
+    BitstreamError,
+    Pictures,
+    pictures_of,
+    segments,
+)
+
+FRAME_MARKER, SYNC_CODE = 2, 0x498342  # 7.2
+CS_RGB = 7  # color_space, 7.2.2
+HEAD_BYTES = 16  # enough for the longest header up to the frame's size: 14 bytes
+
+
+def split_superframe(data: bytes) -> list[tuple[int, int]]:
+    """Return the (start, end) of each frame in a packet (Annex B). Raises ValueError where the index is wrong.
+
+    As in libavcodec, which cuts packets so, bytes between the last frame and the index count for nothing.
+    """
+    marker = data[-1]
+    if marker & 0xE0 != 0xC0:
+        return [(0, len(data))]
+    size_bytes, frames = (marker >> 3 & 3) + 1, (marker & 7) + 1
+    index = len(data) - 2 - size_bytes * frames
+    if index < 0 or data[index] != marker:
+        return [(0, len(data))]
+    spans, at = [], 0
+    for entry in range(index + 1, len(data) - 1, size_bytes):
+        end = at + int.from_bytes(data[entry : entry + size_bytes], "little")
+        if end == at or end > index:
+            raise ValueError(f"the superframe's index claims {end - at} bytes for a frame, {index - at} are left")
+        spans.append((at, end))
+        at = end
+    return spans
+
+
+class Vp9Scanner:
+    """Collect the heads of uncompressed headers. See `pictures.Scanner`; VP9 needs no configuration.
+
+    Every frame is kept: even one that refreshes no reference hands on probabilities (refresh_probs(), 6.1.2), motion
+    vectors and segments.
+    """
+
+    def __init__(self, configuration: bytes) -> None:
+        self._packets = 0
+        self._frame_packet: list[int] = []
+        self._frame_head: list[bytes] = []
+        self._damaged: set[int] = set()
+
+    def feed(self, data: bytes) -> None:
+        number = self._packets
+        self._packets += 1
+        if not data:
+            raise BitstreamError("zero_size", f"packet {number} is empty")
+        if data[-1] & 0xE0 != 0xC0:
+            self._frame_packet.append(number)
+            self._frame_head.append(data[:HEAD_BYTES])
+            return
+        try:
+            spans = split_superframe(data)
+        except ValueError:
+            self._damaged.add(number)
+            return
+        for start, end in spans:
+            self._frame_packet.append(number)
+            self._frame_head.append(data[start : min(end, start + HEAD_BYTES)])
+
+    def finish(self) -> Pictures:
+        n = self._packets
+        packet = np.array(self._frame_packet, np.int64)
+        headers = FrameHeaders(self._frame_head)
+        damaged = np.isin(np.arange(n), list(self._damaged))
+        damaged |= np.bincount(packet[headers.damaged], minlength=n) > 0
+        shown = np.bincount(packet[headers.shown], minlength=n)
+        crowded = np.flatnonzero((shown > 1) & ~damaged)
+        if len(crowded):
+            number = int(crowded[0])
+            raise BitstreamError("packing", f"packet {number} holds {int(shown[number])} shown frames")
+        first = np.ones(len(packet), np.bool_)
+        first[1:] = packet[1:] != packet[:-1]
+        begins = (np.bincount(packet[headers.key & first], minlength=n) > 0) & ~damaged
+        start = np.where(begins, CLOSED_START, NO_START).astype(np.uint8)
+        # Before the first start, nothing is output until an intra frame comes; what follows it may lack references.
+        orphan = segments(start) < 0
+        intra = np.bincount(packet[headers.key | headers.intra_only], minlength=n) > 0
+        waiting = ~np.logical_or.accumulate(intra | begins)
+        formats = np.unique(headers.formats[~damaged[packet[headers.has_format]]])
+        sizes = np.unique(headers.sizes[~damaged[packet[headers.has_size]]])
+        return pictures_of(
+            start,
+            skipped=((shown == 0) & ~damaged) | waiting,
+            damaged=damaged | orphan,
+            varying_shape=len(formats) > 1 or len(sizes) > 1,
+            chroma_format=_chroma_format(int(formats[0])) if len(formats) else None,
+        )
+
+
+class FrameHeaders:
+    """The fields of uncompressed_header() (6.2) up to the frame's size, of n frames.
+
+    key, intra_only, shown, damaged: bool [n]; key frames, hidden ones among them, and frames that are output. has_format,
+    has_size: bool [n], the header states a color_config() or frame_size() of its own; formats, sizes: int64, one for
+    each of these, equal where the header's are. A size that is a reference's appears where that one has it.
+    """
+
+    def __init__(self, heads: list[bytes]) -> None:
+        bits = BitColumns(heads)
+        marker = bits.u(2)
+        profile = bits.u(1) + 2 * bits.u(1)
+        reserved = bits.u(1, where=profile == 3)
+        existing = bits.u(1) != 0
+        key = ~existing & (bits.u(1, where=~existing) == 0)
+        shown = existing | (bits.u(1, where=~existing) != 0)
+        resilient = bits.u(1, where=~existing) != 0
+        intra_only = bits.u(1, where=~existing & ~key & ~shown) != 0
+        bits.u(2, where=~existing & ~key & ~resilient)
+        synced = bits.u(24, where=key | intra_only)
+        self.has_format = key | (intra_only & (profile > 0))  # others are 4:2:0 of 8 bits, as profile 0 is throughout
+        formats, format_reserved = _color_config(bits, profile, self.has_format)
+        inter = ~existing & ~key & ~intra_only
+        bits.u(8, where=intra_only | inter)
+        bits.u(12, where=inter)
+        found = ~inter
+        for _ in range(3):  # frame_size_with_refs()
+            found = found | (bits.u(1, where=~found) != 0)
+        self.has_size = key | intra_only | ~found
+        size = bits.u(32, where=self.has_size)
+        self.damaged = (marker != FRAME_MARKER) | (reserved != 0) | (format_reserved != 0)
+        self.damaged |= (key | intra_only) & (synced != SYNC_CODE)
+        self.damaged |= bits.position > 8 * np.array([len(head) for head in heads], np.int64)
+        self.key, self.shown = key & ~self.damaged, shown & ~self.damaged
+        self.intra_only = intra_only & ~self.damaged
+        self.formats, self.sizes = formats[self.has_format], size[self.has_size]
+
+
+def _color_config(
+    bits: BitColumns, profile: NDArray[np.int64], where: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Read color_config() (6.2.2) of the frames in `where` and return (format, reserved bit), int64 [n].
+
+    A format is bit depth class, color_space, color_range, subsampling_x and subsampling_y, as one number.
+    """
+    depth = bits.u(1, where=where & (profile >= 2)) + (profile >= 2)
+    space = bits.u(3, where=where)
+    rgb = where & (space == CS_RGB)
+    full_range = bits.u(1, where=where & ~rgb) + rgb
+    odd = where & ((profile == 1) | (profile == 3))
+    subsampling = np.where(odd, bits.u(2, where=odd & ~rgb), 3)
+    reserved = bits.u(1, where=odd)
+    return depth << 6 | space << 3 | full_range << 2 | subsampling, reserved
+
+
+def _chroma_format(format_: int) -> int | None:
+    """Return chroma_format_idc of a format; 4:4:0 has none."""
+    return {3: 1, 2: 2, 0: 3}.get(format_ & 3)

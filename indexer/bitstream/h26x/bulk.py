@@ -1,0 +1,210 @@
+"""Taking many length-prefixed packets apart in step: columns of NAL units, the heads of slices. Pure numpy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.bits import HEADER_BYTES
+from framedex.indexer.bitstream.h26x.nal import unescape
+
+MOST_ROUNDS = 64  # units of a packet that are taken in step; packets with more are left to be read one by one
+LEAST_IN_STEP = 8  # packets; for fewer, columns cost more than they save
+BLOCK_BYTES = 1 << 16  # searched at once, so that all passes over them stay in the processor's cache
+_KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)  # row k keeps the first k bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The NAL units of n packets, a row a unit in the order of the bytes, and what could not be taken apart.
+
+    packet, start, end: int64 [units]; none of a damaged packet. damaged: bool [n], lengths that do not tile the packet.
+    unread: bool [n], packets that must be read one by one: of many units, or with start codes inside of units.
+    escapes: int64 [found], where emulation prevention (00 00 03) stands in the bytes, ascending.
+    """
+
+    packet: NDArray[np.int64]
+    start: NDArray[np.int64]
+    end: NDArray[np.int64]
+    damaged: NDArray[np.bool_]
+    unread: NDArray[np.bool_]
+    escapes: NDArray[np.int64]
+
+
+def are_apart(offset: NDArray[np.int64], size: NDArray[np.int64]) -> bool:
+    """Return whether packets follow each other in the bytes without overlapping, as `take_apart` needs them."""
+    return bool((offset[1:] >= offset[:-1] + size[:-1]).all())
+
+
+def take_apart(data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], length_size: int) -> Units:
+    """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `nal.split_length_prefixed` finds them one by one.
+
+    data: uint8 [bytes], in which packets of `size` bytes stand at `offset`, int64 [n], ascending and apart.
+    """
+    n = len(offset)
+    damaged, unread = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    packet, at, end = np.arange(n), offset, offset + size
+    found: list[tuple[NDArray[np.int64], ...]] = []
+    for _ in range(MOST_ROUNDS):
+        going = at < end
+        if not going.all():
+            packet, at, end = packet[going], at[going], end[going]
+        if len(packet) < LEAST_IN_STEP:
+            break
+        start = at + length_size
+        stop = start + _lengths(data, at, length_size)
+        fits = (start <= end) & (stop <= end)
+        if not fits.all():
+            damaged[packet[~fits]] = True
+            packet, start, stop, end = packet[fits], start[fits], stop[fits], end[fits]
+        found.append((packet, start, stop))
+        at = stop
+    unread[packet[at < end]] = True
+    packet, start, stop = _in_order(found, damaged)
+    codes = find_codes(data[offset[0] : offset[-1] + size[-1]]) + offset[0] if n else np.zeros(0, np.int64)
+    is_escape = data[codes + 2] == 3
+    inside = _inside(codes[~is_escape], start, stop)
+    unread[packet[inside]] = True
+    return Units(
+        packet=packet, start=start, end=stop, damaged=damaged, unread=unread & ~damaged, escapes=codes[is_escape]
+    )
+
+
+def _in_order(rounds: list[tuple[NDArray[np.int64], ...]], damaged: NDArray[np.bool_]) -> tuple[NDArray[np.int64], ...]:
+    """Return the (packet, start, end) of units in the order of the bytes, without empty units and damaged packets."""
+    if not rounds:
+        return (np.zeros(0, np.int64),) * 3
+    packet, start, end = columns = [np.concatenate(parts) for parts in zip(*rounds, strict=True)]
+    keep = (end > start) & ~damaged[packet]
+    order = np.argsort(start, kind="stable")
+    order = order[keep[order]]
+    return tuple(column[order] for column in columns)
+
+
+def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -> NDArray[np.int64]:
+    """Return int64 [n]: the big-endian numbers of `length_size` bytes that stand there, anything past the end."""
+    if len(data) < length_size:
+        return np.zeros(len(at), np.int64)
+    padded = np.zeros((len(at), 8), np.uint8)
+    windows = np.lib.stride_tricks.sliding_window_view(data, length_size)
+    padded[:, 8 - length_size :] = windows[np.minimum(at, len(windows) - 1)]
+    return padded.view(">i8")[:, 0].astype(np.int64)
+
+
+def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the units, int64 [found], that hold codes of three bytes whole."""
+    unit = np.searchsorted(start, codes, side="right") - 1
+    whole = unit >= 0
+    whole[whole] = codes[whole] + 3 <= end[unit[whole]]
+    return unit[whole]
+
+
+def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return int64 [found], ascending: where 00 00 01 and 00 00 03 stand in uint8 [bytes].
+
+    Of the last two bytes of a code, or of its first two, one pair stands at an even place: 00 01 or 00 03, or 00 00. Looking
+    at pairs takes 0.6 of the time that looking at every byte takes (1.2 MB of random bytes).
+    """
+    pairs = np.ascontiguousarray(data[: len(data) & ~1]).view("<u2")
+    blocks = range(0, len(pairs), BLOCK_BYTES // 2)
+    rare = [np.flatnonzero((pairs[first : first + BLOCK_BYTES // 2] & 0xFCFF) == 0) + first for first in blocks]
+    at = 2 * np.concatenate([np.zeros(0, np.int64), *rare])
+    second = data[at + 1]
+    begins = at[(second == 0) & (at + 2 < len(data))]
+    begins = begins[data[begins + 2] & 0xFD == 1]
+    ends = at[(second & 0xFD == 1) & (at > 0)] - 1
+    return np.sort(np.concatenate([begins, ends[data[ends] == 0]]))
+
+
+def heads_of(
+    data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], escapes: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the first `HEADER_BYTES` bytes of each span without emulation prevention, zero-padded, and how many they are.
+
+    start, end: int64 [n], ascending, within data. escapes: as in `Units`. Returns uint8 [n, HEADER_BYTES], int64 [n].
+    """
+    length = np.clip(end - start, 0, HEADER_BYTES)
+    if len(data) < HEADER_BYTES:
+        data = np.concatenate([data, np.zeros(HEADER_BYTES, np.uint8)])
+    last = len(data) - HEADER_BYTES
+    heads = np.lib.stride_tricks.sliding_window_view(data, HEADER_BYTES)[np.minimum(start, last)]
+    for row in np.flatnonzero(start > last).tolist():
+        heads[row, : length[row]] = data[start[row] : start[row] + length[row]]
+    heads &= _KEPT[length]
+    for row in np.unique(_inside(escapes, start, start + length)).tolist():
+        head = unescape(heads[row, : length[row]].tobytes())
+        heads[row] = np.frombuffer(head.ljust(HEADER_BYTES, b"\0"), np.uint8)
+        length[row] = len(head)
+    return heads, length
+
+
+def distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (values, which of them each key is, int64 [n]) of keys, int64 [n], that seldom change."""
+    begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
+    values, which = np.unique(keys[begins], return_inverse=True)
+    return values, np.repeat(which, np.diff(begins, append=len(keys)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceColumns:
+    """Slices in decode order. packet, header (of the NAL unit), epoch, length (of the head): int64 [slices].
+
+    heads: uint8 [slices, HEADER_BYTES], what follows the NAL unit's header, zero-padded.
+    """
+
+    packet: NDArray[np.int64]
+    header: NDArray[np.int64]
+    epoch: NDArray[np.int64]
+    heads: NDArray[np.uint8]
+    length: NDArray[np.int64]
+
+    def head(self, row: int) -> bytes:
+        """Return the bytes of one slice's head, without padding."""
+        return self.heads[row, : self.length[row]].tobytes()
+
+
+@dataclass(slots=True)
+class SliceRows:
+    """Collects slices: one by one, and many at once. Those of a packet come in one of these ways."""
+
+    _rows: list[tuple[int, int, int]] = field(default_factory=list)  # packet, header, epoch
+    _heads: list[bytes] = field(default_factory=list)
+    _parts: list[SliceColumns] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._rows) + sum(len(part.packet) for part in self._parts)
+
+    def append(self, packet: int, header: int, epoch: int, head: bytes) -> None:
+        """Add a slice. head: at most `HEADER_BYTES` bytes."""
+        self._rows.append((packet, header, epoch))
+        self._heads.append(head)
+
+    def extend(self, part: SliceColumns) -> None:
+        """Add slices."""
+        self._parts.append(part)
+
+    def columns(self) -> SliceColumns:
+        """Return all slices in the order of their packets."""
+        rows = np.array(self._rows, np.int64).reshape(-1, 3)
+        padded = b"".join(head.ljust(HEADER_BYTES, b"\0") for head in self._heads)
+        single = SliceColumns(
+            packet=rows[:, 0],
+            header=rows[:, 1],
+            epoch=rows[:, 2],
+            heads=np.frombuffer(padded, np.uint8).reshape(-1, HEADER_BYTES),
+            length=np.array([len(head) for head in self._heads], np.int64),
+        )
+        if not self._parts:
+            return single
+        parts = [single, *self._parts]
+        packet = np.concatenate([part.packet for part in parts])
+        order = np.argsort(packet, kind="stable")
+        return SliceColumns(
+            packet=packet[order],
+            header=np.concatenate([part.header for part in parts])[order],
+            epoch=np.concatenate([part.epoch for part in parts])[order],
+            heads=np.concatenate([part.heads for part in parts])[order],
+            length=np.concatenate([part.length for part in parts])[order],
+        )

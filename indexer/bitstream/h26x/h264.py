@@ -1,0 +1,627 @@
+"""H.264 (ITU-T H.264, ISO/IEC 14496-10): start points, references, fields and output order from NAL units."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.base.pictures import (
+    CLOSED_START,
+    NO_START,
+    OPEN_START,
+    BitstreamError,
+    Pictures,
+    segments,
+    unwrap_order_counts,
+)
+from framedex.indexer.bitstream.h26x.bulk import Units, distinct
+from framedex.indexer.bitstream.h26x.colour import NO_COLOUR, check_colours, parse_colour
+from framedex.indexer.bitstream.h26x.h264_references import Coded, Pps, Slice, parse_pps_fields, parse_slice, references
+from framedex.indexer.bitstream.h26x.nal import unescape
+from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
+
+SLICE, PARTITION_A, IDR, SEI, SPS, PPS = 1, 2, 5, 6, 7, 8  # nal_unit_type, table 7-1
+RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
+LOSSLESS_PROFILES = (44, 244)  # those of 4:4:4 with lossless coding, annex A
+INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
+MOST_COUNT_BITS = 16  # log2_max_frame_num and log2_max_pic_order_cnt_lsb, 7.4.2.1.1
+MOST_ORDER_COUNT = 1 << 31  # 8.2.1
+MOST_SPS, MOST_PPS = 32, 256  # numbers of ids, 7.4.2.1.1 and 7.4.2.2
+TOP_AND_BOTTOM = 3  # the sum of two fields' parities
+MOST_ROUNDS = 16  # in which recovery points turn out to lie, each time because others did
+HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  # 7.3.2.1.1
+ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
+# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). Another threshold, of lossless
+# 8x8 blocks, lies beyond all versions of which the profile does not tell.
+LAST_WRONG_DIRECT = 33
+
+Columns = dict[str, NDArray[np.int64]]  # a slice header field each, a row a slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sps:
+    """The fields of a sequence parameter set (7.3.2.1.1) that slice headers and the shape of pictures depend on.
+
+    shape: chroma format, bit depths, size in macroblocks, cropping, colour; compared, never interpreted.
+    """
+
+    separate_colour_planes: bool
+    frame_num_bits: int
+    order_count_type: int
+    order_count_bits: int
+    frames_only: bool
+    gaps_allowed: bool
+    may_be_lossless: bool
+    max_ref_frames: int = field(compare=False)  # may change between sequences: the decoder learns it at each start
+    shape: tuple[int, ...]
+    deltas_follow: bool = False  # delta_pic_order_cnt[0] stands in slice headers
+    non_ref_offset: int = 0
+    ref_frame_offsets: tuple[int, ...] = ()
+
+
+def parse_sps(nal: bytes) -> tuple[int, Sps]:
+    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header byte included. Raises ValueError."""
+    bits = BitReader(unescape(nal[1:]))
+    profile = bits.u(8)
+    bits.u(16)
+    sps_id, separate_planes = bits.ue(), False
+    if sps_id >= MOST_SPS:
+        raise ValueError(f"seq_parameter_set_id {sps_id}")
+    shape = [1, 0, 0]
+    if profile in HIGH_PROFILES:
+        chroma = bits.ue()
+        separate_planes = chroma == 3 and bits.flag()
+        shape = [chroma, bits.ue(), bits.ue()]
+        bits.flag()
+        if bits.flag():
+            for index in range(8 if chroma != 3 else 12):
+                if bits.flag():
+                    skip_scaling_list(bits, 16 if index < 6 else 64)
+    frame_num_bits = bits.ue() + 4
+    count_type, count_bits = bits.ue(), 0
+    deltas_follow, non_ref_offset, ref_frame_offsets = False, 0, []
+    if count_type == 0:
+        count_bits = bits.ue() + 4
+    elif count_type == 1:
+        deltas_follow = not bits.flag()
+        non_ref_offset = bits.se()
+        bits.se()
+        ref_frame_offsets = [bits.se() for _ in range(bits.ue())]
+    if frame_num_bits > MOST_COUNT_BITS or count_bits > MOST_COUNT_BITS or count_type > 2:
+        raise ValueError("an absurd picture order count")
+    max_ref_frames, gaps_allowed = bits.ue(), bits.flag()
+    shape += [bits.ue(), bits.ue()]
+    frames_only = bits.flag()
+    if not frames_only:
+        bits.flag()
+    bits.flag()
+    if bits.flag():
+        shape += [bits.ue() for _ in range(4)]
+    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
+    return sps_id, Sps(
+        separate_colour_planes=separate_planes,
+        frame_num_bits=frame_num_bits,
+        order_count_type=count_type,
+        order_count_bits=count_bits,
+        frames_only=frames_only,
+        gaps_allowed=gaps_allowed,
+        may_be_lossless=profile in LOSSLESS_PROFILES,
+        max_ref_frames=max_ref_frames,
+        shape=tuple(shape),
+        deltas_follow=deltas_follow,
+        non_ref_offset=non_ref_offset,
+        ref_frame_offsets=tuple(ref_frame_offsets),
+    )
+
+
+def skip_scaling_list(bits: BitReader, size: int) -> None:
+    """Skip scaling_list() (7.3.2.1.1.1) of `size` coefficients."""
+    last = following = 8
+    for _ in range(size):
+        if following:
+            following = (last + bits.se()) % 256
+        last = following or last
+
+
+def parse_pps(nal: bytes) -> tuple[int, Pps]:
+    """Return (pic_parameter_set_id, fields) of a PPS NAL unit (7.3.2.2), header byte included. Raises ValueError."""
+    bits = BitReader(unescape(nal[1:]))
+    pps_id, sps_id = bits.ue(), bits.ue()
+    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
+        raise ValueError(f"pic_parameter_set_id {pps_id}, seq_parameter_set_id {sps_id}")
+    try:
+        return pps_id, parse_pps_fields(bits, sps_id)
+    except ValueError:  # cut off behind what start points depend on
+        return pps_id, Pps(sps_id=sps_id)
+
+
+def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
+    """Return (NAL length size, parameter sets) of an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 5.3.3.1).
+
+    Raises ValueError for anything else, Annex B among it.
+    """
+    if len(record) < 7 or record[0] != 1:
+        raise ValueError("not an AVC decoder configuration record")
+    nals, at = [], 5
+    for mask in (0x1F, 0xFF):
+        if at >= len(record):
+            raise ValueError("the AVC decoder configuration record ends too early")
+        count, at = record[at] & mask, at + 1
+        for _ in range(count):
+            end = at + 2 + int.from_bytes(record[at : at + 2], "big")
+            if end > len(record):
+                raise ValueError("the AVC decoder configuration record ends too early")
+            nals.append(record[at + 2 : end])
+            at = end
+    return (record[4] & 3) + 1, [nal for nal in nals if nal]
+
+
+def sei_payloads(nal: bytes) -> list[tuple[int, bytes]]:
+    """Return the (payloadType, payload) pairs of an SEI NAL unit, header byte included (7.3.2.3.1)."""
+    rbsp, at = unescape(nal[1:]), 0
+    found: list[tuple[int, bytes]] = []
+    while at + 2 <= len(rbsp):
+        numbers = []
+        for _ in range(2):
+            value = 0
+            while at < len(rbsp) and rbsp[at] == 255:
+                value, at = value + 255, at + 1
+            if at >= len(rbsp):
+                return found
+            numbers.append(value + rbsp[at])
+            at += 1
+        kind, size = numbers
+        found.append((kind, rbsp[at : at + size]))
+        at += size
+    return found
+
+
+class H264Scanner(NalScanner):
+    """Collect slice headers, parameter sets and SEI of H.264 packets. See `pictures.Scanner`."""
+
+    set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    header_bytes: ClassVar = 1
+    parse_configuration = staticmethod(parse_configuration)
+
+    def __init__(self, configuration: bytes) -> None:
+        super().__init__(configuration)
+        self._recovery: set[int] = set()
+        self._broken_links: set[int] = set()
+        self._encoder_sei: list[bytes] = []
+        self._encoder_build: int | None = None
+        self._lossless, self._judged = False, 0  # some SPS among so many epochs may be
+
+    @staticmethod
+    def unit_type(header: int) -> int:
+        return header & 31
+
+    def feed(self, data: bytes) -> None:
+        number, spans = self._next_packet(data)
+        for start, end in spans:
+            header = data[start]
+            kind = header & 31
+            if kind in (SLICE, IDR):
+                head = data[start + 1 : min(end, start + 1 + HEADER_BYTES)]
+                self._slices.append(number, header, len(self._sets.epochs) - 1, unescape(head))
+            elif kind == SEI:
+                self._meet_sei(data[start:end], number)
+            elif kind == PARTITION_A:
+                raise BitstreamError("data_partitioning", f"packet {number} uses data partitioning")
+            elif kind in (SPS, PPS):
+                self._meet_set(data[start:end], number)
+
+    def _take(self, nal: bytes) -> None:
+        if nal[0] & 31 == SEI:
+            self._meet_sei(nal, 0)
+        else:
+            super()._take(nal)
+
+    def _note_change(self, kind: int, set_id: int) -> None:
+        """FFmpeg's decoder keeps a picture parameter set with the sequence parameter set that was there when it came."""
+        if kind == SPS:
+            facts = self._sets.epochs[-1]
+            of_it = {key: pps for key, pps in facts.items() if isinstance(pps, Pps) and pps.sps_id == set_id}
+            self._sets.renew({key: replace(pps, outlived=True) for key, pps in of_it.items()})
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        kind = data[units.start] & 31
+        apart = (kind == SPS) | (kind == PPS) | (kind == PARTITION_A)
+        sei = np.flatnonzero(kind == SEI)
+        apart[sei] = ~_says_nothing(data, units.start[sei], units.end[sei])
+        return (kind == SLICE) | (kind == IDR), apart, np.zeros(len(units.damaged), np.bool_)
+
+    def _meet_sei(self, nal: bytes, packet: int) -> None:
+        for kind, payload in sei_payloads(nal):
+            if kind == RECOVERY_POINT and payload and payload[0] & 0x80:  # recovery_frame_cnt, ue(v): 0 is one set bit
+                if payload[0] & 0x20:  # broken_link_flag (D.2.8): what leads it refers to what was cut out
+                    self._broken_links.add(packet)
+                if payload[0] & 0x40 or not (packet or self._in_middle):  # exact_match_flag
+                    self._recovery.add(packet)
+            elif kind == USER_DATA_UNREGISTERED and (found := ENCODER_VERSION.search(payload)):
+                self._meet_encoder(found[1], nal, packet)
+
+    def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
+        """Note x264's version, on which FFmpeg's decoder depends in two places where old versions were wrong."""
+        if packet == 0:
+            self._encoder_build, self._encoder_sei = int(build), [nal]
+        elif int(build) != self._encoder_build and (int(build) <= LAST_WRONG_DIRECT or self._encoder_matters()):
+            raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
+
+    def _encoder_matters(self) -> bool:
+        """Return whether a decoder that starts in the middle must be told which x264 wrote the stream."""
+        old = self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT
+        return old or self._may_be_lossless()
+
+    def _may_be_lossless(self) -> bool:
+        epochs = self._sets.epochs
+        while not self._lossless and self._judged < len(epochs):
+            facts = epochs[self._judged].values()
+            self._lossless = any(isinstance(fact, Sps) and fact.may_be_lossless for fact in facts)
+            self._judged += 1
+        return self._lossless
+
+    def finish(self) -> Pictures:
+        n = self._packets
+        slices = self._parse_slices()
+        packet = slices["packet"]
+        if not len(packet):
+            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+        count = np.bincount(packet, minlength=n)
+        first = np.minimum(np.searchsorted(packet, np.arange(n)), len(packet) - 1)  # each packet's first slice
+        facts = {name: np.where(count > 0, column[first], 0) for name, column in slices.items()}
+        continues, damaged = self._pair_fields(slices, facts, count)
+        damaged |= self._damage()
+
+        same_field = slices["parity"] == facts["parity"][packet]
+        intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for what is not defined
+        inter = np.bincount(packet[~intra & same_field], minlength=n) > 0
+        idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
+        recovery = marked(self._recovery, n) & ~inter & (count > 0) & ~continues
+        referenced = np.bincount(packet[slices["referenced"] != 0], minlength=n) > 0
+        changes_sets = marked(self._changing, n)
+
+        picture = np.flatnonzero((count > 0) & ~continues)
+        order = np.zeros(n, np.int64)
+        order[picture] = self._order_counts(facts, picture, idr[picture], referenced[picture])
+        lies = self._lies(slices, order, idr, recovery, continues, count)
+        start, leading = _starts(idr, recovery & ~lies, order, continues, count)
+        segment = segments(start)
+        skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
+        damaged |= self._gaps(facts, picture, start, referenced)
+        damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
+
+        states, state = self._states(
+            np.flatnonzero(start).tolist(), *(self._encoder_sei if self._encoder_matters() else [])
+        )
+        used = [self._sequences[number] for number in distinct(slices["sequence"])[0].tolist()]
+        shapes = {sequence.shape for sequence in used}
+        check_colours(shapes)
+        chroma = {shape[0] for shape in shapes}
+        # Where gaps in frame_num are allowed, FFmpeg fills one with the picture that was decoded last, needed or not.
+        conceals = any(sequence.gaps_allowed for sequence in used)
+        return Pictures(
+            start=start,
+            non_reference=~referenced & (count > 0) & (start == NO_START) & ~conceals & ~changes_sets,
+            leading=leading,
+            skipped=skipped,
+            field_coded=(np.bincount(packet[slices["parity"] != 0], minlength=n) > 0),
+            continues=continues,
+            damaged=damaged,
+            changes_sets=changes_sets,
+            forgets=np.zeros(n, np.bool_),
+            period=np.cumsum(idr.astype(np.int64)),
+            order=order,
+            states=states,
+            state=state,
+            inband_sets=self._sets.differs,
+            inner_start_codes=self._inner_start_codes,
+            varying_shape=len(shapes) > 1,
+            may_hold_fields=not all(sequence.frames_only for sequence in used),
+            chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            max_ref_frames=min(sequence.max_ref_frames for sequence in used),
+        )
+
+    def _parse_slices(self) -> Columns:
+        """Return slice header fields (7.3.3) up to the picture order count, int64 [slices].
+
+        Slices whose parameter sets are missing are left out: no decoder can read them, their packets count as damaged.
+        parity: 0 a frame, 1 a top field, 2 a bottom field. sequence: which of `_sequences`.
+        """
+        slices = self._slices.columns()
+        header = slices.header
+        bits = BitColumns(slices.heads)
+        first_mb, slice_type, pps_id = bits.ue(), bits.ue(), bits.ue()
+        sequence = self._sequences_of(slices.epoch, pps_id)
+
+        def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
+            return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
+
+        bits.u(2 * of_sequence(lambda sps: sps.separate_colour_planes))
+        frame_num = bits.u(of_sequence(lambda sps: sps.frame_num_bits))
+        field_pic = bits.u(1, where=of_sequence(lambda sps: not sps.frames_only) != 0)
+        bottom = bits.u(1, where=field_pic != 0)
+        idr = header & 31 == IDR
+        bits.ue(where=idr)
+        order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits))
+        columns = {
+            "packet": slices.packet,
+            "first_mb": first_mb,
+            "slice_type": slice_type,
+            "frame_num": frame_num,
+            "parity": field_pic * (1 + bottom),
+            "order_lsb": order_lsb,
+            "idr": idr.astype(np.int64),
+            "referenced": (header >> 5 & 3 != 0).astype(np.int64),
+            "sequence": sequence,
+            "offset_for_ref": bits.se(where=of_sequence(lambda sps: sps.deltas_follow) != 0),
+            "pps": slices.epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS),
+            "row": np.arange(len(header)),
+            "position": bits.position,
+        }
+        self._heads = slices
+        readable = sequence >= 0
+        if readable.all():
+            return columns
+        self._damaged |= set(columns["packet"][~readable].tolist())
+        return {name: column[readable] for name, column in columns.items()}
+
+    def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 where it or the PPS is missing."""
+        self._sequences: list[Sps] = []
+        keys, which = distinct(epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS))
+        numbers = []
+        known: dict[Sps, int] = {}
+        for age, pps in (divmod(key, MOST_PPS + 1) for key in keys.tolist()):
+            facts = self._sets.epochs[age]
+            found = facts.get((PPS, pps))
+            if isinstance(found, Pps) and found.outlived:
+                raise BitstreamError(
+                    "parameter_sets",
+                    f"a sequence parameter set changes, and picture parameter set {pps} does not come again",
+                )
+            sps = facts.get((SPS, found.sps_id)) if isinstance(found, Pps) else None
+            numbers.append(known.setdefault(sps, len(known)) if isinstance(sps, Sps) else -1)
+        self._sequences += known
+        return np.array(numbers, np.int64)[which]
+
+    def _lies(
+        self,
+        slices: Columns,
+        order: NDArray[np.int64],
+        idr: NDArray[np.bool_],
+        recovery: NDArray[np.bool_],
+        continues: NDArray[np.bool_],
+        count: NDArray[np.int64],
+    ) -> NDArray[np.bool_]:
+        """Return bool [packets]: recovery points behind which pictures refer to what came before.
+
+        Such a one is no start point: only a decoder that has the pictures before gives the same. Pictures that lead it may.
+        What stands in lists of references counts, whether blocks use it or not.
+        """
+        lies = np.zeros(len(idr), np.bool_)
+        candidates = np.flatnonzero(recovery)
+        first = int(np.argmax(idr | recovery))
+        if not len(candidates) or (candidates[-1] == first and not self._in_middle) or not self._consecutive:
+            return lies
+        listed = self._references(slices, order, continues, first)
+        for _ in range(MOST_ROUNDS):
+            start, leading = _starts(idr, recovery & ~lies, order, continues, count)
+            segment = segments(start)
+            before = _segments_before(start)
+            found = {
+                base
+                for packet, pictures in listed.items()
+                for base in [int(before[packet] if leading[packet] else segment[packet])]
+                if base >= 0
+                and start[base] == OPEN_START
+                and (base > first or self._in_middle)
+                and any(other < base or (leading[other] and segment[other] == base) for other in pictures)
+            }
+            if not found:
+                return lies
+            lies[list(found)] = True
+        lies[candidates[candidates >= first + (not self._in_middle)]] = True  # one more each round: believe none
+        return lies
+
+    def _references(
+        self, slices: Columns, order: NDArray[np.int64], continues: NDArray[np.bool_], first: int
+    ) -> dict[int, set[int]]:
+        """Return for packets, from the first start point on, the packets of the pictures in their lists of references."""
+        # A picture each, or a field of it: two fields may come in one packet, their slices one behind the other.
+        keys = np.stack([slices["packet"], slices["parity"]])
+        begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
+        begins = begins[slices["packet"][begins] >= first]
+        ends = np.append(begins[1:], len(slices["packet"]))
+        numbers = slices["packet"][begins].tolist()
+        picture = np.arange(len(order)) - continues
+
+        def coded() -> Iterator[Coded]:
+            for number, begin, end in zip(numbers, begins.tolist(), ends.tolist(), strict=True):
+                sequence = self._sequences[slices["sequence"][begin]]
+                try:
+                    headers: list[Slice] | None = [self._header(slices, row) for row in range(begin, end)]
+                except ValueError:
+                    headers = None
+                yield Coded(
+                    picture=int(picture[number]),
+                    parity=int(slices["parity"][begin]),
+                    frame_num=int(slices["frame_num"][begin]),
+                    order=int(order[picture[number]]),
+                    idr=bool(slices["idr"][begin]),
+                    referenced=bool(slices["referenced"][begin:end].any()),
+                    max_frame_num=1 << sequence.frame_num_bits,
+                    max_refs=sequence.max_ref_frames,
+                    slices=headers,
+                )
+
+        listed: dict[int, set[int]] = {}
+        for number, pictures in zip(numbers, references(coded()), strict=True):
+            listed[number] = listed.get(number, set()) | pictures - {number - int(continues[number])}
+        return {number: pictures for number, pictures in listed.items() if pictures}
+
+    def _header(self, slices: Columns, row: int) -> Slice:
+        """Return the rest of a slice header. Raises ValueError where it is longer than what was kept of it."""
+        epoch, pps_id = divmod(int(slices["pps"][row]), MOST_PPS + 1)
+        pps = self._sets.epochs[epoch][PPS, pps_id]
+        sps = self._sequences[slices["sequence"][row]]
+        if not isinstance(pps, Pps) or not pps.plain:
+            raise ValueError("slice groups")
+        bits = BitReader(self._heads.head(int(slices["row"][row])))
+        bits.u(int(slices["position"][row]))
+        return parse_slice(
+            bits,
+            pps,
+            kind=int(slices["slice_type"][row]) % 5,
+            idr=bool(slices["idr"][row]),
+            referenced=bool(slices["referenced"][row]),
+            is_field=bool(slices["parity"][row]),
+            order_type=sps.order_count_type,
+            deltas=sps.deltas_follow,
+            chroma=bool(sps.shape[0]) and not sps.separate_colour_planes,
+        )
+
+    @staticmethod
+    def _pair_fields(
+        slices: Columns, facts: Columns, count: NDArray[np.int64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return (continues, damaged), bool [packets]: packets that are second fields, and those with half a picture.
+
+        Two fields make a frame (7.4.1.2.4) when they follow each other with opposite parity, the same frame_num, and
+        both or none a reference, the second not IDR. Raises BitstreamError where a packet holds several pictures.
+        """
+        n = len(count)
+        begins = slices["first_mb"] == 0
+        halves = np.where(slices["parity"][begins] != 0, 1, 2)
+        held = np.bincount(slices["packet"][begins], weights=halves, minlength=n)
+        if (held > 2).any():
+            raise BitstreamError("packing", f"packet {int(np.argmax(held > 2))} holds more than one picture")
+        continues, damaged = np.zeros(n, np.bool_), (held == 0) & (count > 0)
+        single = np.flatnonzero(held == 1)
+        at = 0
+        while at < len(single):
+            this, after = int(single[at]), int(single[at]) + 1
+            paired = (
+                at + 1 < len(single)
+                and single[at + 1] == after
+                and facts["parity"][this] + facts["parity"][after] == TOP_AND_BOTTOM
+                and facts["frame_num"][this] == facts["frame_num"][after]
+                and not facts["idr"][after]
+                and facts["referenced"][this] == facts["referenced"][after]
+            )
+            (continues if paired else damaged)[after if paired else this] = True
+            at += 2 if paired else 1
+        return continues, damaged
+
+    def _gaps(
+        self,
+        facts: Columns,
+        picture: NDArray[np.int64],
+        start: NDArray[np.uint8],
+        referenced: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Return bool [packets]: pictures before which others are missing, which decoders conceal from what they have.
+
+        frame_num is that of the reference picture before, or one more (7.4.3), unless the stream may leave gaps.
+        """
+        gaps = np.zeros(len(start), np.bool_)
+        begun = picture[picture >= _first(start)]
+        if len(begun) < 2:
+            return gaps
+        allowed = np.array([sequence.gaps_allowed for sequence in self._sequences])[facts["sequence"][begun]]
+        cycle = 1 << np.array([sequence.frame_num_bits for sequence in self._sequences])[facts["sequence"][begun]]
+        number = facts["frame_num"][begun]
+        before = np.maximum.accumulate(np.where(referenced[begun], np.arange(len(begun)), 0))[:-1]
+        step = (number[1:] - number[before]) % cycle[1:]
+        gaps[begun[1:]] = (step > 1) & (start[begun[1:]] != CLOSED_START) & ~allowed[1:]
+        return gaps
+
+    def _order_counts(
+        self,
+        facts: Columns,
+        picture: NDArray[np.int64],
+        idr: NDArray[np.bool_],
+        referenced: NDArray[np.bool_],
+    ) -> NDArray[np.int64]:
+        """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
+        order = np.arange(len(idr), dtype=np.int64)  # 8.2.1.3, type 2: output order is decode order
+        sequence = facts["sequence"][picture]
+        counting = [(sps.order_count_type, sps.order_count_bits) for sps in self._sequences]
+        for kind, bits in sorted(set(counting)):  # these change at IDR pictures, where counting begins anew
+            like = np.array([(kind, bits) == found for found in counting])
+            part = like[sequence]
+            chosen = picture[part]
+            if kind == 0:
+                order[part] = unwrap_order_counts(facts["order_lsb"][chosen], bits, idr[part], referenced[part])
+            elif kind == 1:
+                rows = (facts[name][chosen].tolist() for name in ("frame_num", "offset_for_ref", "sequence"))
+                pictures = zip(*rows, idr[part].tolist(), referenced[part].tolist(), strict=True)
+                order[part] = _order_counts_of_type_1(self._sequences, pictures)
+        return order
+
+
+def _says_nothing(data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [units]: SEI units that are one payload of a kind that is not read here, to their end."""
+    kind, size = (data[np.minimum(start + byte, len(data) - 1)].astype(np.int64) for byte in (1, 2))
+    read = (kind == RECOVERY_POINT) | (kind == USER_DATA_UNREGISTERED)
+    # Emulation prevention only shortens what is left for a second payload, which takes two bytes and more.
+    nothing: NDArray[np.bool_] = ~read & (kind < 255) & (size < 255) & (end - start - 1 < 2 + size + 2)
+    return nothing
+
+
+def _starts(
+    idr: NDArray[np.bool_],
+    recovery: NDArray[np.bool_],
+    order: NDArray[np.int64],
+    continues: NDArray[np.bool_],
+    count: NDArray[np.int64],
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Return (start uint8 [packets], leading bool [packets]) as of `Pictures`. count: int64 [packets], slices."""
+    start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
+    segment = segments(start)
+    behind = np.maximum(segment, 0)
+    leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
+    return start, leading | (continues & np.roll(leading, 1))
+
+
+def _segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return int64 [packets]: the start point before that of each packet's segment, -1 where there is none."""
+    begins = np.flatnonzero(start != NO_START)
+    number = np.cumsum(start != NO_START) - 2
+    return np.where(number >= 0, begins[np.maximum(number, 0)] if len(begins) else -1, -1)
+
+
+def _first(start: NDArray[np.uint8]) -> int:
+    """Return the number of the first start point; that of no packet where there is none."""
+    return int(np.argmax(start != NO_START)) if start.any() else len(start)
+
+
+def _order_counts_of_type_1(
+    sequences: list[Sps], pictures: Iterable[tuple[int, int, int, bool, bool]]
+) -> NDArray[np.int64]:
+    """Return picture order counts that follow frame_num (8.2.1.2).
+
+    pictures: (frame_num, delta_pic_order_cnt[0], number of the sequence, IDR, referenced) in decode order.
+    """
+    counts: list[int] = []
+    wraps = previous = 0
+    for frame_num, delta, number, idr, referenced in pictures:
+        sequence = sequences[number]
+        wraps = 0 if idr else wraps + (previous > frame_num)
+        previous = frame_num
+        cycle = sequence.ref_frame_offsets
+        absolute = (wraps << sequence.frame_num_bits) + frame_num if cycle else 0
+        absolute -= not referenced and absolute > 0
+        expected = 0
+        if absolute > 0:
+            whole, part = divmod(absolute - 1, len(cycle))
+            expected = whole * sum(cycle) + sum(cycle[: part + 1])
+        counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
+        if abs(counts[-1]) >= MOST_ORDER_COUNT:
+            raise BitstreamError("output_order", f"a picture order count of {counts[-1]}", damaged=True)
+    return np.array(counts, np.int64)

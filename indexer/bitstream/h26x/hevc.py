@@ -1,0 +1,415 @@
+"""HEVC (ITU-T H.265, ISO/IEC 23008-2): start points, leading pictures, references and output order from NAL units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.base.pictures import (
+    CLOSED_START,
+    NO_START,
+    OPEN_START,
+    BitstreamError,
+    Pictures,
+    segments,
+    unwrap_order_counts,
+)
+from framedex.indexer.bitstream.h26x.bulk import SliceColumns, Units, distinct
+from framedex.indexer.bitstream.h26x.colour import NO_COLOUR, check_colours, parse_colour
+from framedex.indexer.bitstream.h26x.hevc_references import (
+    References,
+    ReferenceSets,
+    ReferencesReader,
+    ReferringPicture,
+    missing_references,
+    parse_reference_sets,
+)
+from framedex.indexer.bitstream.h26x.nal import unescape
+from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
+
+RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
+VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
+SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
+FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
+
+PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
+MOST_SPS, MOST_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
+
+NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
+NO_REFERENCES = References(short_term=(), long_term=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sps:
+    """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
+
+    shape: chroma format, size, conformance window, bit depths, colour; compared, never interpreted.
+    """
+
+    separate_colour_planes: bool
+    order_count_bits: int
+    references: ReferenceSets
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pps:
+    """The fields of a picture parameter set (7.3.2.3) that slice headers depend on."""
+
+    sps_id: int
+    output_flag_present: bool
+    extra_bits: int
+
+
+NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Headers:
+    """Slice header fields of n pictures: int64 [n], hidden bool [n]. may_hide: some PPS lets headers hide pictures. position: where the references follow, in bits."""
+
+    sequence: NDArray[np.int64]
+    order_lsb: NDArray[np.int64]
+    hidden: NDArray[np.bool_]
+    may_hide: bool
+    position: NDArray[np.int64]
+
+
+def parse_sps(nal: bytes) -> tuple[int, Sps]:
+    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header bytes included. Raises ValueError."""
+    bits = BitReader(unescape(nal[2:]))
+    bits.u(4)
+    sub_layers = bits.u(3)
+    bits.u(1)
+    _skip_profile_tier_level(bits, sub_layers)
+    sps_id, chroma = bits.ue(), bits.ue()
+    if sps_id >= MOST_SPS:
+        raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
+    separate_planes = chroma == 3 and bits.flag()
+    shape = [chroma, bits.ue(), bits.ue()]
+    if bits.flag():
+        shape += [bits.ue() for _ in range(4)]
+    shape += [bits.ue(), bits.ue()]
+    order_count_bits = bits.ue() + 4
+    if order_count_bits > 16:
+        raise ValueError("an absurd picture order count")
+    _skip_coding_tools(bits, sub_layers)
+    references = parse_reference_sets(bits, order_count_bits)
+    bits.u(2)
+    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
+    return sps_id, Sps(
+        separate_colour_planes=separate_planes,
+        order_count_bits=order_count_bits,
+        references=references,
+        shape=tuple(shape),
+    )
+
+
+def _skip_coding_tools(bits: BitReader, sub_layers: int) -> None:
+    """Skip an SPS' fields between the picture order count and the reference picture sets."""
+    for _ in range(sub_layers + 1 if bits.flag() else 1):
+        bits.ue(), bits.ue(), bits.ue()
+    for _ in range(6):
+        bits.ue()
+    if bits.flag() and bits.flag():
+        _skip_scaling_lists(bits)
+    bits.u(2)
+    if bits.flag():
+        bits.u(8)
+        bits.ue(), bits.ue()
+        bits.u(1)
+
+
+def _skip_scaling_lists(bits: BitReader) -> None:
+    """Skip scaling_list_data() (7.3.4)."""
+    for size in range(4):
+        for _ in range(0, 6, 3 if size == 3 else 1):
+            if not bits.flag():
+                bits.ue()
+                continue
+            for _ in range(min(64, 1 << (4 + 2 * size)) + (size > 1)):
+                bits.se()
+
+
+def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
+    """Skip profile_tier_level(1, sub_layers) (7.3.3)."""
+    bits.u(96)
+    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
+    if sub_layers:
+        bits.u(2 * (8 - sub_layers))
+    for profile, level in present:
+        bits.u(88 * profile + 8 * level)
+
+
+def parse_pps(nal: bytes) -> tuple[int, Pps]:
+    """Return (pic_parameter_set_id, fields) of a PPS NAL unit, header bytes included. Raises ValueError."""
+    bits = BitReader(unescape(nal[2:]))
+    pps_id, sps_id = bits.ue(), bits.ue()
+    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
+        raise ValueError(f"pps_pic_parameter_set_id {pps_id}, pps_seq_parameter_set_id {sps_id}")
+    bits.flag()
+    return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))
+
+
+def parse_vps(nal: bytes) -> tuple[int, None]:
+    """Return (id, None) of a VPS NAL unit (7.3.2.1)."""
+    return BitReader(unescape(nal[2:])).u(4), None
+
+
+def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
+    """Return (NAL length size, parameter sets) of an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 8.3.3.1).
+
+    Raises ValueError for anything else, Annex B among it.
+    """
+    if len(record) < 23 or record[:3] in (b"\0\0\1", b"\0\0\0"):
+        raise ValueError("not an HEVC decoder configuration record")
+    nals, at = [], 23
+    for _ in range(record[22]):
+        count = int.from_bytes(record[at + 1 : at + 3], "big")
+        at += 3
+        for _ in range(count):
+            end = at + 2 + int.from_bytes(record[at : at + 2], "big")
+            if end > len(record):
+                raise ValueError("the HEVC decoder configuration record ends too early")
+            nals.append(record[at + 2 : end])
+            at = end
+    return (record[21] & 3) + 1, [nal for nal in nals if len(nal) > 2]
+
+
+class HevcScanner(NalScanner):
+    """Collect slice headers and parameter sets of HEVC packets. See `pictures.Scanner`."""
+
+    set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
+    header_bytes: ClassVar = 2
+    parse_configuration = staticmethod(parse_configuration)
+
+    def __init__(self, configuration: bytes) -> None:
+        super().__init__(configuration)
+        self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
+        self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
+
+    @staticmethod
+    def unit_type(header: int) -> int:
+        return header >> 1 & 63
+
+    def feed(self, data: bytes) -> None:
+        number, spans = self._next_packet(data)
+        pictures = kinds = 0
+        at_front, ended = True, False  # units that end a sequence come first; one came behind others
+        for start, end in spans:
+            kind = data[start] >> 1 & 63
+            if kind in SEQUENCE_ENDS:
+                self._begin_anew.add(number if at_front else number + 1)
+                ended |= not at_front
+                continue
+            at_front = False
+            if end - start < 3 or (data[start] & 1) << 5 | data[start + 1] >> 3:
+                continue  # nuh_layer_id above 0: other views and alpha, which base-layer decoders skip
+            if kind <= LAST_VCL:
+                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin anew wherever they stand
+                    raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
+                ended = False
+                self._begin_anew.discard(number + 1)
+                kinds |= 1 << kind
+                if data[start + 2] & 0x80:  # first_slice_segment_in_pic_flag
+                    pictures += 1
+                    header = data[start] << 8 | data[start + 1]
+                    head = unescape(data[start + 2 : min(end, start + 2 + HEADER_BYTES)])
+                    self._slices.append(number, header, len(self._sets.epochs) - 1, head)
+            elif kind in self.set_parsers:
+                self._meet_set(data[start:end], number)
+        if not kinds and (ended or number in self._begin_anew):
+            self._lone_ends.add(number)
+        self._check_packet(number, pictures, kinds)
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        n, last = len(units.damaged), len(data) - 1
+        header = data[units.start].astype(np.int64) << 8 | data[np.minimum(units.start + 1, last)]
+        base = (units.end - units.start >= 3) & (header >> 3 & 63 == 0)
+        kind = header >> 9 & 63
+        coded = base & (kind <= LAST_VCL)
+        first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
+        pictures = np.bincount(units.packet[first], minlength=n)
+        apart = (marked(self.set_parsers, 64)[kind] & base) | marked(SEQUENCE_ENDS, 64)[kind]
+        apart |= pictures[units.packet] > 1
+        packet = units.packet[coded]
+        last_of_kind = np.full(n, -1)
+        last_of_kind[packet] = kind[coded]
+        mixed = np.bincount(packet[kind[coded] != last_of_kind[packet]], minlength=n) > 0
+        return first, apart, mixed | ((last_of_kind >= 0) & (pictures == 0))
+
+    def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
+        """Judge a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
+        if pictures > 1:
+            raise BitstreamError("packing", f"packet {number} holds more than one picture")
+        if kinds and (not pictures or kinds & (kinds - 1)):
+            self._damaged.add(number)  # its first slice is missing, or it mixes picture types
+
+    def finish(self) -> Pictures:
+        n = self._packets
+        if not len(self._slices):
+            raise BitstreamError("parameter_sets", "no packet holds a slice that can be read", damaged=True)
+        slices = self._slices.columns()
+        packet = slices.packet  # a picture each: only first slices are collected
+        kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
+        kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
+        irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
+        forgets = self._begins_anew(kind) & (kind == CRA)
+        start = np.where((kind == CRA) & ~forgets, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
+        rasl = (kind == RASL_N) | (kind == RASL_R)
+        segment = segments(start)
+        behind = np.maximum(segment, 0)
+        first = int(np.argmax(irap)) if irap.any() else n
+        # 8.1.3: a CRA picture that is first in a sequence, and every BLA or IDR picture, drops its RASL pictures.
+        dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)) | forgets[behind])
+
+        headers = self._parse_slices(slices, kind[packet])
+        resets = irap & ((kind != CRA) | forgets)
+        order[packet] = self._order_counts(headers, kind[packet], layer[packet], resets[packet])
+        missing = self._missing_references(slices, headers, resets[packet], order[packet], dropped[packet])
+        damaged = self._damage() | (segment < 0)
+        damaged[packet[missing]] = True
+        hidden = np.zeros(n, np.bool_)
+        hidden[packet] = headers.hidden
+        states, state = self._states(np.flatnonzero(irap).tolist())
+        used = [self._sequences[number] for number in distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
+        check_colours(sequence.shape for sequence in used)
+        chroma = {sequence.shape[0] for sequence in used}
+        sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+        changes_sets = marked(self._changing, n)
+        return Pictures(
+            start=start,
+            non_reference=sublayer_non_reference & (layer == layer.max(initial=0)) & ~changes_sets,
+            leading=rasl,
+            skipped=dropped | hidden | (segment < 0) | (kind == NO_PICTURE),
+            field_coded=np.zeros(n, np.bool_),
+            continues=np.zeros(n, np.bool_),
+            damaged=damaged,
+            changes_sets=changes_sets,
+            forgets=forgets,
+            period=np.cumsum(resets),
+            order=order,
+            states=states,
+            state=state,
+            inband_sets=self._sets.differs,
+            inner_start_codes=self._inner_start_codes,
+            varying_shape=len({sequence.shape for sequence in used}) > 1,
+            chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            may_hide=headers.may_hide,
+            drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
+        )
+
+    def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return bool [packets]: those that begin a coded video sequence behind a unit that ends one (7.4.2.4.4).
+
+        kind: int64 [packets], NAL unit types. Raises BitstreamError where decoders do not take the next picture for its begin.
+        """
+        last = int(np.flatnonzero(kind != NO_PICTURE)[-1])
+        anew = marked((number for number in self._begin_anew if number <= last), len(kind))
+        lone = marked(self._lone_ends, len(kind))
+        wrong = np.flatnonzero(
+            (anew & ((kind < FIRST_IRAP) | (kind > LAST_IRAP))) | (lone & (np.arange(len(kind)) < last))
+        )
+        if len(wrong):
+            raise BitstreamError("end_of_sequence", f"a sequence ends before packet {wrong[0]}, and none begins there")
+        return anew
+
+    def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> Headers:
+        """Return slice header fields (7.3.6.1) up to the picture order count; IDR pictures have 0."""
+        bits = BitColumns(slices.heads)
+        irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
+        bits.u(1)
+        no_output_of_prior = bits.u(1, where=irap)
+        pps_id = bits.ue()
+        sequence, may_hide, extra_bits = self._sets_of(slices, pps_id)
+
+        def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
+            return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
+
+        bits.u(extra_bits)
+        bits.ue()
+        hidden = may_hide & (bits.u(1, where=may_hide) == 0)
+        bits.u(2 * of_sequence(lambda sps: sps.separate_colour_planes))
+        idr = (kind == IDR_W_RADL) | (kind == IDR_N_LP)
+        order_lsb = bits.u(of_sequence(lambda sps: sps.order_count_bits), where=~idr)
+        dropping = (no_output_of_prior > 0) & (np.arange(len(kind)) > 0) & (kind != CRA)
+        if dropping.any():
+            number = slices.packet[int(np.argmax(dropping))]
+            raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
+        return Headers(
+            sequence=sequence, order_lsb=order_lsb, hidden=hidden, may_hide=bool(may_hide.any()), position=bits.position
+        )
+
+    def _sets_of(
+        self, slices: SliceColumns, pps_id: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Return for each picture the number in `_sequences` of its SPS, and of its PPS whether headers have an output
+        flag, and how many extra bits; [pictures] each.
+
+        Where a set is missing, -1 and a PPS of no account: no decoder can read the picture, it counts as damaged.
+        """
+        self._sequences: list[Sps] = []
+        numbers, found = [], []
+        known: dict[Sps, int] = {}
+        keys, which = distinct(slices.epoch << PPS_ID_BITS | pps_id)
+        for key in keys.tolist():
+            facts = self._sets.epochs[key >> PPS_ID_BITS]
+            pps = facts.get((PPS, key & (1 << PPS_ID_BITS) - 1))
+            sps = facts.get((SPS, pps.sps_id)) if isinstance(pps, Pps) else None
+            if not isinstance(pps, Pps) or not isinstance(sps, Sps):
+                numbers.append(-1)
+                found.append(NO_PPS)
+                continue
+            numbers.append(known.setdefault(sps, len(known)))
+            found.append(pps)
+        self._sequences += known
+        if not self._sequences:
+            raise BitstreamError("parameter_sets", "slices refer to parameter sets that are missing", damaged=True)
+        sequence = np.array(numbers, np.int64)[which]
+        self._damaged.update(slices.packet[sequence < 0].tolist())
+        output_flag = np.array([pps.output_flag_present for pps in found], np.bool_)[which]
+        return sequence, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
+
+    def _order_counts(
+        self, headers: Headers, kind: NDArray[np.int64], layer: NDArray[np.int64], resets: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Return picture order counts (8.3.1), int64 [pictures]."""
+        sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+        leads = (kind >= RADL_N) & (kind <= RASL_R)
+        anchors = (layer == 0) & ~leads & ~sublayer_non_reference
+        order = np.zeros(len(kind), np.int64)
+        bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
+        for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting begins anew
+            part = bits == number
+            order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
+        return order
+
+    def _missing_references(
+        self,
+        slices: SliceColumns,
+        headers: Headers,
+        resets: NDArray[np.bool_],
+        order: NDArray[np.int64],
+        dropped: NDArray[np.bool_],
+    ) -> list[int]:
+        """Return the rows of pictures that refer to one that is not there: decoders make it up."""
+        readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
+        heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
+        columns = (resets, order, dropped, headers.position, headers.sequence, begins, begins + slices.length)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+
+        def pictures() -> Iterator[ReferringPicture]:
+            for anew, count, drop, position, sequence, begin, end in rows:
+                references: References | None = NO_REFERENCES
+                if drop or sequence < 0:
+                    references = None
+                elif not anew:
+                    references = readers[sequence].read(heads[begin:end], position, count)
+                yield ReferringPicture(count, anew, references, 1 << self._sequences[sequence].order_count_bits)
+
+        return missing_references(pictures())

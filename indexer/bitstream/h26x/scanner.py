@@ -1,0 +1,238 @@
+"""What the scanners of H.264 and HEVC share: packets split into NAL units, and the parameter sets in force."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.pictures import BitstreamError
+from framedex.indexer.bitstream.h26x.bulk import SliceColumns, SliceRows, Units, are_apart, heads_of, take_apart
+from framedex.indexer.bitstream.h26x.nal import (
+    START_CODE,
+    InForce,
+    Key,
+    ParameterSets,
+    Span,
+    join_annex_b,
+    join_length_prefixed,
+    split_annex_b,
+    split_length_prefixed,
+)
+
+Parser = Callable[[bytes], tuple[int, object]]  # NAL unit → (id, facts); raises ValueError
+
+Sorted = tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]
+
+MOST_STATES = 1000  # decoder states that one stream may need at its start points
+
+
+class NalScanner:
+    """Base of the scanners of NAL unit streams, length-prefixed where they have a configuration record, else Annex B.
+
+    Raises BitstreamError for a configuration record that is none.
+    """
+
+    # NAL unit type → name and parser of a parameter set.
+    set_parsers: ClassVar[Mapping[int, tuple[str, Parser]]]
+    header_bytes: ClassVar[int]  # of a NAL unit
+
+    def __init__(self, configuration: bytes) -> None:
+        self._sets = ParameterSets()
+        self._length_size, nals = self._open(configuration)
+        for nal in nals:
+            kind = self.unit_type(nal[0])
+            if kind in self.set_parsers:
+                set_id, facts = self._parse_set(kind, nal)
+                self._sets.configure((kind, set_id), nal, facts)
+        self._packets = 0
+        self._in_middle, self._consecutive = False, True
+        self._inner_start_codes = False
+        self._damaged: set[int] = set()
+        self._slices = SliceRows()
+        self._in_force: list[InForce] = []  # before each packet
+        self._carried: dict[int, set[Key]] = {}  # by packet
+        self._changing: set[int] = set()  # packets whose parameter sets change those in force
+
+    def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
+        """Return (NAL length size, 0 for Annex B; parameter sets) of a stream's extradata."""
+        if not configuration or configuration.startswith((START_CODE, b"\0" + START_CODE)):
+            return 0, [configuration[start:end] for start, end in split_annex_b(configuration)]
+        try:
+            return self.parse_configuration(configuration)
+        except ValueError as error:
+            raise BitstreamError("parameter_sets", str(error)) from error
+
+    @property
+    def length_size(self) -> int:
+        """Bytes of each NAL unit's length, 0 in Annex B."""
+        return self._length_size
+
+    @staticmethod
+    def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
+        """Return (NAL length size, parameter sets) of a decoder configuration record. Raises ValueError."""
+        raise NotImplementedError
+
+    @staticmethod
+    def unit_type(header: int) -> int:
+        """Return the nal_unit_type that the first byte of a NAL unit states."""
+        raise NotImplementedError
+
+    def reconfigure(self, configuration: bytes) -> None:
+        """Take a new configuration record into force, as the next packet's own (a second sample entry, FLV headers).
+
+        Raises BitstreamError where that changes more than parameter sets.
+        """
+        length_size, nals = self._open(configuration)
+        if length_size != self._length_size:
+            raise BitstreamError("parameter_sets", f"the NAL unit lengths change their size at packet {self._packets}")
+        for nal in nals:
+            self._meet_set(nal, None)
+
+    def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
+        """Take into force, before packet 0, what a decoder must be given before it starts there.
+
+        in_middle: packet 0 is not the stream's first. consecutive: no packets between those that are fed are left out. Raises
+        ValueError for a state that is none.
+        """
+        self._in_middle, self._consecutive = in_middle, consecutive
+        spans = split_length_prefixed(state, self._length_size)[0] if self._length_size else split_annex_b(state)
+        for start, end in spans:
+            self._take(state[start:end])
+
+    def _take(self, nal: bytes) -> None:
+        """Take one unit of a state into force."""
+        self._meet_set(nal, None)
+
+    def feed(self, data: bytes) -> None:
+        """Look at the next packet in decode order. Raises BitstreamError."""
+        raise NotImplementedError
+
+    def feed_many(self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64]) -> None:
+        """Look at the next n packets as `feed` would at one after another. Raises BitstreamError.
+
+        data: uint8 [bytes], in which packets of `size` bytes stand at `offset`, int64 [n] each.
+        """
+        one_by_one = np.ones(len(offset), np.bool_)
+        if not self._length_size or not are_apart(offset, size):
+            self._pass(data, offset, size, one_by_one)
+            return
+        first = self._packets
+        units = take_apart(data, offset, size, self._length_size)
+        is_slice, apart, damaged = self._sort_out(data, units)
+        one_by_one[:] = units.unread
+        one_by_one[units.packet[apart]] = True
+        epoch = self._pass(data, offset, size, one_by_one)
+        self._damaged.update((first + np.flatnonzero((units.damaged | damaged) & ~one_by_one)).tolist())
+        chosen = is_slice & ~one_by_one[units.packet]
+        packet, start, end = units.packet[chosen], units.start[chosen], units.end[chosen]
+        header = np.zeros(len(start), np.int64)
+        for byte in range(self.header_bytes):
+            header = header << 8 | data[start + byte]
+        heads, length = heads_of(data, start + self.header_bytes, end, units.escapes)
+        self._slices.extend(
+            SliceColumns(packet=first + packet, header=header, epoch=epoch[packet], heads=heads, length=length)
+        )
+
+    def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
+        """Return bool [units]: slices to collect; bool [units]: those for which their packet must be fed by itself;
+        bool [packets]: those that their units show to be damaged.
+        """
+        raise NotImplementedError
+
+    def _pass(
+        self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], one_by_one: NDArray[np.bool_]
+    ) -> NDArray[np.int64]:
+        """Feed the packets in `one_by_one`, bool [n], and count the others in between.
+
+        Returns int64 [n], each packet's epoch of parameter sets.
+        """
+        n, at = len(offset), 0
+        epoch = np.zeros(n, np.int64)
+        for number in [*np.flatnonzero(one_by_one).tolist(), n]:
+            epoch[at:number] = len(self._sets.epochs) - 1
+            self._in_force.extend([self._sets.in_force] * (number - at))
+            self._packets += number - at
+            at = number
+            if number < n:
+                self.feed(data[offset[number] : offset[number] + size[number]].tobytes())
+                at = number + 1
+        return epoch
+
+    def _next_packet(self, data: bytes) -> tuple[int, list[Span]]:
+        """Return the next packet's number and its NAL units; none where it is damaged."""
+        number = self._packets
+        self._packets += 1
+        self._in_force.append(self._sets.in_force)
+        if not self._length_size:
+            return number, split_annex_b(data)
+        try:
+            spans, inner = split_length_prefixed(data, self._length_size)
+        except ValueError:
+            self._damaged.add(number)
+            return number, []
+        self._inner_start_codes |= inner
+        return number, spans
+
+    def _parse_set(self, kind: int, nal: bytes) -> tuple[int, object]:
+        try:
+            return self.set_parsers[kind][1](nal)
+        except ValueError as error:
+            raise BitstreamError("parameter_sets", f"{self.set_parsers[kind][0]}: {error}", damaged=True) from error
+
+    def _meet_set(self, nal: bytes, packet: int | None) -> None:
+        """Note a parameter set that a packet carries; other units pass."""
+        kind = self.unit_type(nal[0])
+        if kind not in self.set_parsers:
+            return
+        try:
+            set_id, facts = self.set_parsers[kind][1](nal)
+        except ValueError:
+            if packet is not None:
+                self._damaged.add(packet)
+            return
+        changes = self._sets.meet((kind, set_id), nal, facts)
+        if packet is not None:
+            self._carried.setdefault(packet, set()).add((kind, set_id))
+            if changes:
+                self._changing.add(packet)
+        if changes:
+            self._note_change(kind, set_id)
+
+    def _note_change(self, kind: int, set_id: int) -> None:
+        """Do what a codec's decoders do to other sets when one changes."""
+
+    def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
+        """Return the decoder states of start points, and int32 [packets], which one each start point needs.
+
+        A state is every set in force that the start's own packet does not carry. extra: units that go with each of
+        them, except at packet 0.
+        """
+        numbers: dict[bytes, int] = {b"": 0}
+        if extra:  # start points behind these packets would need them
+            numbers[self._joined(extra)] = 1
+        state = np.zeros(self._packets, np.int32)
+        for start in starts:
+            carried = self._carried.get(start, set())
+            nals = [nal for key, nal in self._in_force[start] if key not in carried]
+            nals += extra if start else []
+            state[start] = numbers.setdefault(self._joined(nals), len(numbers))
+            if len(numbers) > MOST_STATES:
+                raise BitstreamError("parameter_sets", f"start points need more than {MOST_STATES} decoder states")
+        return tuple(numbers), state
+
+    def _joined(self, nals: Iterable[bytes]) -> bytes:
+        return join_length_prefixed(nals, self._length_size) if self._length_size else join_annex_b(nals)
+
+    def _damage(self) -> NDArray[np.bool_]:
+        """Return bool [packets]: those that cannot be taken apart."""
+        return marked(self._damaged, self._packets)
+
+
+def marked(numbers: Iterable[int], n: int) -> NDArray[np.bool_]:
+    """Return bool [n]: which of the numbers from 0 on are among these."""
+    found = np.zeros(n, np.bool_)
+    found[np.fromiter(numbers, np.int64)] = True
+    return found

@@ -1,0 +1,122 @@
+"""MPEG-4 part 2 (ISO/IEC 14496-2): start codes, and what the headers above pictures say."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from framedex.indexer.bitstream.base.bits import BitReader
+from framedex.indexer.bitstream.base.pictures import BitstreamError
+from framedex.indexer.bitstream.base.states import with_unit
+
+START_CODE = b"\0\0\1"
+LAST_VOL, VOS, USER_DATA, GOV, VISUAL_OBJECT, VOP = 0x2F, 0xB0, 0xB2, 0xB3, 0xB5, 0xB6  # table 6-3
+FIRST_VOL = 0x20
+SIMPLE, ADVANCED_SIMPLE = 1, 17  # video_object_type_indication, table 6-10
+STUDIO_PROFILES = range(0xE1, 0xE9)
+RECTANGULAR, STATIC_SPRITE = 0, 1
+_ENCODERS = (b"DivX", b"FFmpe", b"ffmpeg", b"Lavc", b"XviD")
+_DIVX = re.compile(rb"DivX(\d+)(?:Build|b)(\d+)(.?)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """The fields of a video object layer header (6.2.3) on which reading pictures and their output order depend."""
+
+    object_type: int
+    low_delay: bool | None  # None where vol_control_parameters do not say
+    resolution: int  # time increments a second
+    increment_bits: int
+    size: tuple[int, int]
+    interlaced: bool
+
+
+def parse_layer(unit: bytes) -> Layer:
+    """Return the fields of a VOL unit, start code included. Raises ValueError, or BitstreamError where not covered."""
+    bits = BitReader(unit[4:])
+    bits.u(1)
+    object_type = bits.u(8)
+    version = 1
+    if bits.flag():
+        version = bits.u(4)
+        bits.u(3)
+    if bits.u(4) == 15:
+        bits.u(16)
+    low_delay = None
+    if bits.flag():
+        bits.u(2)
+        low_delay = bits.flag()
+        if bits.flag():
+            bits.u(79)
+    shape = bits.u(2)
+    if shape != RECTANGULAR:
+        raise BitstreamError("shape", f"the video object layer is not rectangular (shape {shape})")
+    bits.u(1)
+    resolution = bits.u(16)
+    if not resolution:
+        raise ValueError("vop_time_increment_resolution is 0")
+    increment_bits = max((resolution - 1).bit_length(), 1)
+    bits.u(1)
+    if bits.flag():
+        bits.u(increment_bits)
+    bits.u(1)
+    width = bits.u(13)
+    bits.u(1)
+    height = bits.u(13)
+    bits.u(1)
+    interlaced = bits.flag()
+    bits.u(1)
+    if bits.u(1 if version == 1 else 2) == STATIC_SPRITE:
+        raise BitstreamError("sprite", "the video object layer uses a static sprite")
+    return Layer(
+        object_type=object_type,
+        low_delay=low_delay,
+        resolution=resolution,
+        increment_bits=increment_bits,
+        size=(width, height),
+        interlaced=interlaced,
+    )
+
+
+@dataclass(slots=True)
+class Headers:
+    """The headers in force, as coded, and what they say.
+
+    User data that names an encoder belongs to them: FFmpeg's decoder chooses its inverse transform, and the encoder
+    bugs it makes up for, by that name. Other user data changes nothing, and may differ from picture to picture.
+    """
+
+    units: dict[int, bytes] = field(default_factory=dict)
+    user_data: tuple[bytes, ...] = ()
+    layer: Layer | None = None
+    packed: bool = False
+    time_base: int | None = None  # seconds, of a group of VOPs header in the units read last
+
+    def copy(self) -> Headers:
+        """Return headers that can be read on from here, apart from these."""
+        return replace(self, units=dict(self.units))
+
+    def read(self, unit: bytes) -> None:
+        """Take note of one unit, start code included. Raises ValueError, BitstreamError."""
+        code = unit[3]
+        if code <= LAST_VOL or code in (VOS, VISUAL_OBJECT):
+            if code == VOS and unit[4:5] and unit[4] in STUDIO_PROFILES:
+                raise BitstreamError("studio", "the Simple Studio profile is not covered")
+            if FIRST_VOL <= code <= LAST_VOL:
+                self.layer = parse_layer(unit)
+                code = FIRST_VOL
+            self.units[code] = unit
+        elif code == USER_DATA and unit.startswith(_ENCODERS, 4):
+            self.user_data = with_unit(self.user_data, unit)
+            divx = _DIVX.match(unit, 4)
+            if divx:
+                self.packed = divx[3] == b"p"
+        elif code == GOV:
+            bits = BitReader(unit[4:])
+            hours, minutes, _, seconds = bits.u(5), bits.u(6), bits.u(1), bits.u(6)
+            self.time_base = seconds + 60 * (minutes + 60 * hours)
+
+    def state(self) -> bytes:
+        """Return the headers as one byte string, in the order of the syntax (6.2.2)."""
+        order = (VOS, VISUAL_OBJECT, *range(FIRST_VOL), FIRST_VOL)
+        return b"".join((*(self.units[code] for code in order if code in self.units), *self.user_data))

@@ -1,0 +1,68 @@
+"""What is probed: a file of this machine, or an object of which ranges are read as they are needed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import av.container
+
+from framedex.indexer.containers.opening import open_container
+from framedex.storage.reader import ObjectFile, ObjectReader
+
+MOST_REQUESTS = 8  # for what our own reading of sample tables takes
+Read = Callable[[int, int], bytes]  # (offset, length) → bytes, fewer at the end
+
+
+class NeedsWholeError(Exception):
+    """What is to be known of an object takes all of its bytes: it has to be copied to this machine first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedFile:
+    """An open file."""
+
+    path: str
+    descriptor: int
+    size_bytes: int
+
+    @property
+    def sparing(self) -> bool:
+        """Whether reading less matters more than knowing all at once."""
+        return False
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return bytes of it, fewer at its end."""
+        return os.pread(self.descriptor, length, offset)
+
+    def open(self) -> av.container.InputContainer:
+        """Open it with libavformat, anew each time. Raises as `open_container`."""
+        return open_container(self.path)
+
+    def whole(self) -> ProbedFile:
+        """Return it, for what reads all of it."""
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedObject:
+    """An object, read in ranges."""
+
+    read: ObjectReader
+    size_bytes: int
+
+    @property
+    def sparing(self) -> bool:
+        return True
+
+    def open(self) -> av.container.InputContainer:
+        if self.read.requests > MOST_REQUESTS:  # fragments, far apart: what comes next would cost more than a copy
+            raise NeedsWholeError
+        return open_container(ObjectFile(self.read))
+
+    def whole(self) -> ProbedFile:
+        raise NeedsWholeError
+
+
+Probed = ProbedFile | ProbedObject

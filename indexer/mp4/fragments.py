@@ -1,0 +1,274 @@
+"""The samples that `moof` boxes list (ISO/IEC 14496-12 8.8), as libavformat reads them. Pure, over bytes and numpy."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
+from framedex.indexer.mp4.tracks import Movie, Track, TrackDefaults
+
+MAX_SAMPLE_BYTES = 0x3FFFFFFF  # what libavformat's index holds
+FREE_SAMPLES = 1 << 20  # as many may be claimed without bytes of their own in the headers
+MAX_TIME = 1 << 60
+BASE_OFFSET, DESCRIPTION, DURATION, SIZE, FLAGS, BASE_IS_MOOF = 1, 2, 8, 0x10, 0x20, 0x20000  # of tfhd
+DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # of trun
+OWN_FLAGS = 0x400
+NOT_SYNC = 0x01010000  # sample_is_non_sync_sample, or sample_depends_on: 1
+NOTHING = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentSamples:
+    """Columns [samples]: int64 offset, size, time (of decoding), composition, duration; bool sync; int32 entry.
+
+    overlapping: bool, samples no later than the fragment before them, which a demuxer marks as discarded.
+    first_shift: by how much the first fragment with samples alone moves timestamps up, for its negative offsets.
+    """
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    time: NDArray[np.int64]
+    composition: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    sync: NDArray[np.bool_]
+    entry: NDArray[np.int32]
+    overlapping: NDArray[np.bool_]
+    first_shift: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One trun box (8.8.8): where its rows start in the bytes of its moof, and what they leave unsaid."""
+
+    data: bytes
+    start: int
+    count: int
+    flags: int
+    first_flags: int | None
+    offset: int
+    defaults: TrackDefaults
+
+
+class _Collector:
+    """Goes through the moof boxes in order and keeps the runs of one track."""
+
+    def __init__(self, movie: Movie, track: Track, has_sidx: bool, size_bytes: int) -> None:
+        self.movie, self.track, self.has_sidx, self.size_bytes = movie, track, has_sidx, size_bytes
+        self.runs: list[_Run] = []
+        self.run_moofs: list[int] = []
+        self.samples = 0
+        self.chains: list[tuple[int, int]] = []  # (first run, decode time of its first sample)
+
+    def add_moof(self, number: int, start: int, data: bytes) -> None:
+        """Add a fragment, of which the box starts at byte `start` of the file."""
+        last: _Run | None = None
+        seen = set()
+        for kind, first, end in child_boxes(data, 0, len(data)):
+            if kind != b"traf":
+                continue
+            boxes = child_boxes(data, first, end)
+            if not boxes or boxes[0][0] != b"tfhd":
+                raise UntrustedTables(f"the traf in the moof at byte {start} does not begin with tfhd")
+            track_id, flags, base, defaults = self._header(data[boxes[0][1] : boxes[0][2]])
+            if track_id in seen:
+                raise UntrustedTables(f"the moof at byte {start} has two traf boxes for track {track_id}")
+            seen.add(track_id)
+            if not flags & BASE_OFFSET:
+                base = start if last is None or flags & BASE_IS_MOOF else _end_of(last)
+            runs = _add_runs(data, boxes[1:], base, defaults, start)
+            last = next((run for run in reversed(runs) if run.count), last)
+            if track_id == self.track.track_id:
+                self._keep(number, data, boxes[1:], runs, start)
+
+    def _header(self, payload: bytes) -> tuple[int, int, int, TrackDefaults]:
+        """Return track id, flags, base offset and defaults of a tfhd box (8.8.7)."""
+        try:
+            word, track_id = struct.unpack_from(">II", payload)
+            flags, at, base = word & 0xFFFFFF, 8, 0
+            if flags & BASE_OFFSET:
+                (base,) = struct.unpack_from(">Q", payload, at)
+                at += 8
+            present = [bit for bit in (DESCRIPTION, DURATION, SIZE, FLAGS) if flags & bit]
+            values = dict(zip(present, struct.unpack_from(f">{len(present)}I", payload, at), strict=True))
+        except struct.error:
+            raise UntrustedTables(f"a tfhd box has {len(payload)} bytes, too few") from None
+        if track_id not in self.movie.defaults or track_id not in self.movie.tracks:
+            raise UntrustedTables(f"a fragment is for track {track_id}, which moov does not announce")
+        if base >= MAX_TIME:
+            raise UntrustedTables(f"a fragment's data starts at byte {base}")
+        defaults = self.movie.defaults[track_id]
+        if values:
+            defaults = TrackDefaults(
+                description=values.get(DESCRIPTION, defaults.description),
+                duration=values.get(DURATION, defaults.duration),
+                size=values.get(SIZE, defaults.size),
+                flags=values.get(FLAGS, defaults.flags),
+            )
+        return track_id, flags, base, defaults
+
+    def _keep(
+        self, number: int, data: bytes, boxes: Sequence[tuple[bytes, int, int]], runs: list[_Run], start: int
+    ) -> None:
+        kinds = [kind for kind, _, _ in boxes]
+        if b"senc" in kinds:
+            raise UntrustedTables("the track is encrypted")
+        if b"tfdt" in kinds:
+            at = kinds.index(b"tfdt")
+            if kinds.count(b"tfdt") > 1 or b"trun" in kinds[:at]:
+                raise UntrustedTables(f"the moof at byte {start} has two tfdt boxes, or one after its runs")
+            self.chains.append((len(self.runs), _decode_time(data[boxes[at][1] : boxes[at][2]])))
+        elif self.has_sidx:
+            raise UntrustedTables(f"the moof at byte {start} has no tfdt, and a sidx stands in for it")
+        for run in runs:
+            if run.count:
+                self.samples += run.count
+                self.runs.append(run)
+                self.run_moofs.append(number)
+        if self.samples > self.size_bytes:
+            raise UntrustedTables(f"the fragments claim {self.samples} samples, more than the file has bytes")
+
+
+def read_fragments(
+    movie: Movie,
+    track: Track,
+    moofs: Sequence[tuple[int, bytes]],
+    *,
+    has_sidx: bool,
+    size_bytes: int,
+    start_time: int,
+    last_time: int | None,
+) -> FragmentSamples:
+    """Return the samples of one track in all fragments.
+
+    moofs: (byte where the box starts, its payload), in file order. has_sidx: whether the file has segment indexes.
+    start_time: decode time after the samples of the moov, where a fragment has no tfdt. last_time: decode time of the
+    last sample of the moov. Raises UntrustedTables.
+    """
+    collector = _Collector(movie, track, has_sidx, size_bytes)
+    for number, (start, data) in enumerate(moofs):
+        collector.add_moof(number, start, data)
+    header_bytes = sum(len(data) for _, data in moofs)
+    if collector.samples > max(FREE_SAMPLES, header_bytes):
+        raise UntrustedTables(f"{header_bytes} bytes of fragment headers claim {collector.samples} samples")
+    runs = collector.runs
+    counts = np.array([run.count for run in runs], np.int64)
+    ends = np.cumsum(counts)
+    firsts = ends - counts
+    table = _rows(runs, firsts, collector.samples)
+    duration, size, composition = table[:, 0], table[:, 1], table[:, 3].astype(np.int32).astype(np.int64)
+    if len(size) and (size.min() < 1 or size.max() > MAX_SAMPLE_BYTES):
+        raise UntrustedTables("a fragment has a sample without data, or of more than a GiB")
+    run_of = np.repeat(np.arange(len(runs)), counts)
+    into = np.cumsum(size) - size
+    offset = np.array([run.offset for run in runs], np.int64)[run_of] + into - into[firsts][run_of]
+    time = _decode_times(collector.chains, firsts, duration, start_time)
+    before = np.full(len(runs), NOTHING if last_time is None else last_time)
+    before[1:] = time[firsts[1:] - 1]
+    in_first = (
+        composition[: int(counts[np.array(collector.run_moofs) == collector.run_moofs[0]].sum())]
+        if runs
+        else composition
+    )
+    return FragmentSamples(
+        offset=offset,
+        size=size,
+        time=time,
+        composition=composition,
+        duration=duration,
+        sync=(table[:, 2] & NOT_SYNC) == 0,
+        entry=np.repeat(np.array([run.defaults.description - 1 for run in runs], np.int64), counts).astype(np.int32),
+        overlapping=time <= before[run_of],
+        first_shift=max(0, -int(in_first.min())) if len(in_first) else 0,
+    )
+
+
+def _add_runs(
+    data: bytes, boxes: Sequence[tuple[bytes, int, int]], base: int, defaults: TrackDefaults, start: int
+) -> list[_Run]:
+    """Return the runs of one traf. base: the byte from which their offsets count."""
+    runs: list[_Run] = []
+    for kind, at, end in boxes:
+        if kind != b"trun":
+            continue
+        if end - at < 8:
+            raise UntrustedTables(f"a trun in the moof at byte {start} has {end - at} bytes, too few")
+        word, count = struct.unpack_from(">II", data, at)
+        flags, rows = word & 0xFFFFFF, at + 8
+        head = 4 * (bool(flags & DATA_OFFSET) + bool(flags & FIRST_FLAGS))
+        width = 4 * sum(bool(flags & bit) for bit in SAMPLE_FIELDS)
+        if rows + head + count * width > end:
+            raise UntrustedTables(f"a trun in the moof at byte {start} claims {count} samples, its bytes hold less")
+        offset, first_flags = base, None
+        if flags & DATA_OFFSET:
+            offset += struct.unpack_from(">i", data, rows)[0]
+            rows += 4
+        elif runs:
+            raise UntrustedTables(f"the second trun in the moof at byte {start} does not say where its data is")
+        if flags & FIRST_FLAGS:
+            (first_flags,) = struct.unpack_from(">I", data, rows)
+            rows += 4
+        if offset < 0:
+            raise UntrustedTables(f"a trun in the moof at byte {start} has its data before the file")
+        runs.append(_Run(data, rows, count, flags, first_flags, offset, defaults))
+    return runs
+
+
+def _rows(runs: list[_Run], firsts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """Return int64 [samples, 4]: duration, size, flags, composition offset (unsigned still)."""
+    table = np.zeros((total, 4), np.int64)
+    columns = {}
+    for run, first in zip(runs, firsts.tolist(), strict=True):
+        part = table[first : first + run.count]
+        fields = run.flags & sum(SAMPLE_FIELDS)
+        if fields not in columns:
+            columns[fields] = [number for number, bit in enumerate(SAMPLE_FIELDS) if fields & bit]
+        chosen = columns[fields]
+        if len(chosen) < 4:
+            part[:, :3] = (run.defaults.duration, run.defaults.size, run.defaults.flags)
+        if chosen:
+            stated = np.frombuffer(run.data, ">u4", run.count * len(chosen), run.start)
+            part[:, chosen] = stated.reshape(run.count, len(chosen))
+        if run.first_flags is not None and not fields & OWN_FLAGS:
+            part[0, 2] = run.first_flags
+    return table
+
+
+def _decode_times(
+    chains: list[tuple[int, int]], firsts: NDArray[np.int64], duration: NDArray[np.int64], start_time: int
+) -> NDArray[np.int64]:
+    """Return decode times: a chain of runs starts where a tfdt says, and goes on by the durations."""
+    before = np.cumsum(duration) - duration
+    starts = np.append(firsts, len(duration))
+    chain_first = starts[np.array([0] + [run for run, _ in chains], np.int64)]
+    chain_time = np.array([start_time] + [time for _, time in chains], np.int64)
+    lengths = np.diff(chain_first, append=len(duration))
+    if not len(duration):
+        return before
+    base = np.repeat(chain_time - before[np.minimum(chain_first, len(before) - 1)], lengths)
+    times: NDArray[np.int64] = before + base
+    return times
+
+
+def _end_of(run: _Run) -> int:
+    """Return the byte after a run's data."""
+    if not run.flags & SAMPLE_FIELDS[1]:
+        return run.offset + run.count * run.defaults.size
+    chosen = [bit for bit in SAMPLE_FIELDS if run.flags & bit]
+    rows = np.frombuffer(run.data, ">u4", run.count * len(chosen), run.start).reshape(run.count, len(chosen))
+    return run.offset + int(rows[:, chosen.index(SAMPLE_FIELDS[1])].sum(dtype=np.int64))
+
+
+def _decode_time(payload: bytes) -> int:
+    """Return the baseMediaDecodeTime of a tfdt box (8.8.12)."""
+    length = 8 if payload[:1] != b"\0" else 4
+    if len(payload) < 4 + length:
+        raise UntrustedTables(f"a tfdt box has {len(payload)} bytes, too few")
+    time = int.from_bytes(payload[4 : 4 + length], "big")
+    if time >= MAX_TIME:
+        raise UntrustedTables(f"a fragment is decoded at {time}")
+    return time

@@ -1,0 +1,306 @@
+"""A track's packets from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
+
+Columns are what libavformat's demuxer gives packet by packet, or UntrustedTables says why they might not be.
+Only box headers, `moov` and `moof` are read, so the cost follows their size and never that of the media.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.mp4.boxes import Read, Span, TruncatedError, UntrustedTables, iter_boxes
+from framedex.indexer.mp4.edit_list import rewrite, time_offset
+from framedex.indexer.mp4.fragments import read_fragments
+from framedex.indexer.mp4.stbl import (
+    composition_offsets,
+    decode_shift,
+    sample_dependencies,
+    sample_durations,
+    sample_offsets,
+    sample_sizes,
+    sync_samples,
+)
+from framedex.indexer.mp4.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
+
+MAX_HEADER_BYTES = 1 << 30
+MAX_BOXES = 1_000_000  # at the top level; two for each fragment; each is a read
+VIDEO = b"vide"
+INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
+# Samples without data: libavformat's parsers swallow them for some codecs; without a parser they are empty packets.
+SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
+PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTable:
+    """The packets of a video track in decode order, [packets] a column; timestamps in 1 / timescale seconds.
+
+    offset, size: int64, where the packet lies in the file. pts, dts: int64, after the edit list; where libavformat
+    gives no dts, or one of its own, dts is the one that the tables say. duration: int64, from stts or trun.
+    sync: bool, from stss, stps, sbgp `rap ` or fragments' sample flags; all where sync_stated is False.
+    hidden: bool, decoded but cut away by the edit list, or overlapping the fragment before.
+    sample_entry: int32, the number from 0 of the entry of `configurations` that decodes the packet.
+    dependencies: uint8, the entries of sdtp (8.6.4), None without that box or in a fragmented movie.
+    configurations: an extradata for each sample entry. rotation_degrees: counterclockwise.
+    """
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    pts: NDArray[np.int64]
+    dts: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    sync: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+    sample_entry: NDArray[np.int32]
+    dependencies: NDArray[np.uint8] | None
+    sync_stated: bool
+    sample_entries: int
+    configurations: list[bytes]
+    timescale: int
+    track_id: int
+    codec_tag: bytes
+    width: int
+    height: int
+    rotation_degrees: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The top level of a file: its movie, payloads of moof boxes, where the mdat boxes lie, whether there is a sidx."""
+
+    movie: Movie
+    moofs: list[tuple[int, bytes]]
+    media: list[Span]
+    has_sidx: bool
+    size_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Samples:
+    """Samples as tables list them, columns as in SampleTable; time is that of decoding, from 0 up, before any edit."""
+
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
+    time: NDArray[np.int64]
+    composition: NDArray[np.int64] | None
+    duration: NDArray[np.int64]
+    sync: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+    entry: NDArray[np.int32]
+    dependencies: NDArray[np.uint8] | None
+
+    def keep(self, samples: slice | NDArray[np.bool_]) -> None:
+        """Keep these samples only."""
+        for name in self.__slots__:
+            column = getattr(self, name)
+            if column is not None:
+                setattr(self, name, column[samples])
+
+
+def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
+    """Return the packets of one video track of a file that `read_layout` has read.
+
+    Raises UntrustedTables where the tables are malformed or their meaning is not certain, TruncatedError where the
+    file ends before its samples do.
+    """
+    movie = layout.movie
+    if track_id not in movie.tracks:
+        raise UntrustedTables(f"there is no track {track_id}, there are {sorted(movie.tracks)}")
+    track = movie.tracks[track_id]
+    if track.handler != VIDEO:
+        raise UntrustedTables(f"track {track_id} is not video but {track.handler.decode('latin-1')!r}")
+    entries = read_sample_entries(movie, track)
+    columns = _moov_samples(movie.data, track, layout.size_bytes)
+    _check_durations(columns)
+    shift = decode_shift(movie.data, track)
+    if len(columns.time) and track.edits:
+        if track.rewrites:
+            edited = rewrite(track, columns.time, columns.composition, columns.sync, shift)
+            if edited.first and columns.entry.any():
+                raise UntrustedTables("the edit list cuts a track of several sample entries")
+            columns.keep(slice(edited.first, edited.end))
+            columns.time, columns.hidden = edited.time, edited.hidden
+        else:
+            columns.time = columns.time - time_offset(track)
+    columns.time = columns.time - shift
+    stated = b"stss" in track.tables or b"stps" in track.tables
+    if layout.moofs:
+        stated = True
+        columns, shift = _with_fragments(columns, layout, movie, track, shift)
+    _check_media(columns, layout)
+    _check_durations(columns)
+    _drop_empty(columns, entries.codec_tag)
+    return _sample_table(columns, track, entries, shift, stated)
+
+
+def read_samples(layout: Layout, track: Track) -> Samples:
+    """Return the samples of any track, those of fragments too, whose times an edit list of the moov has not moved.
+
+    Raises UntrustedTables and TruncatedError as `read_sample_table` does.
+    """
+    columns = _moov_samples(layout.movie.data, track, layout.size_bytes)
+    if layout.moofs:
+        if len(columns.time) and track.rewrites and track.edits:
+            raise UntrustedTables("an edit list rewrites the samples before fragments")
+        offset = time_offset(track)
+        columns.time = columns.time - offset
+        columns, _ = _with_fragments(columns, layout, layout.movie, track, 0)
+        columns.time = columns.time + offset
+    _check_media(columns, layout)
+    return columns
+
+
+def read_layout(read: Read, size_bytes: int) -> Layout:
+    """Walk the top level of a file of `size_bytes`, of which read(offset, length) gives bytes, and its moov box.
+
+    Raises UntrustedTables where they are malformed, TruncatedError where the file ends before its boxes do.
+    """
+
+    def exactly(offset: int, length: int) -> bytes:
+        data = read(offset, length)
+        if len(data) != length:
+            raise TruncatedError(f"the file has {len(data)} of {length} bytes at byte {offset}")
+        return data
+
+    moov: bytes | None = None
+    moofs: list[tuple[int, bytes]] = []
+    media: list[Span] = []
+    has_sidx, budget, boxes = False, MAX_HEADER_BYTES, 0
+    for box in iter_boxes(exactly, 0, size_bytes, limit=MAX_BOXES):
+        boxes += 1
+        if box.kind in (b"moov", b"moof"):
+            budget -= box.end - box.start
+            if budget < 0:
+                raise UntrustedTables(f"moov and moof boxes have more than {MAX_HEADER_BYTES} bytes")
+        if box.kind == b"moov":
+            if moov is not None or moofs:
+                raise UntrustedTables("the file has two moov boxes, or one after its fragments")
+            moov = exactly(box.start, box.end - box.start)
+        elif box.kind == b"moof":
+            moofs.append((box.start - 8, exactly(box.start, box.end - box.start)))
+        elif box.kind == b"mdat":
+            media.append((box.start, box.end))
+        elif box.kind in INNER_BOXES:
+            raise UntrustedTables(f"box {box.kind.decode()} stands at the top level, at byte {box.start}")
+        has_sidx |= box.kind == b"sidx"
+    if boxes >= MAX_BOXES:
+        raise UntrustedTables(f"the file has {MAX_BOXES} boxes or more")
+    if moov is None:
+        raise UntrustedTables("the file has no moov box")
+    return Layout(movie=read_movie(moov), moofs=moofs, media=media, has_sidx=has_sidx, size_bytes=size_bytes)
+
+
+def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
+    """Return the samples that the moov lists, before any edit."""
+    size = sample_sizes(data, track, size_bytes)
+    count = len(size)
+    offset, entry = sample_offsets(data, track, size)
+    duration = sample_durations(data, track, count)
+    time = np.cumsum(duration) - duration
+    return Samples(
+        offset=offset,
+        size=size,
+        time=time,
+        composition=composition_offsets(data, track, count),
+        duration=duration,
+        sync=sync_samples(data, track, count),
+        hidden=np.zeros(count, np.bool_),
+        entry=entry,
+        dependencies=sample_dependencies(data, track, count),
+    )
+
+
+def _with_fragments(columns: Samples, layout: Layout, movie: Movie, track: Track, shift: int) -> tuple[Samples, int]:
+    """Return the columns with the samples of all fragments after those of the moov, and the shift of timestamps."""
+    listed = len(columns.time)
+    stts = entry_table(movie.data, track.tables[b"stts"], 2, "stts") if b"stts" in track.tables else np.zeros((0, 2))
+    total = int((stts[:, 0].astype(np.int64) * stts[:, 1].astype(np.int64)).sum()) if len(stts) else 0
+    offset = time_offset(track)
+    more = read_fragments(
+        movie,
+        track,
+        layout.moofs,
+        has_sidx=layout.has_sidx,
+        size_bytes=layout.size_bytes,
+        start_time=total,
+        last_time=int(columns.time[-1]) + offset if listed else None,
+    )
+    needed = max(0, -int(more.composition.min())) if len(more.composition) else 0
+    if needed > shift:
+        if listed:
+            raise UntrustedTables("fragments move the timestamps of samples before them")
+        if layout.has_sidx and more.first_shift < needed:
+            raise UntrustedTables("a later fragment moves the timestamps of those before it")
+        shift = needed
+    composition = columns.composition if columns.composition is not None else np.zeros(listed, np.int64)
+    join = np.concatenate
+    return Samples(
+        offset=join([columns.offset, more.offset]),
+        size=join([columns.size, more.size]),
+        time=join([columns.time, more.time - offset]),
+        composition=join([composition, more.composition]),
+        duration=join([columns.duration, more.duration]),
+        sync=join([columns.sync, more.sync]),
+        hidden=join([columns.hidden, more.overlapping]),
+        entry=join([columns.entry, more.entry]),
+        dependencies=None,
+    ), shift
+
+
+def _check_media(columns: Samples, layout: Layout) -> None:
+    """Raise unless the samples lie in the file, and those of a fragmented one inside its mdat boxes."""
+    if not len(columns.offset):
+        return
+    end = columns.offset + columns.size
+    if int(end.max()) > layout.size_bytes:
+        number = int(np.argmax(end > layout.size_bytes))
+        raise TruncatedError(f"sample {number} ends at byte {end[number]}, past the end at {layout.size_bytes}")
+    if layout.moofs:
+        media = np.array(layout.media or [(0, 0)], np.int64)
+        box = np.searchsorted(media[:, 0], columns.offset, side="right") - 1
+        if not ((box >= 0) & (end <= media[box, 1])).all():
+            raise UntrustedTables("a sample of a fragmented movie lies outside of its mdat boxes")
+
+
+def _check_durations(columns: Samples) -> None:
+    if not columns.duration[:-1].all():
+        raise UntrustedTables("samples have no duration, from which demuxers derive other timestamps")
+
+
+def _drop_empty(columns: Samples, codec_tag: bytes) -> None:
+    """Drop samples without data where a demuxer does."""
+    empty = columns.size == 0
+    if not empty.any() or codec_tag in PASSED_ON:
+        return
+    if codec_tag not in SWALLOWED:
+        raise UntrustedTables(f"{codec_tag.decode('latin-1')!r} has {int(empty.sum())} samples without data")
+    columns.keep(~empty)
+
+
+def _sample_table(columns: Samples, track: Track, entries: SampleEntries, shift: int, stated: bool) -> SampleTable:
+    if len(columns.entry) and not 0 <= columns.entry.min() <= columns.entry.max() < len(entries.configurations):
+        raise UntrustedTables(f"a sample has entry {columns.entry.max()} of {len(entries.configurations)}")
+    pts = columns.time + shift
+    return SampleTable(
+        offset=columns.offset,
+        size=columns.size,
+        pts=pts if columns.composition is None else pts + columns.composition,
+        dts=columns.time,
+        duration=columns.duration,
+        sync=columns.sync,
+        hidden=columns.hidden,
+        sample_entry=columns.entry,
+        dependencies=columns.dependencies,
+        sync_stated=stated,
+        sample_entries=len(entries.configurations),
+        configurations=entries.configurations,
+        timescale=track.timescale,
+        track_id=track.track_id,
+        codec_tag=entries.codec_tag,
+        width=entries.width,
+        height=entries.height,
+        rotation_degrees=track.rotation_degrees,
+    )

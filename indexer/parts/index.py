@@ -1,0 +1,449 @@
+"""CONTRACT: reading an index. Everything downstream sees an index through this module and `schema`."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading, wrong_rows
+from framedex.errors import INTERNAL_ERROR, FormatError
+from framedex.files.parts import check_format, part_numbers, part_path
+from framedex.indexer.parts.row_checks import check_audio_packets, check_packets, check_video
+from framedex.indexer.schema import (
+    FORMAT,
+    FRAME_RULES,
+    FRAMES,
+    GONE,
+    HEADER_KEYS,
+    LISTING,
+    MOST_PIXELS,
+    NO_VIDEO,
+    OK,
+    REFUSED,
+    SCHEMA_VERSION,
+    VIDEO_RULES,
+    VIDEOS,
+)
+from framedex.indexer.timeline import NO_PTS, START, STATED
+from framedex.storage.objects import at_once
+from framedex.storage.places import Place, Stored, parquet_file, place
+
+HEADER = "index.json"
+LISTING_NAME = "listing.parquet"
+VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "md5", "path", "crc32")
+AUDIO_COLUMNS = ("audio_sample", "audio_gap", "audio_size")
+VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
+UNREAD = -1  # in place of flags that were not read
+NULLS = {"pts": NO_PTS, "flags": UNREAD}  # what stands for null in lists that may hold it
+SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
+REMEDY = "the index is damaged: index again into a new folder, or fetch it again from where it came"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packets:
+    """The packets of one medium in decode order: a row of `frames` as numpy columns.
+
+    pts: int64 [packets], `timeline.NO_PTS` where null. offset: int64 [packets], None where the medium is not
+    addressable by bytes. size: int64 [packets]. flags: int32 [packets], 0 where not read. read: bool [packets], whether
+    flags were read. state: int32 [packets], which of the medium's decoder states a start point needs. md5: 16 bytes or
+    None a packet, or None for all. path: of loose images, the file of each; else None. crc32: int64 [packets], None but for
+    images.
+    """
+
+    pts: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    size: NDArray[np.int64]
+    flags: NDArray[np.int32]
+    read: NDArray[np.bool_]
+    state: NDArray[np.int32]
+    md5: list[bytes | None] | None = None
+    path: list[str] | None = None
+    crc32: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in (self.pts, self.size, self.flags, self.read, self.state)}
+        lengths |= {len(column) for column in (self.offset, self.md5, self.path, self.crc32) if column is not None}
+        if len(lengths) != 1:
+            raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioPackets:
+    """The audio packets of one medium in decode order, columns int64 [packets].
+
+    sample: position of each packet's first decoded sample, sample n being at n / `videos.audio_rate` seconds. It counts
+    all that the packet is coded to hold: a decoder that trims by itself (Opus' pre-skip) must be told not to. offset:
+    None where packets are not one range of the file each.
+    """
+
+    sample: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    size: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        lengths = {len(column) for column in (self.sample, self.offset, self.size) if column is not None}
+        if len(lengths) != 1:
+            raise ValueError(f"audio packet columns of different lengths: {sorted(lengths)}")
+
+
+class Index:
+    """An index directory, opened for reading. Raises FormatError where it is not one.
+
+    A medium that was probed again appears in several parts; its row in the latest part counts, and none where that says that
+    it is gone. before: parts from this number on do not count. generation: how many runs have written it. ffmpeg: the versions
+    of FFmpeg's libraries by which its media were probed; none in an index that framedex 0.1 wrote.
+    """
+
+    def __init__(self, path: str | Place, *, before: int | None = None) -> None:
+        self.path: Place = place(path)
+        header = read_header(self.path)
+        self.root: str = header["root"]
+        self.ffmpeg: list[str] = header.get("ffmpeg") or []
+        self.generation: int = header["generation"]
+        numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
+        self._parts = [number for number in numbers if before is None or number < before]
+        read = at_once if isinstance(self.path, Stored) else map
+        tables = list(read(lambda number: self._read_part(number, ["media_id", "status"]), self._parts))
+        identities = [table["media_id"].to_pylist() for table in tables]
+        self._part = np.repeat(self._parts, [len(part) for part in identities]).astype(np.int64)
+        self._row = np.concatenate([np.arange(len(part)) for part in identities] or [np.zeros(0, np.int64)])
+        last = {media_id: number for number, media_id in enumerate(itertools.chain(*identities))}
+        gone = np.concatenate(
+            [np.asarray(pc.equal(table["status"], GONE)) for table in tables] or [np.zeros(0, np.bool_)]
+        )
+        there = sorted((number, media_id) for media_id, number in last.items() if not gone[number])
+        self._numbers = np.array([number for number, _ in there], np.int64)
+        self._row_of = {media_id: row for row, (_, media_id) in enumerate(there)}
+
+    @property
+    def parts(self) -> list[int]:
+        """The numbers of the parts, ascending."""
+        return list(self._parts)
+
+    def __len__(self) -> int:
+        """Return how many media there are."""
+        return len(self._numbers)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the parts have, superseded ones among them."""
+        return len(self._part)
+
+    def counting_rows(self, number: int) -> NDArray[np.int64]:
+        """Return int64, ascending: the rows of a part that count."""
+        first, end = np.searchsorted(self._part, [number, number + 1])
+        mine = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))]
+        rows: NDArray[np.int64] = mine - first
+        return rows
+
+    def _videos_part(self, number: int) -> pq.ParquetFile:
+        return self._opened(VIDEOS_FOLDER, number)
+
+    def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
+        """Return columns of a part of `videos`, those that its minor version lacks as nulls."""
+        where = str(part_path(self.path / VIDEOS_FOLDER, number))
+        file = self._videos_part(number)
+        with reading(where, REMEDY):
+            table = as_videos(file.read(names), names)
+            table.validate(full=True)  # texts that are not UTF-8 among them
+        for name in names:
+            if not VIDEOS.field(name).nullable and table[name].null_count:
+                row = int(np.argmax(table[name].is_null().to_numpy()))
+                raise RowAt(file=where, row=row, remedy=REMEDY).wrong(name, "null", "a value")
+        return table
+
+    def _opened(self, folder: str, number: int) -> pq.ParquetFile:
+        part = part_path(self.path / folder, number)
+        try:
+            file = parquet_file(part)
+            schema = file.schema_arrow
+        except FileNotFoundError:
+            raise FormatError(
+                "the index was compacted since it was opened", where=str(self.path), remedy="open it again"
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise FormatError("a part of the index is damaged", where=str(part), found=error, remedy=REMEDY) from error
+        check_columns(schema, SCHEMAS[folder], str(part), REMEDY)
+        return file
+
+    @functools.cached_property
+    def videos(self) -> pa.Table:
+        """A row a medium: the columns of `schema.VIDEOS`. All at once; `some_videos` gives them bit by bit."""
+        return self.columns(VIDEOS.names)
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """Return some columns of `videos`, a row a medium."""
+        parts = [self._read_part(number, names) for number in self._parts]
+        return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
+
+    def some_videos(self, most: int) -> Iterator[pa.Table]:
+        """Yield the rows of `videos` in order, at most so many at a time, never those of two parts together."""
+        for number in self._parts:
+            rows, done = self.counting_rows(number), 0
+            for table in self._groups(number, rows):
+                table = as_videos(table)
+                self._check_videos(table, number, rows[done : done + len(table)])
+                done += len(table)
+                for first in range(0, len(table), most):
+                    yield table.slice(first, most)
+
+    def _groups(self, number: int, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
+        """Yield some rows of a part of `videos`, a table for each row group that has any."""
+        with reading(str(part_path(self.path / VIDEOS_FOLDER, number)), REMEDY):
+            yield from rows_by_group(self._videos_part(number), rows)
+
+    def _check_videos(self, table: pa.Table, number: int, rows: NDArray[np.int64]) -> None:
+        """Look at rows of `videos`, of which usable ones must hold what reading them relies on. Raises FormatError."""
+        where = str(part_path(self.path / VIDEOS_FOLDER, number))
+        with reading(where, REMEDY):
+            table.validate(full=True)
+        usable = np.flatnonzero(pc.equal(table["status"], OK).to_numpy())
+        chosen = table.take(usable)
+        for name, rule in VIDEO_RULES.items():
+            wrong = wrong_rows(chosen[name], rule)
+            if len(wrong):
+                at = RowAt(file=where, row=int(rows[usable[wrong[0]]]), remedy=REMEDY)
+                raise at.wrong(name, chosen[name][int(wrong[0])].as_py(), rule.allowed())
+        pixels = chosen["width"].to_numpy().astype(np.float64) * chosen["height"].to_numpy()
+        if len(pixels) and pixels.max() > MOST_PIXELS:
+            place = int(np.argmax(pixels))
+            at = RowAt(file=where, row=int(rows[usable[place]]), remedy=REMEDY)
+            raise at.wrong("width", f"{pixels[place]:,.0f} pixels", f"up to {MOST_PIXELS:,} in all")
+
+    def video(self, media_id: str) -> dict[str, Any]:
+        """Return one medium's row of `videos`. Raises KeyError for an unknown one."""
+        number = int(self._numbers[self._row_of[media_id]])
+        part, place = int(self._part[number]), int(self._row[number])
+        table, first = self._videos_rows(part, place)
+        at = RowAt(file=str(part_path(self.path / VIDEOS_FOLDER, part)), row=place, remedy=REMEDY)
+        with reading(f"{at.file}, row {place}", REMEDY):
+            row: dict[str, Any] = table.slice(place - first, 1).to_pylist()[0]
+        if row["status"] == OK:
+            check_row(row, VIDEO_RULES, at)
+            check_video(row, at)
+        return row
+
+    def _videos_rows(self, part: int, row: int) -> tuple[pa.Table, int]:
+        """Return the row group of a part of `videos` that holds a row, and the number of its first row."""
+        _, first_rows = self._file(VIDEOS_FOLDER, part)
+        group = int(np.searchsorted(first_rows, row, side="right")) - 1
+        return self._videos_group(part, group), int(first_rows[group])
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019 - an Index lives as long as its process' job
+    def _videos_group(self, part: int, group: int) -> pa.Table:
+        file, _ = self._file(VIDEOS_FOLDER, part)
+        with reading(str(part_path(self.path / VIDEOS_FOLDER, part)), REMEDY):
+            return as_videos(file.read_row_group(group, use_threads=False))
+
+    @functools.cached_property
+    def unusable(self) -> int:
+        """How many media are refused or failed."""
+        return sum(status != OK for status in self.columns(["status"])["status"].to_pylist())
+
+    @functools.cached_property
+    def without_video(self) -> int:
+        """How many files have no video stream, and were skipped for that; they are among the unusable ones."""
+        columns = self.columns(["status", "error_kind"]).to_pylist()
+        return sum((row["status"], row["error_kind"]) == (REFUSED, NO_VIDEO) for row in columns)
+
+    @functools.cached_property
+    def internal_errors(self) -> int:
+        """At how many media framedex itself failed; they are among the unusable ones."""
+        return sum(kind == INTERNAL_ERROR for kind in self.columns(["error_kind"])["error_kind"].to_pylist())
+
+    def state(self) -> str:
+        """Return 32 hex digits that change when anything is indexed anew."""
+        files = [
+            part_path(self.path / folder, number) for folder in (VIDEOS_FOLDER, FRAMES_FOLDER) for number in self._parts
+        ]
+        digest = hashlib.blake2b(digest_size=16)
+        listing = self.path / LISTING_NAME
+        for path in [*files, *([listing] if listing.exists() else [])]:
+            digest.update(f"{path.name} {_state_of(path)}\n".encode())
+        return digest.hexdigest()
+
+    @functools.cached_property
+    def listing(self) -> pa.Table:
+        """The rows by which media were listed, with the user's columns."""
+        path = self.path / LISTING_NAME
+        if not path.exists():
+            return LISTING.empty_table()
+        with reading(str(path), REMEDY):
+            table = parquet_file(path).read()
+            table.validate(full=True)
+        check_columns(table.schema, LISTING, str(path), REMEDY)
+        for name in LISTING.names:
+            if table[name].null_count:
+                row = int(np.argmax(table[name].is_null().to_numpy()))
+                raise RowAt(file=str(path), row=row, remedy=REMEDY).wrong(name, "null", "a value")
+        return table
+
+    def packets(self, media_id: str) -> Packets:
+        """Return the packets of one medium. Raises KeyError for an unknown one."""
+        record, at = self._record(media_id, VIDEO_COLUMNS)
+        packets = _packets(_lists(record, VIDEO_COLUMNS, at), at)
+        if packets.offset is None and len(packets.size) and self.video(media_id)["byte_addressable"]:
+            raise at.unlike("gap", "byte_addressable of videos", "null")
+        if packets.state.any():
+            states = len(self.video(media_id)["states"] or [])
+            if packets.state.max() >= states:
+                raise at.wrong("start_state", packets.state.max(), f"0 to {states - 1}, the states in videos")
+        return packets
+
+    def audio(self, media_id: str) -> AudioPackets | None:
+        """Return the audio packets of one medium, None where it has none. Raises KeyError for an unknown medium."""
+        record, at = self._record(media_id, AUDIO_COLUMNS)
+        row = _lists(record, AUDIO_COLUMNS, at)
+        sample, gap, size = (row[name] for name in AUDIO_COLUMNS)
+        if sample is None:
+            return None
+        if size is None:
+            raise at.wrong("audio_size", "null", "a list")
+        check_audio_packets(row, at)
+        size = size.astype(np.int64)
+        return AudioPackets(sample=sample, offset=None if gap is None else offsets_of(gap, size), size=size)
+
+    def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.Table, RowAt]:
+        """Return some columns of one medium's row of `frames`, and where that lies."""
+        number = int(self._numbers[self._row_of[media_id]])
+        file, first_rows = self._file(FRAMES_FOLDER, int(self._part[number]))
+        row = int(self._row[number])
+        at = RowAt(file=str(part_path(self.path / FRAMES_FOLDER, int(self._part[number]))), row=row, remedy=REMEDY)
+        if row >= file.metadata.num_rows:
+            raise at.wrong("media_id", "no such row", "as many rows as the part of videos has")
+        group = int(np.searchsorted(first_rows, row, side="right")) - 1
+        # Small media share a group, and most callers ask for one after the other; a long one has its group for itself.
+        shared = file.metadata.row_group(group).num_rows > 1
+        read = self._shared_group if shared else self._read_group
+        with reading(at.file, REMEDY):
+            table = read(int(self._part[number]), group, columns)
+            record = table.slice(row - int(first_rows[group]), 1)
+            found = record["media_id"][0].as_py()
+        if found != media_id:
+            raise at.wrong("media_id", found, f"{media_id}, as in the part of videos")
+        return record, at
+
+    def _read_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+        file, _ = self._file(FRAMES_FOLDER, part)
+        table = file.read_row_group(group, columns=["media_id", *columns], use_threads=False)
+        for name in columns:
+            if name not in table.schema.names:  # of an earlier minor version
+                table = table.append_column(FRAMES.field(name), pa.nulls(len(table), FRAMES.field(name).type))
+        return table
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
+    def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
+        """Return a row group of several media, of FRAMES_PER_ROW_GROUP packets at most."""
+        return self._read_group(part, group, columns)
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
+    def _file(self, folder: str, part: int) -> tuple[pq.ParquetFile, NDArray[np.int64]]:
+        """Return a part and the first row of each of its row groups."""
+        file = self._opened(folder, part)
+        rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        return file, np.cumsum([0, *rows])[:-1]
+
+
+def as_videos(table: pa.Table, names: Sequence[str] = tuple(VIDEOS.names)) -> pa.Table:
+    """Return columns of `videos` that a part has, and nulls for those that its minor version of the format did not have."""
+    columns = [
+        table[name] if name in table.schema.names else pa.nulls(len(table), VIDEOS.field(name).type) for name in names
+    ]
+    return pa.table(columns, schema=pa.schema([VIDEOS.field(name).remove_metadata() for name in names]))
+
+
+def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
+    """Yield some rows of a Parquet file, ascending, a table for each row group that has any."""
+    first = 0
+    for group in range(file.metadata.num_row_groups):
+        count = file.metadata.row_group(group).num_rows
+        mine = rows[slice(*np.searchsorted(rows, [first, first + count]))] - first
+        if len(mine):
+            table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
+            yield table if len(mine) == count else table.take(mine)
+        first += count
+
+
+def _state_of(path: Place) -> str:
+    if isinstance(path, Stored):
+        return path.facts().tag
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def read_header(path: Place) -> dict[str, Any]:
+    """Return what index.json says. Raises FormatError."""
+    header = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index")
+    check_header(header, HEADER_KEYS, str(path / HEADER), REMEDY)
+    return {"generation": 0} | header
+
+
+def _lists(record: pa.Table, columns: Sequence[str], at: RowAt) -> dict[str, Any]:
+    """Return the lists of the one row of `record`, each as `FRAME_RULES` says: numpy arrays, None where null, and those of texts and
+    hashes as Python has them. Of flags that were not read, there is UNREAD, and of timestamps that are null, NO_PTS.
+    """
+    row: dict[str, Any] = {}
+    for name in columns:
+        column = record[name].combine_chunks()
+        if column.null_count:
+            row[name] = None
+            continue
+        values = column.flatten()
+        if name in ("md5", "path"):
+            with reading(f"{at.file}, row {at.row}, column {name}", REMEDY):
+                row[name] = column[0].as_py()
+            continue
+        if values.null_count and name not in NULLS:
+            raise at.wrong(name, "null", "a value for each packet")
+        known = values.drop_null().to_numpy()
+        check_row({name: known}, {name: FRAME_RULES[name]}, at)
+        row[name] = values.fill_null(NULLS[name]).to_numpy(zero_copy_only=False) if values.null_count else known
+    return row
+
+
+def _packets(row: dict[str, Any], at: RowAt) -> Packets:
+    """Return the packets of a row of `frames`. Raises FormatError where its lists do not belong together."""
+    for name in ("pts", "size", "flags"):
+        if row[name] is None:
+            raise at.wrong(name, "null", "a list")
+    is_read = row["flags"] != UNREAD
+    stored = np.where(is_read, row["flags"], 0).astype(np.int32)
+    flags, looked_at = stored & ~STATED, (stored & STATED) == 0
+    check_packets(row | {"flags": flags}, at)
+    size, gap = row["size"].astype(np.int64), row["gap"]
+    state = np.zeros(len(flags), np.int32)
+    if row["start_state"] is not None:
+        state[np.flatnonzero(flags & START)] = row["start_state"]
+    return Packets(
+        pts=row["pts"],
+        offset=None if gap is None else offsets_of(gap, size),
+        size=size,
+        flags=flags,
+        read=is_read & looked_at,
+        state=state,
+        md5=row["md5"],
+        path=row["path"],
+        crc32=row["crc32"],
+    )
+
+
+def gaps_of(offset: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the `frames.gap` column, int64 [packets]; smaller numbers than offsets, and mostly zeros."""
+    ends = offset + size
+    return offset - np.append(np.int64(0), ends[:-1])
+
+
+def offsets_of(gap: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where packets begin, int64 [packets]."""
+    ends: NDArray[np.int64] = np.cumsum(gap + size)
+    return ends - size

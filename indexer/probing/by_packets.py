@@ -1,0 +1,127 @@
+"""Depth `packets`: demux every packet with PyAV and look into each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import av
+import av.container
+import av.error
+import av.video.stream
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import MediaError
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Scanner
+from framedex.indexer.bitstream.intra.intra_codecs import KEY_FLAGGED
+from framedex.indexer.containers.opening import demux_packets
+from framedex.indexer.containers.payloads import PayloadFinder
+from framedex.indexer.timeline import NO_PTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demuxed:
+    """The packets of one stream as the container gives them, columns of n in decode order.
+
+    pts, dts, duration: int64, `NO_PTS` where missing (duration 0). offset: int64, None where packets are not one byte
+    range of the file each. size: int64. hidden: bool, cut away by an edit list. resets: bool, out-of-band decoder
+    configuration changes here. broken: bool, the demuxer reports damage.
+    """
+
+    pts: NDArray[np.int64]
+    dts: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    size: NDArray[np.int64]
+    hidden: NDArray[np.bool_]
+    resets: NDArray[np.bool_]
+    broken: NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class _Columns:
+    times: list[tuple[int | None, int | None, int]] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    hidden: list[int] = field(default_factory=list)
+    resets: list[int] = field(default_factory=list)
+    broken: list[int] = field(default_factory=list)
+
+
+def demux(
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, descriptor: int, scanner: Scanner
+) -> Demuxed:
+    """Feed every packet of a stream to the scanner and return what the container says of it.
+
+    descriptor: the open file, in which every packet's bytes are looked for. Raises BitstreamError, MediaError.
+    """
+    columns = _Columns()
+    finder = PayloadFinder(descriptor)
+    configuration = stream.codec_context.extradata
+    for number, packet in enumerate(_packets(container, stream.index, columns)):
+        data = bytes(packet)
+        if packet.has_sidedata("new_extradata"):
+            changed = bytes(packet.get_sidedata("new_extradata"))
+            if changed != configuration:
+                _reconfigure(scanner, changed, number)
+                columns.resets.append(number)
+                configuration = changed
+        if packet.has_sidedata("encryption_info"):
+            raise MediaError("encrypted", "the video is encrypted (Common Encryption, ISO/IEC 23001-7)")
+        if stream.codec_context.name in KEY_FLAGGED and not packet.is_keyframe:
+            raise BitstreamError(
+                "no_key_flag", f"packet {number} is not marked as a key frame, which PNG decoders need"
+            )
+        if packet.has_sidedata("palette"):
+            raise BitstreamError("palette", f"packet {number} brings its palette from outside of the bitstream")
+        scanner.feed(data)
+        columns.offset.append(finder.find(packet.pos, data))
+        columns.size.append(len(data))
+        columns.times.append((packet.pts, packet.dts, packet.duration or 0))
+        if packet.is_discard:
+            columns.hidden.append(number)
+        if packet.is_corrupt:
+            columns.broken.append(number)
+    if not columns.size:
+        raise MediaError("empty", "the video stream has no packets")
+    return _demuxed(columns, finder.found_all)
+
+
+def _demuxed(columns: _Columns, addressable: bool) -> Demuxed:
+    n = len(columns.size)
+    numbers = np.arange(n)
+    times = np.array([[NO_PTS if time is None else time for time in row] for row in columns.times], np.int64)
+    return Demuxed(
+        pts=times[:, 0],
+        dts=times[:, 1],
+        duration=times[:, 2],
+        offset=np.array(columns.offset, np.int64) if addressable else None,
+        size=np.array(columns.size, np.int64),
+        hidden=np.isin(numbers, columns.hidden),
+        resets=np.isin(numbers, columns.resets),
+        broken=np.isin(numbers, columns.broken),
+    )
+
+
+def _packets(container: av.container.InputContainer, stream_index: int, columns: _Columns) -> Iterator[av.Packet[Any]]:
+    """Yield packets that hold data; go on after damage, noting it at the packet before."""
+
+    def note_damage() -> None:
+        if columns.size:
+            columns.broken.append(len(columns.size) - 1)
+
+    try:
+        yield from demux_packets(container, stream_index, note_damage)
+    except av.error.FFmpegError as error:
+        if not columns.size:
+            raise MediaError("damaged", f"demuxing stops at the first packet: {error.strerror}") from error
+        note_damage()
+
+
+def _reconfigure(scanner: Scanner, configuration: bytes, packet: int) -> None:
+    reconfigure = getattr(scanner, "reconfigure", None)
+    if reconfigure is None:
+        raise BitstreamError("parameter_sets", f"the decoder's configuration changes at packet {packet}")
+    reconfigure(configuration)

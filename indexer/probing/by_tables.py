@@ -1,0 +1,236 @@
+"""Depth `tables`: sample tables alone, and the headers of start points. What is read does not grow with the bit rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.pictures import (
+    CLOSED_START,
+    NO_START,
+    OPEN_START,
+    BitstreamError,
+    Pictures,
+    only,
+    pictures_of,
+)
+from framedex.indexer.bitstream.intra.intra_codecs import INTRA
+from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
+from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
+from framedex.indexer.probing.by_packets import Demuxed
+from framedex.indexer.probing.by_samples import demuxed_of
+from framedex.indexer.probing.packet_headers import SCANNERS, Read, judge, look, scan
+from framedex.indexer.probing.unit_headers import find_lasting
+from framedex.indexer.timeline import (
+    CLOSED,
+    CONTINUES,
+    HIDDEN,
+    NON_REFERENCE,
+    OPEN,
+    START,
+    STATED,
+    UNSHOWN,
+    Flags,
+    check_ranks,
+    presentation_order,
+    ranks,
+)
+
+MOST_LOOKED_AT = 16  # packets of the first GOP: all reorderings that one shows
+# Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
+LEAST_MEAN_BYTES = 20_000
+READ_AT_ONCE = 192 << 10  # bytes of the beginning of a first GOP, where reading is dear
+HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
+SUSPECTS = 6  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tabulated:
+    """A stream as its tables say it. read: bool [packets], whose flags were read. pictures: facts of start points, [starts]."""
+
+    demuxed: Demuxed
+    flags: Flags
+    read: NDArray[np.bool_]
+    pictures: Pictures
+    rotation_degrees: int
+
+
+def tabulate(
+    read: Read,
+    layout: Layout,
+    track_id: int,
+    *,
+    codec: str,
+    configuration: bytes,
+    reorder_depth: int,
+    descriptor: int | None,
+) -> Tabulated:
+    """Return a track's packets from the sample tables of an MP4, MOV or 3GP file, whose boxes `layout` holds.
+
+    descriptor: the open file; None of an object, of which the headers of the first packets are read alone: other start points
+    are flagged `STATED`, for whoever needs one to look at it.
+
+    Raises UntrustedTables where the tables may not say what a demuxer and the bitstream say; then packets must be read.
+    """
+    try:
+        table = read_sample_table(layout, track_id)
+        demuxed = demuxed_of(table)
+        if codec in INTRA:
+            return _intra(table, demuxed)
+        if table.configurations[int(table.sample_entry[0])] != configuration:
+            raise UntrustedTables("the sample entry has another configuration than the demuxer says")
+        if not table.sync_stated and demuxed.size.mean() < LEAST_MEAN_BYTES:
+            raise UntrustedTables("nothing says which samples are sync samples")
+        return _predicted(read, table, demuxed, codec, configuration, reorder_depth, descriptor)
+    except (BitstreamError, TruncatedError) as error:
+        raise UntrustedTables(str(error)) from error
+
+
+def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
+    """Every packet of an intra codec is a start, and none is needed by another: there is nothing to look for."""
+    n = len(demuxed.size)
+    flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32) | CLOSED | NON_REFERENCE
+    _check_order(np.sort(demuxed.pts), flags)
+    return Tabulated(
+        demuxed=demuxed,
+        flags=flags,
+        read=np.ones(n, np.bool_),
+        pictures=pictures_of(np.full(n, CLOSED_START, np.uint8)),
+        rotation_degrees=table.rotation_degrees,
+    )
+
+
+def _predicted(
+    read: Read,
+    table: SampleTable,
+    demuxed: Demuxed,
+    codec: str,
+    configuration: bytes,
+    reorder_depth: int,
+    descriptor: int | None,
+) -> Tabulated:
+    if codec not in SCANNERS:
+        raise UntrustedTables(f"packets of {codec} have to be read")
+    offset, size = demuxed.offset, demuxed.size
+    assert offset is not None  # tables always say where samples lie
+    sync = np.flatnonzero(table.sync[table.size > 0])
+    if not len(sync) or sync[0]:
+        raise UntrustedTables("the first sample is no sync sample")
+    if descriptor is None:
+        pictures, beginning = _scan_beginning(read, demuxed, sync, codec, configuration)
+    else:
+        pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, descriptor)
+    tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
+    if tells_little or pictures.forgets.any():
+        raise UntrustedTables("the stream does what only reading every packet tells")
+    if codec == "h264" and (pictures.start[1:] == OPEN_START).any():
+        raise UntrustedTables(
+            "a recovery point is believed once all pictures behind it are known not to refer to earlier ones"
+        )
+    flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
+    seen = len(pictures.start)  # start points, the first ones
+    flags[sync] |= CLOSED
+    flags[sync[:seen]] ^= np.where(pictures.start == CLOSED_START, 0, CLOSED | OPEN).astype(np.int32)
+    flags[sync[seen:]] |= STATED
+    is_read = np.zeros(len(size), np.bool_)
+    first = slice(0, len(beginning.start))
+    flags[first] = judge(beginning, flags[first], demuxed.pts[first], at_first_start=True)
+    if (flags[first] & CONTINUES).any():
+        raise UntrustedTables("samples hold single fields, two of which make a frame")
+    is_read[first] = True
+    for begin, end in _stretches(sync, demuxed.hidden):
+        if descriptor is None and begin != sync[0]:  # a start point that would have to keep what the first one promised
+            raise UntrustedTables("an edit list hides samples behind the first start points")
+        part = slice(begin, end)
+        flags[part] = look(
+            read,
+            codec,
+            configuration,
+            offset[part],
+            size[part],
+            flags[part],
+            demuxed.pts[part],
+            at_first_start=begin == 0,
+        )
+        is_read[part] = True
+    flags[is_read] &= ~STATED
+    listed = np.flatnonzero(flags & START)  # looking may have found others
+    if not np.array_equal(listed, sync):
+        raise UntrustedTables("a sample that is no sync sample is a start point")
+    order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
+    _check_order(demuxed.pts[order], flags)
+    check_ranks(ranks(order, len(flags)), reorder_depth)
+    is_read[sync[:seen]] = True
+    if seen < len(sync) and len(pictures.states) > 1:
+        raise UntrustedTables("start points need states that only reading all of them tells")
+    return Tabulated(
+        demuxed=demuxed, flags=flags, read=is_read, pictures=pictures, rotation_degrees=table.rotation_degrees
+    )
+
+
+def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return (first, behind the last) of the GOPs with hidden packets, which are looked at whole."""
+    if not hidden.any():
+        return []
+    edges = np.append(sync, len(hidden))
+    gops = np.unique(np.searchsorted(sync, np.flatnonzero(hidden), side="right") - 1).tolist()
+    return [(int(edges[gop]), int(edges[gop + 1])) for gop in gops]
+
+
+def _scan_some(
+    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes, descriptor: int
+) -> tuple[Pictures, Pictures]:
+    """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
+
+    That is where leading pictures are dropped, and where timestamps that lie are found out. Some other samples are looked
+    at, too: those that hold parameter sets, which start points behind them need; the largest ones, since intra pictures are;
+    and one in full, because some cameras wrap several units in one length. Raises UntrustedTables where a sample that is no sync sample is a start point, or the other way round.
+    """
+    assert demuxed.offset is not None  # tables always say where samples lie
+    n = len(demuxed.size)
+    first = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
+    chosen = np.zeros(n, np.bool_)
+    chosen[sync] = True
+    sizes = np.where(chosen, 0, demuxed.size)
+    chosen[np.argpartition(sizes, -SUSPECTS)[-SUSPECTS:] if n > SUSPECTS else slice(None)] = True
+    chosen[:first] = True
+    length_size = SCANNERS[codec](configuration).length_size
+    if length_size:
+        chosen |= find_lasting(descriptor, codec, length_size, demuxed.offset, demuxed.size)
+    numbers = np.flatnonzero(chosen)
+    more = np.zeros(len(numbers), np.bool_)
+    more[int(np.argmin(demuxed.size[:first]))] = True
+    pictures = scan(read, codec, configuration, demuxed.offset[numbers], demuxed.size[numbers], more, consecutive=False)
+    started = numbers[pictures.start != NO_START]
+    if not np.array_equal(started, sync):
+        wrong = np.setxor1d(started, sync)[0]
+        said = "a" if wrong in sync else "no"
+        raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
+    return only(pictures, pictures.start != NO_START), only(pictures, numbers < first)
+
+
+def _scan_beginning(
+    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
+) -> tuple[Pictures, Pictures]:
+    """Return the facts of the first start point, [1], and of the beginning of its GOP, as far as one read shows it."""
+    assert demuxed.offset is not None  # tables always say where samples lie
+    if codec == "h264" and configuration[1:2] == HIGH_444:
+        raise UntrustedTables("a decoder may have to be told which encoder wrote the pictures")
+    most = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
+    begin = demuxed.offset[: most + 1]
+    near = np.abs(begin - begin[1:2].sum()) < READ_AT_ONCE if most > 1 else np.ones(1, np.bool_)
+    first = max(1, int(np.argmin(near[1:most]) + 1 if not near[1:most].all() else most))
+    pictures = scan(read, codec, configuration, demuxed.offset[:first], demuxed.size[:first])
+    if pictures.start[0] == NO_START or (pictures.start[1:] != NO_START).any():
+        raise UntrustedTables("the first samples are start points where the tables say otherwise")
+    return only(pictures, pictures.start != NO_START), pictures
+
+
+def _check_order(times: NDArray[np.int64], flags: Flags) -> None:
+    """Raise where nothing is presented, or where sorted times repeat: only the pictures tell which comes first."""
+    if not ((flags & UNSHOWN) == 0).any():
+        raise UntrustedTables("no sample is presented")
+    if not np.diff(times).all():
+        raise UntrustedTables("samples share a timestamp")

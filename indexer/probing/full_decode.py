@@ -1,0 +1,168 @@
+"""Decoding a whole medium in order at index time: a hash a frame, and which packets do not decode as the index expects."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import Any
+
+import av
+import av.error
+import numpy as np
+from av.codec.context import CodecContext
+from av.video.codeccontext import VideoCodecContext
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
+from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container, packet_with
+from framedex.indexer.containers.planes import picture_md5
+
+HELD_BYTES = 128 << 20  # of pictures that are held so that decoders do not use their buffers again
+
+
+class Decoded:
+    """What a full, in-order decode of n packets gave. md5: 16 bytes a packet whose picture came out, else None.
+
+    order: packets in the order in which their pictures came out. failed: bool [n], packets that the decoder rejects, or
+    whose pictures it marks as corrupt.
+    """
+
+    def __init__(self, packets: int) -> None:
+        self.md5: list[bytes | None] = [None] * packets
+        self.order: list[int] = []
+        self.failed = np.zeros(packets, np.bool_)
+
+    def take(self, frame: av.VideoFrame) -> None:
+        """Note a picture; its timestamp is the number of its packet."""
+        if frame.pts is None or not 0 <= frame.pts < len(self.md5):
+            return
+        self.order.append(frame.pts)
+        self.md5[frame.pts] = bytes.fromhex(picture_md5(frame))
+        self.failed[frame.pts] |= frame.is_corrupt
+
+
+def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
+    """Decode a stream of `packets` packets from its beginning to its end, in one thread, going on after errors."""
+    decoded = Decoded(packets)
+    number = -1
+    with open_container(path) as container:
+        stream = container.streams[stream_index]
+        assert isinstance(stream, VideoStream)  # a video stream, as when it was demuxed
+        context = stream.codec_context
+        context.thread_count = 1
+        try:
+            for packet in demux_packets(container, stream_index):
+                number += 1
+                if number >= packets:
+                    break
+                if packet.is_discard:
+                    packet = _kept(packet)
+                packet.pts = number  # pictures keep their packet's timestamp
+                try:
+                    frames = decode_packet(context, packet)
+                    for frame in frames:
+                        decoded.take(frame)
+                except av.error.FFmpegError:
+                    decoded.failed[number] = True
+            for frame in decode_packet(context, None):
+                decoded.take(frame)
+        except av.error.FFmpegError:  # demuxing ends here; what was demuxed before is as it is
+            decoded.failed[max(number, 0) :] = True
+    return decoded
+
+
+def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
+    """Return a packet that an edit list hides as one whose picture comes out: it may be corrupt, and others need it."""
+    if packet.has_sidedata("new_extradata"):
+        return packet
+    kept = packet_with(bytes(packet))
+    kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
+    return kept
+
+
+def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
+    """Return a decoder that is told what a demuxer told another one."""
+    context = CodecContext.create(told.codec.name, "r")
+    assert isinstance(context, VideoCodecContext)  # the codec is a video codec
+    context.extradata, context.width, context.height = told.extradata, told.width, told.height
+    context.thread_count = 1
+    return context
+
+
+def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
+
+    Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early: it is cut off, its
+    parameters are wrong, or a packet before it was lost. They report nothing, and the rest of the buffer stays as it was. Here
+    each GOP is decoded once more by a decoder of its own, into new buffers, which are zero; such a picture then differs from
+    that of `decode_all`.
+
+    decoded: of `decode_all`. starts: bool [packets], where a decoder may start.
+    """
+    differs = np.zeros(len(starts), np.bool_)
+    context: VideoCodecContext | None = None
+    held, number = collections.deque[av.VideoFrame](), -1
+
+    def compare_with(frame: av.VideoFrame) -> None:
+        held.append(frame)  # a buffer that is held is not used again
+        while held and len(held) * sum(plane.buffer_size for plane in frame.planes) > HELD_BYTES:
+            held.popleft()
+        if frame.pts is not None:
+            differs[frame.pts] = decoded.md5[frame.pts] != bytes.fromhex(picture_md5(frame))
+
+    with open_container(path) as container:
+        told = container.streams[stream_index].codec_context
+        assert isinstance(told, VideoCodecContext)  # a video stream, as when it was demuxed
+        for packet in demux_packets(container, stream_index):
+            number += 1
+            if number >= len(starts):
+                break
+            if starts[number]:
+                context = _new_decoder(told)
+            if context is None or decoded.failed[number]:
+                continue
+            packet = packet_with(bytes(packet))
+            packet.pts = number
+            with contextlib.suppress(av.error.FFmpegError):  # as decode_all has noted
+                for frame in decode_packet(context, packet):
+                    compare_with(frame)
+    return differs
+
+
+def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:
+    """Return bool [packets]: pictures that the decoder drops because a sequence ends before it has output them.
+
+    Where `pictures.forgets` says so, those are the last ones of the sequence before, in output order. How many there are
+    depends on how far the decoder holds pictures back, so decoding tells.
+    """
+    came, dropped = np.zeros((2, len(pictures.start)), np.bool_)
+    came[decoded.order] = True
+    for begin in np.flatnonzero(pictures.forgets).tolist():
+        before = np.flatnonzero((pictures.period[:begin] == pictures.period[begin - 1]) & ~pictures.skipped[:begin])
+        last_first = before[np.argsort(-pictures.order[before], kind="stable")]
+        dropped[last_first[: int(np.argmax(np.append(came[last_first], True)))]] = True
+    return dropped
+
+
+def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool [packets]: what decoding shows to be damaged. Raises BitstreamError where frames come in another order.
+
+    expected: int64 [frames], the packets of presented frames in the order in which the index numbers them. hidden: bool
+    [packets], decoded and cut away. A presented packet without a picture is damaged; so is a picture nobody expects.
+    """
+    damaged = decoded.failed.copy()
+    shown = np.zeros(len(damaged), np.bool_)
+    shown[expected] = True
+    came = np.zeros(len(damaged), np.bool_)
+    came[decoded.order] = True
+    damaged |= shown != (came & ~hidden)
+    order = [packet for packet in decoded.order if shown[packet]]
+    rank = np.full(len(damaged), -1)
+    rank[expected] = np.arange(len(expected))
+    turned = np.flatnonzero(np.diff(rank[order]) < 0)
+    if len(turned):
+        raise BitstreamError(
+            "output_order", f"decoding gives packet {order[turned[0] + 1]} later than the index expects"
+        )
+    return damaged

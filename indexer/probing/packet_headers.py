@@ -1,0 +1,186 @@
+"""CONTRACT: looking into some packets of a medium whose index was made from sample tables, by reading their headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
+from framedex.indexer.bitstream.h26x.h264 import H264Scanner
+from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner
+from framedex.indexer.timeline import DAMAGED, HIDDEN, SKIPPED, START, Flags, packet_flags
+from framedex.storage.reader import ObjectReader
+
+Read = Callable[[int, int], bytes]  # (offset, length) → bytes
+NalScanners = type[H264Scanner] | type[HevcScanner]
+
+SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}  # whose packets can be read in part
+CHEAP_BYTES = 4096  # a packet on average, which to read costs less than to look for its headers
+MOST_AT_ONCE = 64 << 20
+FIRST_BYTES = 192  # of a packet, read at once: what stands before the first slice, and its header
+SLICE_BYTES = 80  # of a coded slice: two bytes of NAL header, and more than any slice header field read here needs
+MOST_WHOLE_BYTES = 1 << 15  # of a slice that is searched for others behind start codes
+MOST_UNIT_BYTES = 1 << 16  # of a unit that is no slice; larger ones hold several behind one length
+
+
+def condense(
+    read: Read,
+    offset: int,
+    size: int,
+    length_size: int,
+    is_slice: Callable[[int], bool],
+    slice_bytes: int = SLICE_BYTES,
+) -> bytes:
+    """Return a length-prefixed packet with its slices cut down to their headers, reading little more than those.
+
+    is_slice: whether the first byte of a NAL unit says that it is a coded slice. slice_bytes: of each slice. Raises
+    BitstreamError where units are so large that they must be read whole.
+    """
+    window, begin = read(offset, min(FIRST_BYTES, size)), offset
+    parts: list[bytes] = []
+    at, end = offset, offset + size
+    while at < end:
+        wanted = min(at + length_size + slice_bytes, end)
+        if wanted > begin + len(window):
+            window, begin = read(at, min(max(FIRST_BYTES, length_size + slice_bytes), end - at)), at
+        head = window[at - begin : at - begin + length_size + slice_bytes]
+        length = int.from_bytes(head[:length_size], "big")
+        if at + length_size + length > end or len(head) <= length_size:
+            return window  # its lengths do not tile it: the scanner says that it is damaged
+        unit = head[length_size : length_size + length]
+        if not unit:
+            parts.append(head[:length_size])
+            at += length_size
+            continue
+        if len(unit) < length and not is_slice(unit[0]):
+            if length > MOST_UNIT_BYTES:
+                raise BitstreamError("large_unit", f"a unit of {length} bytes is no slice")
+            unit = read(at + length_size, length)
+        parts.append(len(unit).to_bytes(length_size, "big") + unit)
+        at += length_size + length
+    return b"".join(parts)
+
+
+def _is_h264_slice(header: int) -> bool:
+    return 1 <= header & 31 <= 5
+
+
+def _is_hevc_slice(header: int) -> bool:
+    return header >> 1 & 63 <= 31
+
+
+IS_SLICE = {"h264": _is_h264_slice, "hevc": _is_hevc_slice}
+
+
+def scan(
+    read: Read,
+    codec: str,
+    configuration: bytes,
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+    more: NDArray[np.bool_] | None = None,
+    state: bytes = b"",
+    in_middle: bool = False,
+    consecutive: bool = True,
+) -> Pictures:
+    """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
+
+    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the first.
+    in_middle: the first packet is a start point behind others. consecutive: none is left out between them. Small packets
+    that lie together are read whole, at once, which is cheaper than a look at each.
+
+    Raises BitstreamError, also for a codec whose packets cannot be read in part.
+    """
+    if codec not in SCANNERS:
+        raise BitstreamError("codec", f"packets of {codec} are not read in part")
+    scanner = SCANNERS[codec](configuration)
+    if not scanner.length_size:
+        raise BitstreamError("codec", "the stream is not length-prefixed")
+    scanner.begin_with(state, in_middle=in_middle, consecutive=consecutive)
+    begin, end = int(offset[0]), int((offset + size)[-1])
+    if end - begin <= min(len(size) * CHEAP_BYTES, MOST_AT_ONCE) and (offset[1:] >= (offset + size)[:-1]).all():
+        data = np.frombuffer(read(begin, end - begin), np.uint8)
+        if len(data) == end - begin:
+            scanner.feed_many(data, offset - begin, size)
+            return scanner.finish()
+    prepare(read, offset, np.minimum(size, FIRST_BYTES))
+    slices = np.where(False if more is None else more, MOST_WHOLE_BYTES, SLICE_BYTES)
+    rows = zip(offset.tolist(), size.tolist(), np.broadcast_to(slices, len(size)).tolist(), strict=True)
+    condensed = [condense(read, at, length, scanner.length_size, IS_SLICE[codec], kept) for at, length, kept in rows]
+    lengths = np.array([len(data) for data in condensed], np.int64)
+    scanner.feed_many(np.frombuffer(b"".join(condensed), np.uint8), np.cumsum(lengths) - lengths, lengths)
+    return scanner.finish()
+
+
+def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> bool:
+    """Return whether the packet that ends at byte `end` closes with a unit that ends an HEVC sequence, which is two bytes long."""
+    if codec != "hevc":
+        return False
+    length_size = HevcScanner(configuration).length_size
+    tail = read(end - length_size - 2, length_size + 2)
+    length, unit = int.from_bytes(tail[:length_size], "big"), tail[length_size:]
+    return length == len(unit) == 2 and HevcScanner.unit_type(unit[0]) in SEQUENCE_ENDS
+
+
+def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
+    """Have ranges, int64 [ranges] each, read at the same time, where that is cheaper than one after the other."""
+    if isinstance(read, ObjectReader):
+        read.prepare(offset, length)
+
+
+def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
+    """Raise BitstreamError where start points that no index looked at do what the index says that the stream does not do."""
+    done = {
+        "carry parameter sets of their own": pictures.inband_sets and not inband_sets,
+        "need another state of the decoder": len(pictures.states) > 1,
+        "hold several units behind one length": pictures.inner_start_codes,
+        "differ in size or format": pictures.varying_shape,
+        "may hide pictures": pictures.may_hide,
+        "drop their leading pictures": pictures.drops_leading,
+        "follow the end of a sequence": bool(pictures.forgets.any()),
+    }
+    found = [what for what, is_so in done.items() if is_so]
+    if found:
+        raise BitstreamError("promise", f"start points {' and '.join(found)}")
+
+
+def look(
+    read: Read,
+    codec: str,
+    configuration: bytes,
+    offset: NDArray[np.int64],
+    size: NDArray[np.int64],
+    known: Flags,
+    pts: NDArray[np.int64],
+    *,
+    at_first_start: bool,
+) -> Flags:
+    """Return the flags, int32 [packets], of consecutive packets of which the first is a start point.
+
+    known: their flags so far, of which `HIDDEN` stays. pts: int64 [packets]. at_first_start: the first packet is the
+    stream's first start point, whose leading pictures are never output. Raises BitstreamError, a ValueError, where the pictures
+    contradict the tables: in their order, or by not being output.
+    """
+    pictures = scan(read, codec, configuration, offset, size, in_middle=not at_first_start)
+    return judge(pictures, known, pts, at_first_start=at_first_start)
+
+
+def judge(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
+    """Return the flags of consecutive packets from what their pictures say. As for `look`."""
+    flags = packet_flags(pictures, (known & HIDDEN) != 0)
+    if not at_first_start:  # a decoder that started here would drop them; one that runs on does not
+        first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
+        flags[first_leading] &= ~SKIPPED
+        # What damage keeps from being output has a number all the same: the tables gave it one.
+        flags[(flags & DAMAGED) != 0] &= ~SKIPPED
+        if ((flags & SKIPPED) != 0).any():
+            raise BitstreamError("output_order", "a picture in the middle of the stream is not output")
+    if not flags[0] & START:
+        raise BitstreamError("no_start", "a sample that the tables call a sync sample is no start point")
+    shown = np.flatnonzero((flags & SKIPPED) == 0)
+    by_bitstream = shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
+    if not np.array_equal(by_bitstream, shown[np.argsort(pts[shown], kind="stable")]) and not pictures.damaged.any():
+        raise BitstreamError("output_order", "timestamps contradict the order in which pictures are output")
+    return flags

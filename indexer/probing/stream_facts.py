@@ -1,0 +1,96 @@
+"""What libavformat says of an open container and its streams, in the columns of `videos`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import av
+import av.container
+import av.stream
+import av.video.stream
+from av.video.codeccontext import VideoCodecContext
+
+from framedex.core.pyav import fraction_of
+from framedex.errors import MediaError
+from framedex.indexer.probing.stated import stated_columns
+from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO
+
+Row = dict[str, Any]
+
+# Containers whose headers state how long a stream is; of others, libavformat guesses.
+STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
+CLOCKED = frozenset({"h263"})  # codecs whose rate is that of a clock
+CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
+
+
+def container_name(container: av.container.InputContainer) -> str:
+    """Return `mp4`, `matroska`, or libavformat's name of another container."""
+    name = container.format.name
+    return CONTAINERS.get(name, name)
+
+
+def video_streams(container: av.container.InputContainer, *, skips: bool = False) -> list[av.video.stream.VideoStream]:
+    """Return the video streams, libavformat's choice first, cover art left out.
+
+    Raises MediaError where there are none. skips: such a file is refused, which a run counts apart; else it is failed.
+    """
+    cover = av.stream.Disposition.attached_pic
+    videos = [stream for stream in container.streams.video if not stream.disposition & cover]
+    if not videos:
+        raise MediaError(NO_VIDEO, "there is no video stream", refused=skips)
+    best = container.streams.best("video")
+    return sorted(videos, key=lambda stream: (stream is not best, stream.index))
+
+
+def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Row:
+    """Return the columns of `videos` on what the container's header states of a stream's length and rate."""
+    name = container_name(container)
+    if name not in STATING or (name == "mp4" and not stream.frames):  # in fragments, none of which knows of the others
+        return stated_columns(None, None, fraction_of(stream.codec_context.framerate))
+    seconds = None if container.duration is None else container.duration / av.time_base
+    time_base = fraction_of(stream.time_base)
+    if stream.duration is not None and time_base is not None:
+        seconds = float(stream.duration * time_base)
+    elif len(container.streams) > 1:  # whose longest one the file's duration may be
+        seconds = None
+    rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
+    if rate is None and name != "mp4":  # of which libavformat counts it
+        rate = fraction_of(stream.average_rate)
+    frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat makes them up of a duration
+    return stated_columns(frames, seconds, rate)
+
+
+def describe_stream(stream: av.video.stream.VideoStream) -> Row:
+    """Return the columns of `videos` that libavformat's stream states. Raises MediaError where there is no decoder."""
+    context = stream.codec_context
+    if context is None:
+        raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
+    aspect, time_base = fraction_of(stream.sample_aspect_ratio), fraction_of(stream.time_base)
+    return {
+        "stream_index": stream.index,
+        "codec": context.codec.canonical_name,
+        "codec_tag": _codec_tag(context),
+        "bits_per_coded_sample": context.bits_per_coded_sample,
+        "profile": context.profile,
+        "pixel_format": context.pix_fmt,
+        "width": context.width,
+        "height": context.height,
+        "field_order": FIELD_ORDERS.get(int(context.field_order)),
+        "sample_aspect_ratio": float(aspect) if aspect else None,
+        "color_range": COLOR_RANGES.get(int(context.color_range)),
+        "color_matrix": int(context.colorspace),
+        "color_primaries": int(context.color_primaries),
+        "color_transfer": int(context.color_trc),
+        "time_base_num": time_base.numerator if time_base else None,
+        "time_base_den": time_base.denominator if time_base else None,
+        "extradata": context.extradata,
+        "reorder_depth": context.reorder_depth,
+    }
+
+
+def _codec_tag(context: VideoCodecContext) -> str | None:
+    try:
+        tag = context.codec_tag
+    except UnicodeDecodeError:
+        return None
+    return tag if tag.isprintable() else None

@@ -1,0 +1,76 @@
+"""Finds the samples that hold parameter sets or end a sequence, by a look at the header of every NAL unit in a file."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Container
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner
+from framedex.indexer.bitstream.h26x.scanner import NalScanner
+from framedex.indexer.probing.packet_headers import SCANNERS
+
+
+def _by_header(scanner: type[NalScanner], types: Container[int]) -> NDArray[np.bool_]:
+    """Return bool [256]: which first bytes of a NAL unit state one of these types."""
+    return np.array([scanner.unit_type(header) in types for header in range(256)])
+
+
+ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _by_header(HevcScanner, SEQUENCE_ENDS)}
+# All that change how later pictures are decoded: parameter sets, too.
+LASTING = {codec: _by_header(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
+MOST_UNITS = 4096  # of a sample; one with more counts as found
+SPARSE_BYTES = 64 << 10  # a sample on average; of larger ones, single pages are read, at the same time
+
+Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], bytes) → uint8 [n, bytes]
+
+
+def find_lasting(
+    descriptor: int, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return bool [samples]: those that hold a unit which changes how later pictures are decoded, or that follow the end of a
+    sequence.
+
+    descriptor: an open file, in which samples of `size` bytes lie at `offset`, int64 [samples] each, within the file.
+    length_size: bytes of each unit's length. A file that is cut short meanwhile ends this process (SIGBUS), as a crash of a worker.
+    """
+    if size.mean() > SPARSE_BYTES:
+        return _find(lambda at, count: _read_apart(descriptor, at, count), codec, length_size, offset, size)
+    data = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+    return _find(lambda at, count: data[at[:, None] + np.arange(count)], codec, length_size, offset, size)
+
+
+def _read_apart(descriptor: int, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
+    """Read `count` bytes at each offset. The kernel is told of all first, so that a disk seeks them at the same time."""
+    places = offset.tolist()
+    for at in places:
+        os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_WILLNEED)
+    data = b"".join(os.pread(descriptor, count, at).ljust(count, b"\0") for at in places)
+    return np.frombuffer(data, np.uint8).reshape(len(places), count)
+
+
+def _find(
+    heads: Heads, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    found, ended = np.zeros(len(offset), np.bool_), np.zeros(len(offset), np.bool_)
+    sample, at, end = np.arange(len(offset)), offset, offset + size
+    for _ in range(MOST_UNITS):
+        whole = at + length_size < end
+        sample, at, end = sample[whole], at[whole], end[whole]
+        if not len(sample):
+            break
+        head = heads(at, length_size + 1)
+        length = np.zeros(len(at), np.int64)
+        for byte in range(length_size):
+            length = length << 8 | head[:, byte]
+        header = head[:, length_size]
+        some = length > 0
+        found[sample[LASTING[codec][header] & some]] = True
+        ended[sample[ENDING[codec][header] & some]] = True
+        at = at + length_size + length
+    found[sample] = True
+    found[1:] |= ended[:-1]
+    return found

@@ -1,0 +1,301 @@
+"""Build or refresh an index: what is to do → engine → parts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from framedex.core.pyav import ffmpeg_version
+from framedex.core.tallies import SHOWN
+from framedex.core.version import __version__
+from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
+from framedex.execution.engine import Outcome
+from framedex.files.parts import held, library_versions, remove_unfinished, write_json_aside, write_part
+from framedex.indexer.containers.opened_file import opened_file
+from framedex.indexer.images.probe_images import folder_identity
+from framedex.indexer.media_rows import Row, no_frames, problem_columns
+from framedex.indexer.parts.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.listing_table import listing_table
+from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
+from framedex.indexer.probing.probe import ProbeTask, probe_medium
+from framedex.indexer.runs.objects import identity_of, probe_object
+from framedex.indexer.runs.rerun import attempt
+from framedex.indexer.runs.work import IndexOptions, Item, Work, medium_name, plan_work
+from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEO
+from framedex.indexer.sources.discover import media_id
+from framedex.indexer.sources.other_files import OtherFiles
+from framedex.storage.objects import exists
+from framedex.storage.outputs import Output, stored_output
+from framedex.storage.places import Place, Stored
+from framedex.storage.uris import is_remote
+
+Probing = list[tuple[Row, Row]] | StorageError
+
+FILES_TOGETHER = 64  # that one task of a cluster probes
+SLICES_NAME = "slices.json"  # of a run in slices that is under way
+
+
+@dataclass(slots=True, kw_only=True)
+class IndexReport:
+    """What a run did: media by outcome (refused ones counted in every run that names them), and files by what became of them.
+
+    internal: media at which framedex itself failed; they are not among the failed ones. thumbnails: how many images were
+    skipped because they lie beside videos. without_video: files without a video stream that a search found; they are skipped, neither
+    refused nor failed. retried: files that were refused or failed before and are probed again unchanged. others: files of searched folders that were skipped for their endings.
+    """
+
+    out: Place
+    root: str
+    new: int = 0
+    changed: int = 0
+    retried: int = 0
+    gone: int = 0
+    unchanged: int = 0
+    thumbnails: int = 0
+    others: list[OtherFiles] = field(default_factory=list)
+    ok: int = 0
+    refused: int = 0
+    failed: int = 0
+    internal: int = 0
+    without_video: int = 0
+    without_video_examples: list[str] = field(default_factory=list)
+    problems: list[dict[str, str]] = field(default_factory=list)
+
+    def count(self, row: Row) -> None:
+        """Add one medium's row."""
+        if row["status"] == OK:
+            self.ok += 1
+        if row["status"] in (OK, GONE):
+            return
+        if row["status"] == REFUSED and row["error_kind"] == NO_VIDEO:
+            self.without_video += 1
+            if len(self.without_video_examples) < SHOWN:
+                self.without_video_examples.append(row["uri"])
+            return
+        if row["status"] == REFUSED:
+            self.refused += 1
+        elif row["error_kind"] == INTERNAL_ERROR:
+            self.internal += 1
+        else:
+            self.failed += 1
+        problem = {"uri": medium_name(row["uri"], row.get("member"))}
+        problem |= {key: row[key] for key in ("status", "error_kind", "error_message")}
+        if row["error_kind"] == INTERNAL_ERROR:
+            problem["error_traceback"] = row["error_traceback"] or ""
+        self.problems.append(problem)
+
+
+def report_of(options: IndexOptions, work: Work) -> IndexReport:
+    """Return the report of a run before anything is probed."""
+    report = IndexReport(
+        out=options.out,
+        root=work.root,
+        new=len(work.probe) + len(work.unopened) - work.changed - work.retried,
+        changed=work.changed,
+        retried=work.retried,
+        gone=len(work.gone),
+        unchanged=work.unchanged,
+        thumbnails=work.thumbnails,
+        others=work.others,
+    )
+    for row in work.problems:
+        report.count(row)
+    return report
+
+
+def build_index(options: IndexOptions) -> IndexReport:
+    """Probe what is new, changed or failed, and write it as new parts. Raises OutputError, SourceError, FormatError.
+
+    Parts appear while the run goes on; a killed run keeps those, and the next one does the rest.
+    """
+    work = plan_work(options)
+    with opened_whole(options.out) as output:
+        old = begin(output, work)
+        report = report_of(options, work)
+        parts = PartPairs(output, files_a_part=files_a_part(options))
+        try:
+            members = probe_items(options, work.items, parts, report)
+        finally:
+            parts.flush()
+        if members:  # which sequences a tar holds shows when it is read
+            write_listing(output, old, work, members)
+        return report
+
+
+@contextlib.contextmanager
+def opened_whole(out: Place) -> Iterator[Output]:
+    """Open an index to be written by this run alone, without what a killed run left aside.
+
+    Of two runs that write one in object storage, that is refused which comes second to anything. Raises OutputError where
+    another run has it, or it is being written in slices.
+    """
+    with opened_output(out) as output:
+        if (out / SLICES_NAME).exists():
+            raise OutputError(
+                "the index is being written in slices",
+                where=str(out),
+                remedy=f"run the rest of them and --finish, or delete {SLICES_NAME} to give them up",
+            )
+        for folder in (output.local, output.local / VIDEOS_FOLDER, output.local / FRAMES_FOLDER):
+            remove_unfinished(folder)
+        yield output
+
+
+@contextlib.contextmanager
+def opened_output(out: Place) -> Iterator[Output]:
+    """Open an index to be written: held by this run where it is a folder. Raises OutputError."""
+    if isinstance(out, Stored):
+        with stored_output(out, HEADER, LISTING_NAME) as output:
+            yield output
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out):
+        yield Output(out)
+
+
+def files_a_part(options: IndexOptions) -> int:
+    """Return how many files' rows a part holds."""
+    return VERIFIED_FILES_A_PART if options.verify else FILES_A_PART
+
+
+def begin(output: Output, work: Work) -> pa.Table | None:
+    """Write the listing and the header of a new generation; return the listing so far. Raises before anything is written."""
+    path, header_path = output.local / LISTING_NAME, output.local / HEADER
+    old = pq.read_table(path) if path.exists() else None
+    listing = listing_table(old, work.listed, work.root, work.members)
+    if not header_path.exists() or work.items or old is None or not listing.equals(old):
+        before: Row = read_header(output.local) if header_path.exists() else {"generation": 0}
+        probed_by = {*before.get("ffmpeg", [])} | ({ffmpeg_version()} if work.probe else set())
+        header = {
+            "format": FORMAT,
+            "schema_version": SCHEMA_VERSION,
+            "root": work.root,
+            "generation": before["generation"] + 1,
+            "ffmpeg": sorted(probed_by),
+            "libraries": library_versions(),
+        }
+        write_json_aside(header_path, header)
+        output.publish(header_path)
+    write_part(path, listing, version=SCHEMA_VERSION)
+    output.publish(path)
+    return old
+
+
+def write_listing(output: Output, old: pa.Table | None, work: Work, members: dict[str, list[str]]) -> None:
+    """Write the listing anew. members: the sequences that were found in each tar, by its uri."""
+    listing = listing_table(old, work.listed, work.root, work.members | members)
+    write_part(output.local / LISTING_NAME, listing, version=SCHEMA_VERSION)
+    output.publish(output.local / LISTING_NAME)
+
+
+def probe_items(
+    options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport
+) -> dict[str, list[str]]:
+    """Probe what is to be probed, write its rows and count it. Return the sequences found in each tar, by its uri."""
+    total = sum(item.task is not None for item in items)
+    outcomes: Iterable[Outcome[Item, Probing]] = options.engine(
+        probe_item,
+        items,
+        workers=max(1, min(options.workers, total)),
+        timeout_seconds=options.timeout_seconds,
+        memory_bytes=options.memory_bytes,
+        passes=is_known,
+        together=FILES_TOGETHER,
+    )
+    members: dict[str, list[str]] = {}
+    done = 0
+    for outcome in outcomes if items else []:
+        rows = list(_rows(outcome, options))
+        parts.add(rows)
+        for video, _ in rows:
+            note_row(video, report, members)
+        if outcome.item.task is not None:
+            done += 1
+            options.on_progress(done, total)
+    return members
+
+
+def note_row(video: Row, report: IndexReport, members: dict[str, list[str]]) -> None:
+    """Count a row of `videos`, and note which sequence of a tar it is about, by the tar's uri."""
+    report.count(video)
+    if video.get("container") == "tar" and video["member"] is not None:
+        members.setdefault(video["uri"], []).append(video["member"])
+
+
+def is_known(item: Item) -> bool:
+    """Return whether the rows of an item are known without probing it."""
+    return item.task is None
+
+
+def probe_item(item: Item) -> Probing:
+    """Return the rows of the media in a file, or why no object can be had at all; runs in a worker."""
+    assert item.task is not None  # others pass
+    if not is_remote(item.task.path):
+        return probe_medium(item.task)
+    try:
+        return probe_object(item.task)
+    except StorageError as error:
+        return error
+
+
+def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tuple[Row, Row]]:
+    """Yield the rows of a file: as probed, or of a failure where the probe itself died, or why it is not opened, or gone.
+
+    Raises StorageError where its store lets nobody in: what is known of media must not be lost to that.
+    """
+    if isinstance(outcome.result, StorageError):
+        raise outcome.result
+    (uri, member), task = outcome.item.identity, outcome.item.task
+    if outcome.item.rows is not None:
+        for row in outcome.item.rows:
+            gone = {key: row[key] for key in ("media_id", "kind", "uri", "member", "stream_index")}
+            yield gone | {"status": GONE, "probed_by": __version__}, no_frames() | {"media_id": row["media_id"]}
+    elif outcome.item.error is not None:
+        yield _with_identity(uri, _nothing(member) | problem_columns(outcome.item.error), no_frames())
+    elif outcome.result is not None:
+        assert task is not None  # which gave the result
+        for video, frames in outcome.result:
+            yield _with_identity(uri, video | _tried(task, video, options), frames)
+    else:
+        assert task is not None
+        assert outcome.kind is not None  # as there is no result
+        assert outcome.message is not None
+        nothing = _nothing(member, VIDEO if task.images is None else IMAGES)
+        error = MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
+        video = nothing | _identity(task) | problem_columns(error)
+        yield _with_identity(uri, video | _tried(task, video, options), no_frames())
+
+
+def _tried(task: ProbeTask, video: Row, options: IndexOptions) -> Row:
+    """Return the column that says how a failed medium was probed."""
+    if video["status"] != FAILED:
+        return {}
+    return {"tried": attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)}
+
+
+def _identity(task: ProbeTask) -> Row:
+    """Return the columns that tell which file it was at which the probe itself died; none where it cannot be read."""
+    video: Row = {}
+    with contextlib.suppress(MediaError, StorageError):
+        if is_remote(task.path):
+            facts = task.facts or exists(task.path)
+            return {} if facts is None else identity_of(facts)
+        if task.images is not None and task.images.form == "folder":
+            return folder_identity(task.path, task.images)
+        with opened_file(task.path, video):
+            return video
+    return video
+
+
+def _nothing(member: str | None, kind: str = VIDEO) -> Row:
+    return {"kind": kind if member is None else IMAGES, "stream_index": -1, "member": member}
+
+
+def _with_identity(uri: str, video: Row, frames: Row) -> tuple[Row, Row]:
+    stream = None if video.pop("best_stream", True) else video["stream_index"]
+    name = media_id(uri, stream, member=video.get("member"))
+    return video | {"media_id": name, "uri": uri, "probed_by": __version__}, frames | {"media_id": name}

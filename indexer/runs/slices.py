@@ -1,0 +1,210 @@
+"""One index run in slices on several machines (Slurm arrays, Kubernetes indexed jobs): the same parts as a run in one.
+
+The first slice to come writes down what all of them do: which parts, and of which work. Each slice compares the sources with
+the index as it was before, finds the same work, and writes every n-th part of it. A part that is there is done, so a slice
+that is run again does the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from framedex.errors import OutputError, SourceError
+from framedex.files.parts import LOCK_NAME, ffmpeg_of, held, part_path, write_json_aside
+from framedex.indexer.parts.index import HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.part_pairs import PartPairs, next_part
+from framedex.indexer.runs.build import (
+    SLICES_NAME,
+    IndexReport,
+    begin,
+    files_a_part,
+    note_row,
+    opened_output,
+    probe_items,
+    report_of,
+    write_listing,
+)
+from framedex.indexer.runs.work import IndexOptions, Work, plan_work
+from framedex.storage.outputs import Output, stored_output
+from framedex.storage.places import Place, Stored, parquet_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One of `count` slices of a run, by its number from 0."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Slice:
+        """Return the slice that "i/n" names. Raises ValueError."""
+        number, _, count = text.partition("/")
+        parsed = cls(number=int(number), count=int(count))
+        if not 0 <= parsed.number < parsed.count:
+            raise ValueError(f"{text}: slices are 0/{parsed.count} to {parsed.count - 1}/{parsed.count}")
+        return parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all slices of a run share, as `slices.json` holds it. work: a digest of all that is to be done. parts: how many
+    are written, from first_part on.
+    """
+
+    slices: int
+    first_part: int
+    parts: int
+    work: str
+
+
+def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
+    """Do one slice of an index run; the report counts its own media, and the files of the whole run.
+
+    Raises as `build_index`, and OutputError where other slices have other work.
+    """
+    with _opened(options.out, LOCK_NAME, shared=True) as output:
+        plan, work = _take_plan(output, options, part.count)
+        with _opened(options.out, f"{LOCK_NAME}-{part.number}"):
+            size, items = files_a_part(options), work.items
+            wanted = [
+                number
+                for number in range(part.number, plan.parts, part.count)
+                if not _part(options.out, plan, number).exists()
+            ]
+            mine = [item for number in wanted for item in items[number * size : (number + 1) * size]]
+            parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
+            report = report_of(options, work)
+            probe_items(options, mine, parts, report)
+            parts.flush()
+        return report
+
+
+@contextlib.contextmanager
+def _opened(out: Place, lock: str, *, shared: bool = False, wait: bool = False) -> Iterator[Output]:
+    """Open an index to be written by slices; in object storage there are no locks, and no slice writes what another one has."""
+    if isinstance(out, Stored):
+        with stored_output(out) as output:
+            yield output
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with held(out, lock, shared=shared, wait=wait):
+        yield Output(out)
+
+
+def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Plan, Work]:
+    """Return what the slices of a run have agreed upon, and the work; agree upon it if this is the first one."""
+    with _opened(options.out, f"{LOCK_NAME}-plan", wait=True):
+        stored = read_plan(options.out)
+        first = next_part(options.out) if stored is None else stored.first_part
+        work = plan_work(options, before=first)
+        parts = -(-len(work.items) // files_a_part(options))
+        plan = Plan(slices=slices, first_part=first, parts=parts, work=digest(options, work))
+        if stored is None:
+            if not isinstance(options.out, Stored):  # there, --finish does: many slices may come first
+                begin(output, work)
+            stored = _agree(output, plan)
+        if plan != stored:
+            same = "slices" if plan.slices != stored.slices else "sources and options"
+            raise OutputError(
+                f"the slices of this run have other {same}",
+                where=str(options.out / SLICES_NAME),
+                found=plan.slices if same == "slices" else "other work than the first slice found",
+                allowed=stored.slices if same == "slices" else None,
+                remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin anew; parts that are there stay",
+            )
+        return plan, work
+
+
+def _agree(output: Output, plan: Plan) -> Plan:
+    """Write the plan down, unless another slice has just done so; return what is written."""
+    write_json_aside(output.local / SLICES_NAME, asdict(plan))
+    try:
+        output.publish(output.local / SLICES_NAME)
+    except OutputError:
+        stored = read_plan(output.where)
+        if stored is None:
+            raise
+        return stored
+    return plan
+
+
+def read_plan(out: Place) -> Plan | None:
+    """Return what the slices of a run in an index have agreed upon, None where there is no such run."""
+    path = out / SLICES_NAME
+    return Plan(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def _part(out: Place, plan: Plan, number: int) -> Place:
+    return part_path(out / VIDEOS_FOLDER, plan.first_part + number)
+
+
+def digest(options: IndexOptions, work: Work) -> str:
+    """Return 32 hex digits that change with anything a slice would do or write otherwise."""
+    asked: dict[str, Any] = {"root": work.root, "verify": options.verify, "depth": options.depth}
+    found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
+    for item in work.items:
+        found.update(repr((item.identity, item.task, str(item.error), item.rows)).encode("utf-8", "surrogateescape"))
+    for mention in work.listed:
+        found.update(repr(mention).encode("utf-8", "surrogateescape"))
+    return found.hexdigest()
+
+
+def _note_ffmpeg(output: Output, versions: set[str]) -> None:
+    """Add to the header the versions of FFmpeg that other machines probed with."""
+    path = output.local / HEADER
+    header = read_header(output.local)
+    if not versions <= set(header.get("ffmpeg", [])):
+        write_json_aside(path, header | {"ffmpeg": sorted({*header.get("ffmpeg", []), *versions})})
+        output.publish(path)
+
+
+def finish_index(options: IndexOptions) -> IndexReport:
+    """Check that all slices of a run are there, complete the listing, and return what the run did.
+
+    Raises OutputError where slices are missing, or still at work.
+    """
+    with opened_output(options.out) as output:
+        plan = read_plan(options.out)
+        if plan is None:
+            raise OutputError(
+                "there is no run in slices to finish", where=str(options.out), remedy="run its slices with --task i/n"
+            )
+        missing = [number for number in range(plan.parts) if not _part(options.out, plan, number).exists()]
+        if missing:
+            slices = sorted({number % plan.slices for number in missing})
+            raise OutputError(
+                f"{len(missing)} of {plan.parts} parts are missing",
+                where=str(options.out),
+                found=f"nothing from {', '.join(f'--task {number}/{plan.slices}' for number in slices)}",
+                remedy="run these slices again",
+            )
+        work = plan_work(options, before=plan.first_part)
+        if digest(options, work) != plan.work:
+            raise SourceError(
+                "the sources are not those that the slices indexed",
+                where=str(options.out),
+                remedy="give --finish the same sources and options as --task",
+            )
+        report, members, ffmpeg = report_of(options, work), dict[str, list[str]](), set[str]()
+        for number in range(plan.parts):
+            table = parquet_file(_part(options.out, plan, number)).read()
+            ffmpeg |= ffmpeg_of(table.schema)
+            for row in table.to_pylist():
+                note_row(row, report, members)
+        if isinstance(options.out, Stored):
+            begin(output, work)
+        _note_ffmpeg(output, ffmpeg)
+        if members:
+            write_listing(output, pq.read_table(output.local / LISTING_NAME), work, members)
+        output.remove(SLICES_NAME)
+        for path in output.local.glob(f"{LOCK_NAME}-*"):
+            path.unlink()
+        return report

@@ -1,0 +1,272 @@
+"""What an index run has to do: the media that sources name, compared with what an index already holds."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from framedex.core.tallies import SHOWN
+from framedex.errors import MediaError, MissingSourceError, OutputError, SourceError
+from framedex.execution.engine import Engine
+from framedex.execution.local_pool import GIBIBYTE, run_local
+from framedex.files.parts import ASIDE, LOCK_NAME, PART_NAME
+from framedex.indexer.images.probe_images import ImageTask
+from framedex.indexer.media_rows import Row
+from framedex.indexer.parts.index import HEADER, Index
+from framedex.indexer.probing.probe import Depth, ProbeTask, Streams
+from framedex.indexer.runs.rerun import (
+    KNOWN_COLUMNS,
+    attempt,
+    is_done,
+    is_same_failure,
+    is_same_medium,
+    is_still_unopened,
+    rows_of,
+)
+from framedex.indexer.schema import FAILED, OK, REFUSED
+from framedex.indexer.sources.discover import Found, absolute, default_root, discover, relative_uri
+from framedex.indexer.sources.listed import Images, Listed, readable_name
+from framedex.indexer.sources.object_folders import is_folder
+from framedex.indexer.sources.other_files import OtherFiles, other_files
+from framedex.storage.objects import exists
+from framedex.storage.places import Place, Stored
+from framedex.storage.uris import checked, is_inside, is_remote, joined, local_path
+
+# What slices of a run write in object storage before there is a header.
+BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
+Identity = tuple[str, str | None]  # uri, and which of several sequences of images of one folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexOptions:
+    """What an index run is asked to do.
+
+    root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
+    follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
+    images: what the images of searched folders are (see `discover.discover`). image_fps: of images that nothing else times.
+    retry: probe failed media again though nothing changed. engine: what probes. timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with
+    (done, total) after each medium.
+    """
+
+    sources: Sequence[str]
+    out: Place
+    root: str | None = None
+    label_from_parent: bool = False
+    depth: Depth = "auto"
+    streams: Streams = "best"
+    verify: bool = False
+    follow_symlinks: bool = False
+    images: Images = "sequences"
+    image_fps: Fraction | None = None
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    engine: Engine = run_local
+    retry: bool = False
+    timeout_seconds: float | None = 600.0
+    memory_bytes: int | None = 8 * GIBIBYTE
+    on_progress: Callable[[int, int], None] = lambda done, total: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file, or a sequence of images, and what becomes of it: probed, not opened because of an error, or gone with rows."""
+
+    identity: Identity
+    task: ProbeTask | None = None
+    error: MediaError | None = None
+    rows: list[Row] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """What a run has to do: the mentions of media, which to probe and how, which not to open, and what stays refused.
+
+    gone: the known rows of files that are no longer there, by their uri. changed: how many of those to probe, or not to
+    open, the index knows and finds changed; retried: those that were refused or failed and are probed again unchanged. members: the sequences that are known of each tar that is listed, by its uri. thumbnails: how many
+    images were skipped because they lie beside videos. others: files that were skipped for their endings.
+    """
+
+    root: str
+    listed: list[Listed]
+    thumbnails: int
+    others: list[OtherFiles]
+    probe: dict[Identity, ProbeTask] = field(default_factory=dict)
+    unopened: dict[Identity, MediaError] = field(default_factory=dict)
+    gone: dict[str, list[Row]] = field(default_factory=dict)
+    unchanged: int = 0
+    changed: int = 0
+    retried: int = 0
+    problems: list[Row] = field(default_factory=list)
+    members: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def items(self) -> list[Item]:
+        """All that is to be written, a file an item, in the order of the rows."""
+        gone = [Item(identity=(uri, None), rows=rows) for uri, rows in self.gone.items()]
+        unopened = [Item(identity=identity, error=error) for identity, error in self.unopened.items()]
+        return gone + unopened + [Item(identity=identity, task=task) for identity, task in self.probe.items()]
+
+
+def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
+    """Find the media and compare them with what an index at `out` already holds. Writes nothing.
+
+    before: as for Index.
+    """
+    known: dict[str, list[Row]] = {}
+    root = options.root and absolute(options.root)
+    if (options.out / HEADER).exists():
+        index = Index(options.out, before=before)
+        if root is not None and root != index.root:
+            raise OutputError(
+                "the index was made relative to another root",
+                where=str(options.out),
+                found=root,
+                allowed=index.root,
+                remedy="leave out --root, or write a new index",
+            )
+        root = index.root
+        for row in index.columns(KNOWN_COLUMNS).to_pylist():
+            known.setdefault(row["uri"], []).append(row)
+    elif _is_something_else(options.out):
+        raise OutputError(
+            "the output folder holds something else than an index",
+            where=str(options.out),
+            remedy="choose a new or empty folder",
+        )
+    found = discover(
+        options.sources,
+        root=options.root,
+        label_from_parent=options.label_from_parent,
+        follow_symlinks=options.follow_symlinks,
+        images=options.images,
+    )
+    root = root or default_root(options.sources)
+    if readable_name(root) != root:
+        raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
+    _check_there(found, root, known)
+    return _compare(found, root, known, options)
+
+
+def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:
+    """Raise MissingSourceError for sources that are not there; what the index knows has vanished, which is no slip."""
+    missing = [
+        item
+        for item in found.listed
+        if item.named == "source"
+        and item.error is None
+        and not is_remote(item.path)
+        and not os.path.lexists(item.path)
+        and relative_uri(item.path, root) not in known
+    ]
+    if missing:
+        folder, name = os.path.split(missing[0].path)
+        beside = os.listdir(folder) if os.path.isdir(folder) else []
+        close = [readable_name(other) for other in difflib.get_close_matches(name, beside, 1)]
+        raise MissingSourceError(
+            "a source is not there" if len(missing) == 1 else f"{len(missing)} sources are not there",
+            found=", ".join(item.spelled for item in missing[:SHOWN]) + (", …" if missing[SHOWN:] else ""),
+            remedy=f"did you mean {os.path.join(os.path.dirname(missing[0].spelled), close[0])!r}?" if close else None,
+        )
+
+
+def _compare(found: Found, root: str, known: dict[str, list[Row]], options: IndexOptions) -> Work:
+    """Return what has to be done for media that are not, or not as they are now, among the known rows of their uri."""
+    explicit = {(relative_uri(item.path, root), item.member) for item in found.listed if item.named != "search"}
+    tasks: dict[Identity, ProbeTask] = {}
+    errors: dict[Identity, MediaError] = {}
+    for item in found.listed:
+        identity = relative_uri(item.path, root), item.member
+        if item.error is not None:
+            errors[identity] = item.error
+        elif identity not in tasks or (item.fps, item.seconds) != (None, None):
+            tasks[identity] = replace(probe_task(item, options), searched=identity not in explicit)
+    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails, others=_others(found, options))
+    for identity, task in tasks.items():
+        rows = rows_of(known.get(identity[0], []), task, identity[1])
+        if task.images is not None and task.images.form == "tar":
+            work.members[identity[0]] = [row["member"] for row in rows if row["member"] is not None]
+        if is_done(task, rows) or (not options.retry and _fails_again(task, rows, options)):
+            work.unchanged += 1
+            work.problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
+            continue
+        work.probe[identity] = task
+        if any(row["status"] != OK for row in rows) and is_same_medium(task, rows):
+            work.retried += 1
+        else:
+            work.changed += bool(rows)
+    for identity, error in errors.items():
+        if identity in tasks:
+            continue
+        rows = [row for row in known.get(identity[0], []) if row["member"] == identity[1]]
+        if is_still_unopened(error, rows):
+            work.unchanged += 1
+            work.problems += rows
+        else:
+            work.unopened[identity] = error
+            work.changed += bool(rows)
+    named = {uri for uri, _ in tasks.keys() | errors.keys()}
+    work.gone = {uri: rows for uri, rows in known.items() if uri not in named and _is_gone(uri, root, options)}
+    work.problems.sort(key=lambda row: medium_name(row["uri"], row["member"]))
+    return work
+
+
+def _fails_again(task: ProbeTask, rows: list[Row], options: IndexOptions) -> bool:
+    """Return whether known rows are of a failure that another try would meet again."""
+    tried = attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)
+    return any(row["status"] == FAILED for row in rows) and is_same_failure(task, rows, tried)
+
+
+def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
+    """Return the files that were skipped for their endings, without those of the index itself."""
+    out = absolute(str(options.out))
+    return other_files(path for path in found.others if not is_inside(path, out))
+
+
+def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
+    """Return whether a known medium lay in a folder that is searched, and is no longer there."""
+    path = joined(root, uri)
+    if is_remote(path):
+        searched = [checked(source) for source in options.sources if is_remote(source)]
+        return any(is_inside(path, folder) for folder in searched) and exists(path) is None and not is_folder(path)
+    folders = [absolute(source) for source in options.sources if os.path.isdir(local_path(source))]
+    return any(path.startswith(os.path.join(folder, "")) for folder in folders) and not os.path.lexists(path)
+
+
+def probe_task(item: Listed, options: IndexOptions) -> ProbeTask:
+    """Return how a medium is probed."""
+    images = None
+    if item.form != "video":
+        images = ImageTask(
+            form=item.form,
+            names=item.images or (),
+            member=item.member,
+            fps=item.fps,
+            seconds=item.seconds,
+            default_fps=options.image_fps,
+            single=options.images == "single",
+        )
+    return ProbeTask(
+        path=item.path,
+        depth=options.depth,
+        streams=options.streams,
+        verify=options.verify,
+        images=images,
+        facts=item.facts,
+    )
+
+
+def medium_name(uri: str, member: str | None) -> str:
+    """Return what people see of a medium: its uri, and which sequence of it."""
+    return uri if member is None else f"{uri}#{member}"
+
+
+def _is_something_else(out: Place) -> bool:
+    """Return whether what is to become an index is there, and holds what no index begins with."""
+    if isinstance(out, Stored):
+        return any(not BEGUN.fullmatch(name) for name in out.names())
+    if not out.exists():
+        return False
+    return not out.is_dir() or any(not path.name.startswith((LOCK_NAME, ASIDE)) for path in out.iterdir())

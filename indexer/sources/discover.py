@@ -1,0 +1,359 @@
+"""CONTRACT: from what the user names to media: files, folders, globs, lists, DALI file lists and listings with columns."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from framedex.errors import MediaError, SourceError
+from framedex.indexer.sources.folders import expand_glob, fixed_prefix, folders_below, is_glob, way_out
+from framedex.indexer.sources.image_times import TIMES_NAME
+from framedex.indexer.sources.listed import (
+    IMAGE_SUFFIXES,
+    TAR_SUFFIX,
+    VIDEO_SUFFIXES,
+    Images,
+    Listed,
+    form_of,
+    readable_name,
+)
+from framedex.indexer.sources.listing_files import read_list, read_table
+from framedex.indexer.sources.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
+from framedex.indexer.sources.other_files import Skipped, is_other
+from framedex.indexer.sources.sequences import check_one_timing, folder_sequence, join_rows, visible_images
+from framedex.storage.places import place
+from framedex.storage.uris import checked, common_folder, is_inside, is_remote, local_path
+
+TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
+LIST_SUFFIXES = frozenset({".txt", ".list"})
+OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX} | TABLE_SUFFIXES | LIST_SUFFIXES
+# Names that a clip's own columns have; a user column of that name would hide one of them.
+RESERVED_COLUMNS = frozenset(
+    [
+        "media_id",
+        "media_row",
+        "shard",
+        "md5",
+        "file_row_number",
+        "listing_row",
+        "listed_uri",
+        "clip_id",
+        "uri",
+        "frames",
+        "pts",
+        "seconds",
+        "frame_index",
+        "mask",
+        "audio",
+        "movie",
+        "positions",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What sources name.
+
+    thumbnails: how many images lie beside videos, and were skipped. others: the paths of files that were skipped for their
+    endings.
+    """
+
+    listed: list[Listed]
+    thumbnails: int
+    others: set[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How sources are read: see `discover`."""
+
+    root: str | None
+    follow_symlinks: bool
+    images: Images
+
+
+def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
+    """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri.
+
+    stream: the number of a video stream that is not its file's best one. member: which of several sequences of images
+    of one file or folder. Either goes into the hash.
+    """
+    name = uri if stream is None else f"{uri}#{stream}"
+    if member is not None:
+        name = f"{name}\0{member}"  # which no path holds
+    return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+
+def absolute(name: str) -> str:
+    """Return an absolute path, or a uri as it is recorded."""
+    return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
+
+
+def relative_uri(path: str, root: str) -> str:
+    """Return a path or uri as recorded: relative to the root with forward slashes, or absolute outside it."""
+    if is_remote(path) or is_remote(root):
+        return path[len(root) + 1 :] if is_remote(root) and is_inside(path, root) else path
+    relative = os.path.relpath(path, root)
+    return path if relative == ".." or relative.startswith("../") else Path(relative).as_posix()
+
+
+def default_root(sources: Sequence[str]) -> str:
+    """Return the deepest folder that holds everything named on the command line, and lies on this machine; if nothing does,
+    the deepest one of a store.
+    """
+    stored = [source.removeprefix("@") for source in sources if is_remote(source.removeprefix("@"))]
+    if len(stored) == len(sources):
+        return common_folder([_object_folder(source) for source in stored]) or "/"
+    folders = []
+    for source in sources:
+        if is_remote(source.removeprefix("@")):
+            continue
+        source = local_path(source)
+        path = os.path.abspath(fixed_prefix(source.removeprefix("@")))
+        folders.append(path if os.path.isdir(path) else os.path.dirname(path))
+    return os.path.commonpath(folders)
+
+
+def discover(
+    sources: Sequence[str],
+    *,
+    root: str | None = None,
+    label_from_parent: bool = False,
+    follow_symlinks: bool = False,
+    images: Images = "sequences",
+) -> Found:
+    """Return every mention of a medium in the order given; folders and globs sorted.
+
+    root: what relative paths inside lists and listings are relative to; by default the list's own folder, then the
+    working directory. follow_symlinks: search linked folders too, and let links lead out of the folder that a medium
+    was found through (a folder named as source, a glob's part before its wildcards, what a list's paths are relative
+    to); otherwise a medium out there has an error. A file named as source may itself be a link. images: what the images
+    of a folder that is searched are: one sequence, a medium each, or nothing. Raises SourceError for a list that cannot
+    be read and for a folder or glob that names nothing.
+    """
+    sources = [local_path(source) for source in sources]
+    search = Search(root=root, follow_symlinks=follow_symlinks, images=images)
+    skipped = Skipped()
+    listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, search, skipped)]
+    if not follow_symlinks:
+        listed = _with_ways_out(listed)
+    if label_from_parent:
+        listed = [_with_parent_label(item) for item in listed]
+    for item in listed:
+        if clash := RESERVED_COLUMNS & item.columns.keys():
+            raise SourceError(
+                "a user column has a reserved name",
+                where=item.spelled,
+                found=", ".join(sorted(clash)),
+                remedy="rename the column in the listing",
+            )
+    check_one_timing(listed)
+    return Found(listed=_without_repeats(listed), thumbnails=len(skipped.thumbnails), others=skipped.others)
+
+
+def _without_stray_bytes(item: Listed) -> Listed:
+    """Give a medium whose name is not valid UTF-8 an error and a name that can be written."""
+    if "\0" in item.path:
+        return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
+    path, spelled = readable_name(item.path), readable_name(item.spelled)
+    if (path, spelled) == (item.path, item.spelled):
+        return _without_stray_images(item)
+    error = MediaError("file_name", "the file name is not valid UTF-8; rename the file to have it indexed")
+    return replace(item, path=path, spelled=spelled, error=error)
+
+
+def _without_stray_images(item: Listed) -> Listed:
+    """Give a sequence an error, of which an image has a name that is not valid UTF-8."""
+    wrong = next((name for name in item.images or () if readable_name(name) != name), None)
+    if wrong is None:
+        return item
+    message = f"the name of {readable_name(wrong)} is not valid UTF-8; rename the file to have the sequence indexed"
+    return replace(item, images=(), error=MediaError("file_name", message))
+
+
+def _with_ways_out(listed: list[Listed]) -> list[Listed]:
+    """Give media that links lead out of their folder an error, unless they are also named without one."""
+    real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
+    ways_out = [_way_out_error(item, real_folder) for item in listed]
+    allowed = {(item.path, item.member) for item, error in zip(listed, ways_out, strict=True) if error is None}
+    return [
+        replace(item, error=error) if error is not None and (item.path, item.member) not in allowed else item
+        for item, error in zip(listed, ways_out, strict=True)
+    ]
+
+
+def _way_out_error(item: Listed, real_folder: Callable[[str], str]) -> MediaError | None:
+    if item.folder is None or item.error is not None:
+        return None
+    inside = [] if item.images is None else [*item.images, TIMES_NAME]
+    paths = [item.path, *(os.path.join(item.path, name) for name in inside)]
+    targets = (way_out(path, item.folder, real_folder) for path in paths)
+    target = next((target for target in targets if target is not None), None)
+    if target is None:
+        return None
+    if not os.path.lexists(target):
+        return MediaError("missing", "cannot be opened: the link leads nowhere")
+    return MediaError(
+        "symlink",
+        f"a link leads out of {readable_name(item.folder)}, to {readable_name(target)}; "
+        "--follow-symlinks allows such links",
+        refused=True,
+    )
+
+
+def _object_folder(source: str) -> str:
+    """Return the folder of a store that a source names, or in which what it names lies."""
+    uri = checked(pattern_folder(source) if is_pattern(source) else source)
+    return uri.rpartition("/")[0] if _names_object(uri) else uri
+
+
+def _names_object(uri: str) -> bool:
+    """Return whether the end of a uri says that it is an object's."""
+    return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES
+
+
+def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+    """Yield what a uri names: an object, those of a folder or of a pattern, or what a list says."""
+    suffix = os.path.splitext(source)[1].lower()
+    if is_pattern(source):
+        found = expand_pattern(checked(source))
+        if not found:
+            raise SourceError("the pattern matches nothing", where=source)
+        yield from (replace(_found(uri, None), facts=facts) for uri, facts in found)
+    elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
+        where = place(source)
+        rows = read_table(where, search.root) if suffix in TABLE_SUFFIXES else read_list(where, search.root)
+        yield from join_rows([_folder_or_file(row) for row in rows], source)
+    elif not source.endswith("/") and (source.startswith("http") or _names_object(checked(source))):
+        yield _plain(source)
+    else:
+        folders = object_folders(checked(source))
+        if not folders and not source.endswith("/"):
+            yield _plain(source)  # an object whose name has no ending, or nothing, which shows when it is probed
+            return
+        media: list[Listed] = []
+        for folder in folders:
+            found_here = _media_of(folder.uri, list(folder.files), None, search, skipped)
+            media += [replace(item, facts=folder.files.get(item.path.rpartition("/")[2])) for item in found_here]
+        yield from _some(media, source)
+
+
+def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+    if is_remote(source):
+        yield from _expand_objects(source, search, skipped)
+        return
+    if source.startswith("@") and is_remote(source[1:]):
+        yield from (_folder_or_file(item) for item in read_list(place(source[1:]), search.root))
+        return
+    path = Path(source)
+    if source.startswith("@") and not os.path.lexists(source):
+        yield from _in_list(Path(source[1:]), search)
+    elif path.is_dir():
+        yield from _walk(source, source, search, skipped)
+    elif is_glob(source):
+        yield from _expand_glob(source, search, skipped)
+    elif path.suffix.lower() in TABLE_SUFFIXES:
+        rows = [_folder_or_file(row) for row in read_table(path, search.root)]
+        yield from join_rows(rows, source)
+    elif path.suffix.lower() in LIST_SUFFIXES:
+        yield from _in_list(path, search)
+    else:
+        yield _plain(source)
+
+
+def _in_list(path: Path, search: Search) -> Iterator[Listed]:
+    return (_folder_or_file(item) for item in read_list(path, search.root))
+
+
+def _folder_or_file(item: Listed) -> Listed:
+    """Return a mention as that of a sequence, if it names a folder."""
+    if is_remote(item.path):
+        is_sequence = item.spelled.endswith("/") or not os.path.splitext(item.path)[1]
+    else:
+        is_sequence = os.path.isdir(item.path)
+    return folder_sequence(item) if is_sequence else item
+
+
+def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+    """Yield the files that a glob names, and the media in the folders that it names; links to folders as in a search."""
+    names = expand_glob(source, follow_symlinks=search.follow_symlinks)
+    if not search.follow_symlinks:
+        names = [name for name in names if not (os.path.isdir(name) and os.path.islink(name.rstrip("/")))]
+    if not names:
+        raise SourceError("the pattern matches nothing", where=source)
+    folder = fixed_prefix(source)
+    for name in names:
+        yield from _walk(name, folder, search, skipped) if os.path.isdir(name) else [_found(name, folder)]
+
+
+def _plain(name: str) -> Listed:
+    return Listed(path=absolute(name), spelled=name, named="source")
+
+
+def _found(name: str, folder: str | None) -> Listed:
+    return Listed(path=absolute(name), spelled=name, folder=folder, named="search")
+
+
+def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+    """Yield the media in a folder and below it, and add the paths of what it does not take to `skipped`."""
+    media: list[Listed] = []
+    for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
+        media += _media_of(base, files, folder, search, skipped)
+    yield from _some(media, top)
+
+
+def _media_of(base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped) -> Iterator[Listed]:
+    """Yield the media that files of one folder are, and add the paths of what it does not take to `skipped`."""
+    videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
+    yield from (_found(os.path.join(base, name), folder) for name in videos)
+    skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
+    if search.images == "ignore":
+        return
+    yield from (_found(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
+    images = visible_images(files)
+    if videos:
+        skipped.thumbnails.update(absolute(os.path.join(base, name)) for name in images)
+    elif search.images == "single":
+        yield from (_found(os.path.join(base, name), folder) for name in images)
+    elif images:
+        yield replace(_found(base, folder), images=images)
+
+
+def _some(media: list[Listed], top: str) -> Iterator[Listed]:
+    """Yield the media of a folder, sorted. Raises SourceError where there are none."""
+    if not media:
+        raise SourceError(
+            "the folder holds no video and no image",
+            where=top,
+            allowed="files ending in " + " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX})),
+            remedy="name the files themselves if they have other endings; --follow-symlinks also searches linked folders",
+        )
+    yield from sorted(media, key=lambda item: item.spelled)
+
+
+def _with_parent_label(item: Listed) -> Listed:
+    if "label" in item.columns:
+        raise SourceError(
+            "two labels for one medium: the listing's and its folder's name",
+            where=item.spelled,
+            remedy="leave out --label-from, or drop the listing's label column",
+        )
+    label = os.path.basename(os.path.dirname(item.path))
+    return replace(item, columns=item.columns | {"label": label})
+
+
+def _without_repeats(listed: list[Listed]) -> list[Listed]:
+    """Drop mentions that say nothing new: the same path with the same columns. One that names it outdoes one by a search."""
+    kept: dict[tuple[str, str | None, str], Listed] = {}
+    for item in listed:
+        key = (item.path, item.member, repr(sorted(item.columns.items())))
+        if key not in kept:
+            kept[key] = item
+        elif kept[key].named == "search":
+            kept[key] = replace(kept[key], named=item.named)
+    return list(kept.values())

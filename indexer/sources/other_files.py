@@ -1,0 +1,50 @@
+"""What a search of folders does not take: images beside videos, and files whose endings are none of video."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from framedex.indexer.sources.image_times import TIMES_NAME
+from framedex.indexer.sources.listed import IMAGE_SUFFIXES, TAR_SUFFIX, VIDEO_SUFFIXES, readable_name
+
+TAKEN = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX}
+
+
+@dataclass(slots=True)
+class Skipped:
+    """The absolute paths that a search does not take: images that lie beside videos, and files of other endings."""
+
+    thumbnails: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherFiles:
+    """The files of one ending that are no media. ending: in small letters, empty for none. example: the first one's path."""
+
+    ending: str
+    count: int
+    example: str
+
+
+def is_other(name: str) -> bool:
+    """Return whether a file is skipped for its ending. Hidden files and the times of images are not worth a word."""
+    return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
+
+
+def other_files(paths: Iterable[str]) -> list[OtherFiles]:
+    """Return skipped files by their endings, the most frequent one first."""
+    by_ending: dict[str, list[str]] = {}
+    for path in sorted(paths):
+        by_ending.setdefault(_ending(path), []).append(path)
+    found = [
+        OtherFiles(ending=readable_name(ending), count=len(some), example=readable_name(some[0]))
+        for ending, some in by_ending.items()
+    ]
+    return sorted(found, key=lambda some: (-some.count, some.ending))
+
+
+def _ending(name: str) -> str:
+    return os.path.splitext(name)[1].lower()

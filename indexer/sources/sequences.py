@@ -1,0 +1,146 @@
+"""CONTRACT: which images make a sequence: those of a folder, of a part of a tar, or of rows of a listing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from framedex.errors import MediaError, SourceError, StorageError
+from framedex.files.natural_order import natural_key
+from framedex.indexer.sources.image_times import rate_of
+from framedex.indexer.sources.listed import Listed, form_of, is_image_name
+from framedex.storage.objects import children
+from framedex.storage.uris import is_remote
+
+SEQUENCE, SECONDS, RATE = "sequence", "seconds", "fps"  # columns of a listing
+NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several parts of a sample
+NONE = (None, "")  # CSV has no other way to leave text out
+TOP = "."  # the name of a tar's own images, which lie in no folder
+
+
+def visible_images(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of images in natural order; hidden files are none."""
+    return tuple(sorted((name for name in names if is_image_name(name) and name[:1] != "."), key=natural_key))
+
+
+def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list[str]]:
+    """Return the sequences that files of a tar make, by name: those that share a key, else those of one folder.
+
+    A key is the path up to the first dot of names such as `key.000.jpg`; it counts where several images share it, and no
+    folder that holds images has that name. Images at the top make the sequence `.`. Each name stands in one sequence, in
+    natural order. single: every image makes one of its own.
+    """
+    if single:
+        return {name: [name] for name in names}
+    by_key: dict[str, list[str]] = {}
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folder, _, base = name.rpartition("/")
+        folders.setdefault(folder or TOP, []).append(name)
+        if match := NUMBERED.fullmatch(base):
+            by_key.setdefault(f"{folder}/{match['key']}" if folder else match["key"], []).append(name)
+    keyed = {key: group for key, group in by_key.items() if len(group) > 1 and key not in folders}
+    taken = {name for group in keyed.values() for name in group}
+    rest = {folder: [name for name in group if name not in taken] for folder, group in folders.items()}
+    groups = keyed | {folder: group for folder, group in rest.items() if group}
+    return {name: sorted(groups[name], key=natural_key) for name in sorted(groups, key=natural_key)}
+
+
+def folder_sequence(item: Listed) -> Listed:
+    """Return the mention of a folder as that of the sequence of the images that lie directly in it."""
+    try:
+        if is_remote(item.path):
+            images = visible_images(children(item.path))
+        else:
+            with os.scandir(item.path) as entries:
+                images = visible_images(entry.name for entry in entries if not entry.is_dir())
+    except OSError as error:
+        return replace(item, images=(), error=MediaError("unreadable", f"cannot be read: {error.strerror}"))
+    except StorageError as error:
+        return replace(item, images=(), error=MediaError("unreadable", f"cannot be read: {error.what}"))
+    if not images:
+        return replace(item, images=(), error=MediaError("empty", "no image lies directly in the folder"))
+    return replace(item, images=images)
+
+
+def join_rows(rows: Sequence[Listed], where: str) -> list[Listed]:
+    """Return a listing's rows with those joined that make a sequence, at the place of its first one.
+
+    Rows make one that have the same value in a column `sequence`, and are images. Columns that differ from row to row are
+    left out. where: the listing, for messages. Raises SourceError for images of one sequence that lie in several folders,
+    or are no images, and for a rate that is none.
+    """
+    groups: dict[str, list[Listed]] = {}
+    places: list[str | Listed] = []
+    for row in rows:
+        value = row.columns.get(SEQUENCE)
+        if value in NONE or (form_of(row.path) != "image" and str(value) not in groups):
+            places.append(_with_rate(row, where))
+            continue
+        name = str(value)
+        if name not in groups:
+            places.append(name)
+        groups.setdefault(name, []).append(row)
+    return [_joined(place, groups[place], where) if isinstance(place, str) else place for place in places]
+
+
+def _joined(name: str, rows: list[Listed], where: str) -> Listed:
+    folders = sorted({os.path.dirname(row.path) for row in rows})
+    for row in rows:
+        if form_of(row.path) != "image":
+            raise SourceError(f"sequence {name!r} holds a file that is no image", where=where, found=row.spelled)
+    if len(folders) > 1:
+        raise SourceError(
+            f"the images of sequence {name!r} lie in several folders",
+            where=where,
+            found=", ".join(folders[:3]),
+            allowed="one folder",
+            remedy="give each folder a sequence of its own",
+        )
+    same = {
+        column: value for column, value in rows[0].columns.items() if all(row.columns[column] == value for row in rows)
+    }
+    same.pop(SECONDS, None)
+    times = tuple(_seconds(row.columns.get(SECONDS), name, where) for row in rows)
+    return _with_rate(
+        Listed(
+            path=folders[0],
+            spelled=os.path.dirname(rows[0].spelled) or ".",
+            columns=same,
+            folder=rows[0].folder,
+            member=name,
+            images=tuple(os.path.basename(row.path) for row in rows),
+            seconds=times if any(time is not None for time in times) else None,
+        ),
+        where,
+    )
+
+
+def _seconds(value: object, name: str, where: str) -> float | None:
+    if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+        return value
+    raise SourceError(f"a time of sequence {name!r} is no number", where=where, found=repr(value))
+
+
+def _with_rate(row: Listed, where: str) -> Listed:
+    """Return a mention with the rate that its `fps` column states; that of a video is a column like others."""
+    rate = row.columns.get(RATE)
+    if rate in NONE or (row.form == "video" and not os.path.isdir(row.path)):
+        return row
+    try:
+        return replace(row, fps=rate_of(rate))
+    except ValueError as error:
+        raise SourceError("a rate of images is none", where=f"{where}, {row.spelled}", found=error) from error
+
+
+def check_one_timing(items: Iterable[Listed]) -> None:
+    """Raise SourceError where a medium is mentioned several times with different rates or times."""
+    seen: dict[tuple[str, str | None], tuple[Fraction | None, Any]] = {}
+    for item in items:
+        timing = item.fps, item.seconds
+        if timing != (None, None) and seen.setdefault((item.path, item.member), timing) != timing:
+            raise SourceError("two rates for one medium", where=item.spelled, found=f"{item.fps} frames a second")

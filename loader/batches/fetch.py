@@ -1,0 +1,100 @@
+"""What runs in the loader's workers: read a clip, decide who decodes it, and decode it unless a GPU will."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.indexer.schema import IMAGES
+from framedex.loader.batches.faults import Fault, fault_of
+from framedex.loader.batches.fetched import Fetched, Images, Movie, Wanted
+from framedex.loader.batches.items import ClipSource, describe
+from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
+from framedex.loader.routing.colour import Colour
+from framedex.loader.routing.driver import DriverSupport
+from framedex.loader.routing.movie import gpu_movie
+from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.decoding.video import Size, decode_rgb
+from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.schema import PAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOptions:
+    """How clips are fetched. size: (height, width) that frames are scaled to. threads: decoder threads a clip. upright: turn
+    frames as their medium says; size is that of what comes out. colour: how close a GPU's must come. caps: what the GPU's driver
+    supports. nvjpeg: the GPU takes JPEGs too.
+    """
+
+    size: Size | None = None
+    threads: int = 1
+    upright: bool = False
+    colour: Colour = "close"
+    caps: DriverSupport | None = None
+    nvjpeg: bool = True
+
+
+class Fetcher:
+    """Fetches clips of a dataset; picklable."""
+
+    def __init__(self, dataset: ClipSource, options: FetchOptions) -> None:
+        self._dataset, self._options = dataset, options
+
+    def __call__(self, wanted: Wanted) -> Fetched | Fault:
+        """Return a clip, or why it is not available. What is raised is a bug."""
+        try:
+            return self._fetch(wanted)
+        except MEDIUM_ERRORS as error:
+            return fault_of(wanted.number, error)
+
+    def _fetch(self, wanted: Wanted) -> Fetched:
+        begun = time.perf_counter()
+        clip = self._dataset.clip(wanted.number)
+        encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
+        degrees = clip.medium.rotation_degrees if self._options.upright else 0
+        size = None if self._options.size is None else stored_size(self._options.size, degrees)
+        fetched = Fetched(
+            number=wanted.number,
+            item=self._dataset.sound(clip) | describe(clip),
+            size=size,
+            turns=quarter_turns(degrees),
+            read_seconds=time.perf_counter() - begun,
+            bytes_read=len(encoded.payload),
+            packets=len(clip.recipe.packet_size),
+        )
+        if not (wanted.on_gpu and self._prepare(fetched, clip, encoded)):
+            frames = decode_rgb(clip, encoded, size=size, threads=self._options.threads)
+            fetched.frames = upright(frames, degrees)
+        fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
+        return fetched
+
+    def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
+        """Fill in what a GPU decodes; return whether it may."""
+        position = clip.recipe.position.astype(np.int64)
+        unique = np.unique(position[position != PAD])
+        if clip.medium.kind == IMAGES:
+            if not self._options.nvjpeg or nvjpeg_obstacle(clip) is not None:
+                return False
+            fetched.images = Images(content=_images(clip, encoded, unique))
+        else:
+            if gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour) is not None:
+                return False
+            movie = gpu_movie(clip, encoded)
+            if movie is None:
+                return False
+            fetched.movie = Movie(content=movie.movie, wanted=unique.astype(np.int32), color=movie.correction)
+        fetched.order = np.where(position == PAD, PAD, np.searchsorted(unique, position))
+        return True
+
+
+def _images(clip: Clip, encoded: EncodedClip, ranks: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
+    """Return the bytes of the images of some ranks."""
+    packet = np.empty(len(clip.recipe.packet_rank), np.int64)
+    packet[clip.recipe.packet_rank] = np.arange(len(packet))
+    edges = encoded.packet_first
+    return [encoded.payload[edges[place] : edges[place + 1]] for place in packet[ranks].tolist()]

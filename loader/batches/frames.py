@@ -1,0 +1,122 @@
+"""What becomes of decoded frames on a CPU before they are a batch: the user's transform, normalising, layout, stacking."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.loader.batches.collate import Collate, collate_clips
+from framedex.loader.batches.faults import LoaderReport
+from framedex.loader.batches.fetched import Fetched
+
+Layout = Literal["FHWC", "FCHW"]
+Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """What decoded frames are made into. transform, audio_transform: functions of DALI operations on each clip's
+    frames and sound. normalize: (mean, std) for RGB in 0…1, which makes float32. layout: of frames as delivered. collate:
+    where clips differ in shape.
+    """
+
+    transform: Callable[[Any], Any] | None
+    audio_transform: Callable[[Any], Any] | None
+    normalize: Normalize | None
+    layout: Layout
+    collate: Collate
+
+    def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return float32 [3] each: normalised = value × scale + offset."""
+        mean, std = np.array(self.normalize, np.float64)
+        return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+
+
+class Runs(Protocol):
+    """Runs the user's function of DALI operations."""
+
+    def run(self, clips: Sequence[Any]) -> Any:
+        """Return what the function makes of each clip. Raises RuntimeError."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A batch that is made, perhaps with work on its way."""
+
+    content: dict[str, Any]
+
+    def hand_over(self) -> dict[str, Any]:
+        """Return the batch, usable where the caller's thread is."""
+        return self.content
+
+
+class Frames(Protocol):
+    """Makes batches of fetched clips on some device."""
+
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
+        """Return the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails."""
+        ...
+
+    def finish(self, frames: list[Any]) -> Any:
+        """Return a batch's frames as delivered. Raises RuntimeError where a transform fails, FramedexError for shapes."""
+        ...
+
+    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        ...
+
+    def working(self) -> AbstractContextManager[Any]:
+        """Return the context in which the two are called, by one thread."""
+        ...
+
+    def made(self, content: dict[str, Any]) -> Made:
+        """Return a batch that is made, to be handed over."""
+        ...
+
+
+class CpuFrames:
+    """Frames that workers decoded. transformer, audio: run the transforms of `finish`; None: there is none."""
+
+    def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
+        self._finish, self._transformer, self._audio = finish, transformer, audio
+
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
+        """Return the frames of each clip, which are decoded already."""
+        return [clip.frames for clip in clips]
+
+    def finish(self, frames: list[NDArray[Any]]) -> Any:
+        """Return a batch's frames as delivered."""
+        if self._transformer is not None:
+            output = self._transformer.run(frames)
+            frames = [np.array(output[number]) for number in range(len(frames))]
+        return collate_clips([{"frames": self._one(clip)} for clip in frames], self._finish.collate)["frames"]
+
+    def _one(self, frames: NDArray[Any]) -> NDArray[Any]:
+        if self._finish.normalize is not None:
+            scale, offset = self._finish.scale_and_offset()
+            frames = np.multiply(frames, scale, dtype=np.float32)
+            frames += offset
+        return np.ascontiguousarray(frames.transpose(0, 3, 1, 2)) if self._finish.layout == "FCHW" else frames
+
+    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        if self._audio is None:
+            return {}
+        output = self._audio.run([item.pop("audio") for item in items])
+        made = [{"audio": np.array(output[number])} for number in range(len(items))]
+        return collate_clips(made, self._finish.collate)
+
+    def working(self) -> AbstractContextManager[Any]:
+        """Return a context that does nothing."""
+        return contextlib.nullcontext()
+
+    def made(self, content: dict[str, Any]) -> Made:
+        """Return a batch that is there already."""
+        return Made(content=content)

@@ -1,0 +1,39 @@
+"""What the loader asks of a dataset, and the part of an item that describes its frames."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.reading.sources import SourceFiles
+
+
+class ClipSource(Protocol):
+    """Clips by number, as ClipDataset has them. sources: what their packets are read from."""
+
+    sources: SourceFiles
+
+    def __len__(self) -> int: ...
+
+    def clip(self, number: int) -> Clip:
+        """Return clip `number` as the manifest or the plan says it."""
+        ...
+
+    def sound(self, clip: Clip) -> dict[str, Any]:
+        """Return the part of an item that is its audio; nothing where the dataset has none."""
+        ...
+
+
+def describe(clip: Clip) -> dict[str, Any]:
+    """Return the part of an item that says which frames it has."""
+    return {
+        "pts": clip.pts.copy(),  # Arrow's memory is read-only, which torch warns about
+        "seconds": clip.seconds.copy(),
+        "frame_index": clip.frame_index,
+        "mask": clip.mask,
+        "clip_id": clip.clip_id,
+        "uri": clip.medium.uri,
+        "rotation_degrees": clip.medium.rotation_degrees,
+        "color_transfer": clip.medium.color_transfer,
+        **clip.columns,
+    }

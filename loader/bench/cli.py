@@ -1,0 +1,198 @@
+"""`framedex bench`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from framedex.core.printing import echo, json_text
+from framedex.errors import FramedexError
+from framedex.loader.arguments import Device, placed
+from framedex.loader.bench.compare import PeerResult
+from framedex.loader.bench.measure import BenchOptions, BenchResult, Decode, known_peers
+from framedex.loader.bench.measure import bench as bench_dataset
+from framedex.loader.contact_sheets.sheet import size_text
+from framedex.options.places import PLACE_THAT_IS_THERE
+from framedex.options.rules import Rule, RuledCommand
+from framedex.storage.places import Place
+
+EXAMPLE = """\b
+Example:
+  framedex bench DATASET --clips 128 --batch-size 16 --size 224x224
+  framedex bench DATASET --device gpu --size 224x224 --workers 16 --compare
+"""
+
+RULES = (
+    Rule(options=["decode", "gpu"], when=lambda values: values["device"][0] == "gpu", needs="--device gpu"),
+    Rule(options=["compare"], when=lambda values: not values["peers"], beside="--peer", why="that names what to run"),
+    Rule(options=["limit"], when=lambda values: values["compare"] or values["peers"], needs="--compare or --peer"),
+)
+
+
+def _frame_size(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", value.strip().lower()) if value else None
+    if value and match is None:
+        raise click.BadParameter(f"{value!r} is no height and width; write 224x320")
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _placed(value: str) -> tuple[Device, int | None]:
+    """Return what a device names, and the number of the GPU where it names one."""
+    try:
+        device, number = placed(value, 0)
+        return device, number if ":" in value else None
+    except FramedexError as error:
+        raise click.BadParameter(f"{error.what}: {error.found}; say {error.allowed}") from error
+
+
+@click.command("bench", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
+@click.argument("dataset", type=PLACE_THAT_IS_THERE)
+@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Clips in a batch.")
+@click.option("--clips", type=click.IntRange(1), help="Load this many clips, chosen at random.  [default: all]")
+@click.option(
+    "--device",
+    callback=lambda context, parameter, value: _placed(value),
+    default="cpu",
+    show_default=True,
+    metavar="[cpu|gpu|cuda|cuda:N]",
+    help="Where frames are delivered.",
+)
+@click.option(
+    "--decode",
+    type=click.Choice(["gpu", "auto", "cpu"]),
+    default="auto",
+    show_default=True,
+    help="With --device gpu: what decodes.",
+)
+@click.option(
+    "--gpu", type=click.IntRange(0), help="With --device gpu: its number.  [default: that of --device, else 0]"
+)
+@click.option("--size", callback=_frame_size, metavar="HxW", help="Scale to this height and width.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    default=os.cpu_count() or 1,
+    show_default="all cores",
+    help="Processes of the loader; 0: this one. Of each peer, too.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice of clips, and of their order.")
+@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Passes that are measured.")
+@click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before them.")
+@click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
+@click.option("--compare", is_flag=True, help="Run other loaders that are installed on the same clips.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    type=click.Choice(known_peers()),
+    help="Instead of --compare: run this one alone; may be repeated.",
+)
+@click.option(
+    "--limit",
+    type=click.FloatRange(0, min_open=True),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --compare or --peer: longest time for one of them.",
+)
+@click.option(
+    "--max-failures",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="How many clips that fail still count as success.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def bench(
+    dataset: Place,
+    device: tuple[Device, int | None],
+    gpu: int | None,
+    decode: Decode,
+    root: str | None,
+    compare: bool,
+    peers: tuple[str, ...],
+    limit: float,
+    max_failures: int,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure how fast a dataset loads here: clips a second, what is read and decoded for them, and where the time goes.
+
+    --compare runs what is installed of torchcodec, decord, PyNvVideoCodec, OpenCV and DALI on the same clips, by the frame
+    numbers of the index and with the same number of workers, and checks that they return the same pictures. Each runs in
+    a process of its own; one that fails is said to, and why.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips failed than --max-failures.
+    """
+    if device[1] is not None and gpu is not None:
+        raise click.UsageError("name the GPU by --device cuda:N or by --gpu N, not by both")
+    how = BenchOptions(device=device[0], gpu=device[1] or gpu or 0, decode=decode, **options)
+    names = list(peers) or (known_peers() if compare else [])
+
+    def show(peer: PeerResult) -> None:
+        echo(f"measured {peer.name}", err=True)
+
+    result, found = bench_dataset(
+        dataset, how, root=root, peers=names, limit_seconds=limit, on_peer=show if sys.stderr.isatty() else None
+    )
+    echo(json_text(as_facts(result, found)) if as_json else as_text(result, found))
+    if sum(result.failures.values()) > max_failures * len(result.seconds):
+        sys.exit(3)
+
+
+def as_facts(result: BenchResult, peers: list[PeerResult]) -> dict[str, Any]:
+    """Return a measurement as what JSON holds."""
+    rates = {"clips_a_second": result.clips_a_second, "frames_a_second": result.frames_a_second}
+    return asdict(result) | rates | {"peers": [asdict(peer) | _relation(result, peer) for peer in peers]}
+
+
+def _relation(result: BenchResult, peer: PeerResult) -> dict[str, Any]:
+    """Return what a peer did in a second, and how many times that framedex does."""
+    if not peer.seconds or not peer.clips:
+        return {"clips_a_second": None, "framedex_is_faster_by": None}
+    rate = peer.clips / peer.seconds
+    return {"clips_a_second": rate, "framedex_is_faster_by": result.clips_a_second / rate}
+
+
+def as_text(result: BenchResult, peers: list[PeerResult]) -> str:
+    """Return a measurement as lines for people."""
+    cost, load = result.cost, result.load
+    each = cost.decoded_frames / max(1, cost.wanted_frames)
+    rows = {
+        "clips a second": f"{result.clips_a_second:.4g}",
+        "frames a second": f"{result.frames_a_second:.4g}",
+        "seconds an epoch": f"{result.median_seconds:.4g}"
+        + (f" (the first one, with starting: {result.first_seconds:.4g})" if result.first_seconds else ""),
+        "decoded frames": f"{each:.1f} for each wanted one ({cost.decoded_frames:,} for {cost.wanted_frames:,})",
+        "bytes read": f"{size_text(cost.bytes)}, {size_text(cost.bytes // max(1, cost.clips))} a clip",
+        "CPU": "unknown" if load.cpu_cores is None else f"{load.cpu_cores:.1f} of {os.cpu_count()} cores busy",
+        "NVDEC": f"no figure: {load.measured_by}"
+        if load.nvdec_percent is None
+        else f"{load.nvdec_percent:.0f} % busy, {load.nvdec_peak:.0f} % at most ({load.measured_by})",
+        "decoded by": _amounts(result.decoded, "{:,} clips"),
+        "time went into": _amounts(result.stages, "{:.2f} s"),
+        "failures": _amounts(result.failures, "{:,}"),
+    }
+    size = f"{cost.clips:,} clips of {cost.frames:,} frames in {result.batches:,} batches"
+    lines = [size, *(f"  {name:<17}{value}" for name, value in rows.items())]
+    return "\n".join([*lines, *(_peer_line(result, peer) for peer in peers)])
+
+
+def _amounts(values: dict[str, Any], form: str) -> str:
+    return ", ".join(f"{name} {form.format(value)}" for name, value in values.items()) or "none"
+
+
+def _peer_line(result: BenchResult, peer: PeerResult) -> str:
+    title = f"{peer.name} {peer.version}" if peer.version else peer.name
+    relation = _relation(result, peer)
+    if relation["clips_a_second"] is None:
+        came = f", after {peer.clips} clips" if peer.clips else ""
+        return f"{title}: did not run: {peer.reason}{came}"
+    faster, rate = relation["framedex_is_faster_by"], relation["clips_a_second"]
+    same = f"{peer.different:,} of {peer.compared:,} frames compared are other pictures"
+    return f"{title}: {rate:.4g} clips a second; framedex is {faster:.2f} times as fast; {same}"

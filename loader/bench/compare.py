@@ -1,0 +1,247 @@
+"""Running another loader in a process of its own, with a time limit, and checking whether its frames are the same.
+
+What it does goes through files in a folder: request.json, progress.jsonl (a line a batch), pictures.npz (small pictures of
+what it gave), errors.txt. So a peer that crashes or hangs harms nobody, and says how far it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
+
+SIDE = 64  # of the small pictures
+PIECES = 16  # of SIDE * SIDE: how many of the most different places of two small pictures count
+DIFFERENT = 16.0  # levels: a frame's number one further on lies above 26, another scaler's same frame below 10
+FITTED = 200_000  # pixels from which the change of colour is found
+CHECKED_CLIPS = 8  # at a peer's beginning, unscaled: scalers differ more than frames that follow each other may
+
+Thumbnails = dict[int, NDArray[np.uint8]]
+"""Clip's number → uint8 [F, SIDE, SIDE, 3]."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerResult:
+    """What became of a peer. seconds: for `clips` clips, None where it did not get through them; then clips counts those
+    delivered in `seconds_so_far`, and reason says why. The limit is for all of it, starting and checking included. compared: frames compared with framedex', of which `different` were other pictures.
+    """
+
+    name: str
+    version: str | None = None
+    clips: int = 0
+    seconds: float | None = None
+    seconds_so_far: float | None = None
+    stopped_after: float | None = None
+    reason: str | None = None
+    compared: int = 0
+    different: int = 0
+
+
+def thumbnails(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return uint8 [F, SIDE, SIDE, 3]: means over the boxes of a grid. pictures: uint8 [F, H, W, 3], H and W ≥ SIDE."""
+    values: NDArray[Any] = pictures.astype(np.float32)
+    for axis in (1, 2):
+        edges = np.linspace(0, pictures.shape[axis], SIDE + 1).astype(np.int64)
+        shape = [1, 1, 1, 1]
+        shape[axis] = SIDE
+        values = np.add.reduceat(values, edges[:-1], axis=axis) / np.diff(edges).astype(np.float32).reshape(shape)
+    return np.round(values).astype(np.uint8)
+
+
+def enlarged(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return pictures with every pixel repeated until both sides are SIDE at least."""
+    for axis in (1, 2):
+        pictures = np.repeat(pictures, -(-SIDE // pictures.shape[axis]), axis=axis)
+    return pictures
+
+
+def differences(ours: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return float64 [N]: how far small pictures are apart, in levels of 255. ours, theirs: uint8 [N, SIDE, SIDE, 3].
+
+    Colour does not count: loaders differ in matrix and range, so theirs are first led to ours by the one affine map of
+    RGB that fits best. What counts is the mean absolute difference over the PIECES most different places, so that a small
+    thing in another place, or a digit of a frame's number, is seen.
+    """
+    flat, wanted = (pictures.reshape(-1, 3).astype(np.float64) for pictures in (theirs, ours))
+    some = slice(None, None, max(1, len(flat) // FITTED))
+    known = np.concatenate([flat, np.ones((len(flat), 1))], axis=1)
+    fit = np.linalg.lstsq(known[some], wanted[some], rcond=None)[0]
+    apart = np.abs(known @ fit - wanted).mean(axis=1).reshape(len(ours), -1)
+    most: NDArray[np.float64] = np.partition(apart, -PIECES, axis=1)[:, -PIECES:].mean(axis=1)
+    return most
+
+
+def count_different(ours: Thumbnails, theirs: Thumbnails) -> tuple[int, int]:
+    """Return (frames compared, frames of them that are other pictures); clips of another length are all different."""
+    both = [number for number in theirs if number in ours]
+    alike = [number for number in both if len(ours[number]) == len(theirs[number])]
+    compared = sum(len(ours[number]) for number in both)
+    unlike = sum(len(ours[number]) for number in both if number not in set(alike))
+    if not alike:
+        return compared, unlike
+    mine, other = (np.concatenate([side[number] for number in alike]) for side in (ours, theirs))
+    return compared, unlike + int((differences(mine, other) > DIFFERENT).sum())
+
+
+def save_thumbnails(path: Path, found: Thumbnails) -> None:
+    """Write small pictures aside and rename."""
+    aside = path.with_suffix(".tmp.npz")
+    arrays: dict[str, Any] = {str(number): pictures for number, pictures in found.items()}
+    np.savez(aside, **arrays)
+    aside.rename(path)
+
+
+def load_thumbnails(path: Path) -> Thumbnails:
+    """Return what `save_thumbnails` wrote; nothing where it wrote nothing."""
+    if not path.exists():
+        return {}
+    with np.load(path) as stored:
+        return {int(name): stored[name] for name in stored.files}
+
+
+def run_peer(
+    name: str, clips: Sequence[PeerClip], options: PeerOptions, *, limit_seconds: float, ours: Thumbnails
+) -> PeerResult:
+    """Run a peer over clips in a process of its own, at most for so long, and compare its first CHECKED_CLIPS with ours.
+
+    ours: small pictures of those, unscaled (see `bench.checked_thumbnails`).
+    """
+    with tempfile.TemporaryDirectory(prefix="framedex-bench-") as scratch:
+        folder = Path(scratch)
+        request = {"name": name, "clips": [asdict(clip) for clip in clips], "options": asdict(options)}
+        (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
+        code = run_limited("from framedex.loader.bench.compare import serve; serve()", folder, limit_seconds)
+        lines = [json.loads(line) for line in _text(folder / "progress.jsonl").splitlines()]
+        said: dict[str, Any] = {}
+        for line in lines:
+            said |= line
+        compared, different = count_different(ours, load_thumbnails(folder / "pictures.npz"))
+        reason = said.get("error")
+        if "seconds" not in said and reason is None:
+            tail = " ".join(_text(folder / "errors.txt").split("\n")[-4:]).strip()
+            reason = f"past {limit_seconds:g} s" if code is None else f"its process ended with {code}: {tail}"
+        return PeerResult(
+            name=name,
+            version=said.get("version"),
+            clips=int(said.get("clips", 0)),
+            seconds=said.get("seconds"),
+            seconds_so_far=said.get("so_far"),
+            stopped_after=limit_seconds if code is None else None,
+            reason=reason,
+            compared=compared,
+            different=different,
+        )
+
+
+def run_limited(statement: str, folder: Path, limit_seconds: float) -> int | None:
+    """Run a Python statement with a folder as its argument; return its exit code, None where the limit ended it."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    with (folder / "errors.txt").open("w", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", statement, str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # and whatever it started
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def serve() -> None:
+    """Do what a folder's request says; the folder is the first argument. The other end of `run_peer`."""
+    folder = Path(sys.argv[1])
+    request, code = json.loads((folder / "request.json").read_text(encoding="utf-8")), 0
+    with (folder / "progress.jsonl").open("w", encoding="utf-8", buffering=1) as progress:
+
+        def say(**facts: Any) -> None:
+            progress.write(json.dumps(facts) + "\n")
+
+        try:
+            _serve(folder, request, say)
+        except ImportError as error:
+            say(error=f"not installed: {error}")
+        except Exception as error:
+            say(error=f"{type(error).__name__}: {str(error).strip()[:500]}")
+            traceback.print_exc()
+            code = 1
+    sys.stderr.flush()
+    os._exit(code)  # some peers hang, or crash, where they are taken down
+
+
+def _serve(folder: Path, request: dict[str, Any], say: Any) -> None:
+    stored = request["options"]
+    options = PeerOptions(**stored | {"size": None if stored["size"] is None else tuple(stored["size"])})
+    clips = [PeerClip(**clip) for clip in request["clips"]]
+    peer = PEERS[request["name"]]
+    say(version=peer.version())
+    if peer.needs_gpu and options.gpu is None:
+        say(error="it decodes on a GPU, and --device is cpu")
+        return
+    batches, some = peer.open(clips, options), range(min(CHECKED_CLIPS, len(clips)))
+    save_thumbnails(folder / "pictures.npz", _small(clips, batches(some, None)))
+    for _, pictures in batches(some, options.size):
+        _deliver(pictures, options)
+    _wait(options)
+    say(warmed_up=True)
+    given = batches(range(len(clips)), options.size)
+    done, started = 0, time.perf_counter()
+    for places, pictures in given:
+        _deliver(pictures, options)
+        done += len(places)
+        say(clips=done, so_far=time.perf_counter() - started)
+    _wait(options)
+    say(seconds=time.perf_counter() - started)
+
+
+def _small(clips: Sequence[PeerClip], given: Iterable[tuple[list[int], list[Any]]]) -> Thumbnails:
+    return {
+        clips[place].number: thumbnails(enlarged(picture.cpu().numpy()))
+        for places, pictures in given
+        for place, picture in zip(places, pictures, strict=True)
+    }
+
+
+def _deliver(pictures: list[Any], options: PeerOptions) -> Any:
+    """Return a batch as a training step would take it: a tensor where shapes allow, where and as options say."""
+    import torch
+
+    if len({picture.shape for picture in pictures}) > 1:
+        return [_deliver([picture], options) for picture in pictures]
+    batch = torch.stack(pictures)
+    if options.gpu is not None:
+        batch = batch.to(f"cuda:{options.gpu}")
+    return batch.permute(0, 1, 4, 2, 3).float().div_(255) if options.floats else batch
+
+
+def _wait(options: PeerOptions) -> None:
+    if options.gpu is not None:
+        import torch
+
+        torch.cuda.synchronize(options.gpu)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

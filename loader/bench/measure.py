@@ -1,0 +1,304 @@
+"""How fast a dataset loads on this machine, what that costs, and where the time goes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import FramedexError
+from framedex.indexer.schema import IMAGES
+from framedex.loader.arguments import Device
+from framedex.loader.bench.compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
+from framedex.loader.bench.machine_load import Load, LoadSampler
+from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.order.order import epoch_order, sample_of
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Root
+from framedex.sharder.decoding.video import decode_rgb
+from framedex.sharder.schema import PAD
+from framedex.storage.places import Stored
+
+Decode = Literal["gpu", "auto", "cpu"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What is measured. clips: how many, chosen by seed; None: all. epochs: measured, after `warm_up` that are not.
+
+    size: (height, width) to scale to. workers: processes of the loader. gpu: its number, where device is "gpu".
+    """
+
+    batch_size: int = 8
+    clips: int | None = None
+    device: Device = "cpu"
+    decode: Decode = "auto"
+    size: tuple[int, int] | None = None
+    workers: int = 0
+    seed: int = 0
+    epochs: int = 1
+    warm_up: int = 1
+    gpu: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What an epoch takes, by its recipes. decoded_frames: packets given to decoders. wanted_frames: each once a clip.
+
+    frames: delivered, padding not counted. bytes: read, sound not counted.
+    """
+
+    clips: int
+    frames: int
+    wanted_frames: int
+    decoded_frames: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchResult:
+    """A measurement. seconds: of each epoch measured; first_seconds: of the first warm-up epoch, starting included.
+
+    decoded: decoder → clips, stages: where time went, in seconds (of all processes together), failures: kind → clips; all
+    three over the measured epochs. load: the machine's, over them.
+    """
+
+    cost: Cost
+    seconds: list[float]
+    first_seconds: float | None
+    batches: int
+    load: Load
+    decoded: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def median_seconds(self) -> float:
+        """Of the measured epochs."""
+        return float(np.median(self.seconds))
+
+    @property
+    def clips_a_second(self) -> float:
+        """By the median epoch."""
+        return self.cost.clips / self.median_seconds
+
+    @property
+    def frames_a_second(self) -> float:
+        """By the median epoch."""
+        return self.cost.frames / self.median_seconds
+
+
+@dataclass(slots=True)
+class EpochOrder:
+    """What a loader asks for: some clips, in another order each time it is iterated."""
+
+    numbers: NDArray[np.int64]
+    seed: int
+    epoch: int = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[int]:
+        order = epoch_order(len(self.numbers), shuffle=True, seed=self.seed, epoch=self.epoch)
+        self.epoch += 1
+        yield from self.numbers[order].tolist()
+
+
+def recipe_cost(clips: Iterable[Clip]) -> Cost:
+    """Add up what clips take, without reading any."""
+    counts = np.zeros(5, np.int64)
+    for clip in clips:
+        position, packets = clip.recipe.position, clip.recipe
+        shown = position[position != PAD]
+        counts += [
+            1,
+            len(shown),
+            len(np.unique(shown)),
+            len(packets.packet_size),
+            int(packets.range_length.sum()),
+        ]
+    names = ("clips", "frames", "wanted_frames", "decoded_frames", "bytes")
+    return Cost(**dict(zip(names, counts.tolist(), strict=True)))
+
+
+def chosen_clips(dataset: ClipDataset, options: BenchOptions) -> NDArray[np.int64]:
+    """Return int64: the numbers of the clips that are measured, ascending. Raises FramedexError where there are none."""
+    numbers = sample_of(len(dataset), size=options.clips, seed=options.seed)
+    if not len(numbers):
+        raise FramedexError("the dataset has no clips", where=str(dataset.manifest.path))
+    return numbers
+
+
+def open_loader(dataset: ClipDataset, options: BenchOptions, order: Any, **how: Any) -> Any:
+    """Return a ClipLoader as options say."""
+    from framedex.loader.clip_loader import ClipLoader
+
+    return ClipLoader(
+        dataset,
+        batch_size=options.batch_size,
+        sampler=order,
+        device=options.device,
+        device_id=options.gpu,
+        decode=options.decode if options.device == "gpu" else "cpu",
+        size=options.size,
+        num_workers=options.workers,
+        **({"collate": "list", "on_error": "skip"} | how),
+    )
+
+
+def reported(loader: Any) -> dict[str, dict[str, Any]]:
+    """Return what a loader counted so far: clips by decoder, seconds by stage, failures by kind."""
+    report = loader.report
+    return {"decoded": dict(report.decoded), "stages": dict(report.seconds), "failures": dict(report.failures)}
+
+
+def run_epoch(loader: Any, see: Callable[[dict[str, Any]], None] | None = None) -> tuple[float, int]:
+    """Return the seconds and the batches of one epoch, everything on the GPU done. see: is shown every batch."""
+    started, batches, frames = time.perf_counter(), 0, None
+    for batch in loader:
+        batches, frames = batches + 1, batch["frames"]
+        if see is not None:
+            see(batch)
+    wait_for(frames)
+    return time.perf_counter() - started, batches
+
+
+def wait_for(frames: Any) -> None:
+    """Return when what was asked of the frames' device is done."""
+    first = frames[0] if isinstance(frames, list) and frames else frames
+    if getattr(getattr(first, "device", None), "type", "cpu") == "cuda":
+        import torch
+
+        torch.cuda.synchronize(first.device)
+
+
+def measure_loader(
+    loader: Any, options: BenchOptions, cost: Cost, see: Callable[[dict[str, Any]], None] | None = None
+) -> BenchResult:
+    """Run a loader's epochs and time those after the warm-up. see: is shown every batch of the first warm-up epoch."""
+    first = None
+    for number in range(options.warm_up):
+        seconds, _ = run_epoch(loader, see if number == 0 else None)
+        first = seconds if number == 0 else first
+    before, times, batches = reported(loader), [], 0
+    with LoadSampler(options.gpu if options.device == "gpu" else None) as sampler:
+        for _ in range(options.epochs):
+            seconds, batches = run_epoch(loader)
+            times.append(seconds)
+    grown = {
+        name: {key: value - before[name].get(key, 0) for key, value in counts.items()}
+        for name, counts in reported(loader).items()
+    }
+    return BenchResult(
+        cost=cost,
+        seconds=times,
+        first_seconds=first,
+        batches=batches,
+        load=sampler.load,
+        decoded=grown["decoded"],
+        stages=grown["stages"],
+        failures={kind: count for kind, count in grown["failures"].items() if count},
+    )
+
+
+def bench(
+    path: str | Path | Stored,
+    options: BenchOptions,
+    *,
+    root: Root | None = None,
+    peers: Iterable[str] = (),
+    limit_seconds: float = 300.0,
+    on_peer: Callable[[PeerResult], None] | None = None,
+) -> tuple[BenchResult, list[PeerResult]]:
+    """Measure how fast a dataset loads, and the peers named on the same clips. Raises FramedexError.
+
+    root: where the sources lie now. on_peer: is told of each as it is done. A peer that fails is a result with a reason.
+    """
+    dataset = ClipDataset(path, root=root)
+    numbers = chosen_clips(dataset, options)
+    clips = {number: dataset.clip(number) for number in numbers.tolist()}
+    loader = open_loader(dataset, options, EpochOrder(numbers, options.seed))
+    result = measure_loader(loader, options, recipe_cost(clips.values()))
+    del loader
+    names = list(peers)
+    asked = peer_clips(clips)
+    order = epoch_order(len(asked), shuffle=True, seed=options.seed, epoch=options.warm_up)
+    asked = [asked[place] for place in order.tolist()]
+    ours = checked_thumbnails(dataset, asked) if names else {}
+    found = []
+    for name in names:
+        found.append(compare(name, asked, options, limit_seconds, ours))
+        if on_peer is not None:
+            on_peer(found[-1])
+    return result, found
+
+
+def compare(
+    name: str, asked: list[PeerClip], options: BenchOptions, limit_seconds: float, ours: Thumbnails
+) -> PeerResult:
+    """Return what became of one peer, run with the same batches, size and number of workers."""
+    if not asked:
+        return PeerResult(name=name, reason="no clip is unpadded video by reference of a whole file")
+    how = PeerOptions(
+        batch_size=options.batch_size,
+        workers=options.workers,
+        size=options.size,
+        gpu=options.gpu if options.device == "gpu" else None,
+    )
+    return run_peer(name, asked, how, limit_seconds=limit_seconds, ours=ours)
+
+
+def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnails:
+    """Return small pictures of the clips whose frames are compared, unscaled, as the CPU decodes them."""
+
+    def small(clip: PeerClip) -> NDArray[np.uint8]:
+        wanted = dataset.clip(clip.number)
+        encoded = dataset.sources.read(wanted.source, wanted.recipe, wanted.medium.states)
+        return thumbnails(enlarged(decode_rgb(wanted, encoded)))
+
+    checked = asked[:CHECKED_CLIPS]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return {clip.number: pictures for clip, pictures in zip(checked, pool.map(small, checked), strict=True)}
+
+
+def peer_clips(clips: dict[int, Clip]) -> list[PeerClip]:
+    """Return the clips that others can be asked for: video by reference of whole files, unpadded, first stream alone."""
+    return [
+        PeerClip(number=number, path=clip.medium.path, frames=tuple(clip.frame_index.tolist()))
+        for number, clip in clips.items()
+        if clip.medium.kind != IMAGES and clip.source == clip.medium.source and bool((clip.frame_index >= 0).all())
+    ]
+
+
+def keep_thumbnails(into: Thumbnails, numbers: dict[str, int]) -> Callable[[dict[str, Any]], None]:
+    """Return a function that keeps small pictures of every batch's clips. numbers: of each clip_id."""
+
+    def see(batch: dict[str, Any]) -> None:
+        for clip_id, frames in zip(batch["clip_id"], batch["frames"], strict=True):
+            into[numbers[clip_id]] = thumbnails(enlarged(as_pictures(frames)))
+
+    return see
+
+
+def as_pictures(frames: Any) -> NDArray[np.uint8]:
+    """Return uint8 [F, H, W, 3] of a clip's frames as a loader delivers them, on any device, floats in 0…1 as well."""
+    values: NDArray[Any] = frames if isinstance(frames, np.ndarray) else frames.cpu().numpy()
+    if values.shape[1] == 3 and values.shape[-1] != 3:
+        values = values.transpose(0, 2, 3, 1)
+    if values.dtype != np.uint8:
+        values = np.round(np.clip(values, 0, 1) * 255)
+    return np.ascontiguousarray(values.astype(np.uint8))
+
+
+def known_peers() -> list[str]:
+    """Return the names of all peers, in the order in which they run."""
+    return list(PEERS)

@@ -1,0 +1,117 @@
+"""`framedex inspect`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from framedex.core.printing import echo
+from framedex.core.progress import progress
+from framedex.errors import FramedexError, OutputError, printable
+from framedex.files.parts import write_aside
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, counted, size_text
+from framedex.loader.contact_sheets.sheet_html import html_sheet
+from framedex.loader.contact_sheets.sheet_png import png_sheet
+from framedex.loader.order.order import sample_of
+from framedex.options.places import PLACE_THAT_IS_THERE
+from framedex.options.rules import Rule, RuledCommand
+from framedex.storage.places import Place
+
+SHEETS = {".html": html_sheet, ".png": png_sheet}
+
+EXAMPLE = """\b
+Example:
+  framedex inspect DATASET --sample 12 --out sheet.html
+  framedex inspect DATASET --clip 00f445950c3d72af-000000 --out clip.png
+"""
+
+
+RULES = (Rule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
+
+
+@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
+@click.argument("dataset", type=PLACE_THAT_IS_THERE)
+@click.option("--clip", "clip_ids", multiple=True, metavar="ID", help="Show the clip of this name; may be repeated.")
+@click.option("--sample", type=click.IntRange(1), help="Show this many clips, chosen at random.")
+@click.option("--seed", type=int, default=0, show_default=True, help="With --sample: of the choice.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="The sheet; .html: one page that needs no other file and no network; .png: one picture.",
+)
+@click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
+@click.option(
+    "--size",
+    type=click.IntRange(16, 1024),
+    default=160,
+    show_default=True,
+    metavar="PIXELS",
+    help="Longer side of a picture.",
+)
+@click.option("--columns", type=click.IntRange(1, 100), help="Frames a line.  [default: as many as fit; 8 in a .png]")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is already there.")
+def inspect(
+    dataset: Place,
+    clip_ids: tuple[str, ...],
+    sample: int | None,
+    seed: int,
+    out: Path,
+    root: str | None,
+    size: int,
+    columns: int | None,
+    overwrite: bool,
+) -> None:
+    """Draw what clips really hold: every frame with its number and time, padding, labels, and what reading it costs.
+
+    The same dataset and options give the same sheet; --sample N shows the clips that `framedex verify --sample N`
+    checks. A clip that cannot be decoded is shown with the reason.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 done but some clip could not be decoded.
+    """
+    if bool(clip_ids) == (sample is not None):
+        raise click.UsageError("give either --clip or --sample")
+    _check_output(out, overwrite)
+    inspector = Inspector(dataset, longest_side=size, root=root)
+    manifest = inspector.dataset.manifest
+    numbers = [manifest.find(name) for name in dict.fromkeys(clip_ids)]
+    if sample is not None:
+        numbers = sample_of(len(manifest), size=sample, seed=seed).tolist()
+    frames, failed = 0, 0
+
+    def clips() -> Iterator[ShownClip]:
+        nonlocal frames, failed
+        with progress("clip") as show:
+            for done, number in enumerate(numbers, 1):
+                clip = inspector.show(number)
+                frames, failed = frames + len(clip.frames), failed + (clip.error is not None)
+                if clip.error is not None:
+                    echo(f"failed: {printable(clip.uri)}: clip {printable(clip.clip_id)}: {clip.error}")
+                yield clip
+                show(done, len(numbers))
+
+    sheet = SHEETS[out.suffix.lower()](inspector.heading(len(numbers)), clips(), columns)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_aside(out, sheet)
+    echo(
+        f"{counted(len(numbers), 'clip')} of {frames:,} frames, {failed} failed → {printable(str(out))} ({size_text(len(sheet))})"
+    )
+    if failed:
+        sys.exit(3)
+
+
+def _check_output(out: Path, overwrite: bool) -> None:
+    """Raise unless a sheet can be written there; before anything is decoded."""
+    if out.suffix.lower() not in SHEETS:
+        raise FramedexError(
+            "the ending of --out says what to draw, and this is none",
+            found=out.name,
+            allowed=", ".join(SHEETS),
+        )
+    if out.exists() and not overwrite:
+        raise OutputError(
+            "the output file is there already", where=str(out), remedy="pass --overwrite, or choose another name"
+        )

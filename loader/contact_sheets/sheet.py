@@ -1,0 +1,253 @@
+"""CONTRACT: what a contact sheet shows: plain records of clips and their pictures, whatever draws them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import FormatError, FramedexError, printable
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium, Root
+from framedex.sharder.decoding.video import Size
+from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
+from framedex.storage.places import Place, parquet_file
+
+LONGEST_TEXT = 2000  # characters of one user value
+WAVE_COLUMNS = 600  # of a waveform strip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownFrame:
+    """One place of a clip. frame_index, seconds, picture: None where a constant pads. gap_seconds: since the place
+    before. picture: uint8 [h, w, 3].
+    """
+
+    frame_index: int | None
+    seconds: float | None
+    gap_seconds: float | None
+    padding: bool
+    picture: NDArray[np.uint8] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waveform:
+    """A clip's audio. low, high: float32 [columns], least and greatest sample of all channels in each stretch, -1…1."""
+
+    low: NDArray[np.float32]
+    high: NDArray[np.float32]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownClip:
+    """One clip. columns: (name, value) of the user's columns, `label` first. facts: (name, text) of source, clip and cost.
+    size: (height, width) of its pictures; magnified: by how much to enlarge each of their pixels. error: why frames is
+    empty.
+    """
+
+    clip_id: str
+    uri: str
+    columns: list[tuple[str, str]]
+    facts: list[tuple[str, str]]
+    size: Size
+    magnified: int
+    frames: list[ShownFrame]
+    audio: Waveform | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heading:
+    """The dataset that the clips are of. shown: how many a sheet has. failures: (kind, count). policy: its YAML."""
+
+    name: str
+    shown: int
+    clips: int
+    media: int
+    failures: list[tuple[str, int]]
+    policy: str
+
+    def counts(self) -> str:
+        """Return the counts as one line."""
+        parts = [f"{self.shown:,} of {counted(self.clips, 'clip')}", counted(self.media, "medium", "media")]
+        if self.failures:
+            kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in self.failures)
+            total = sum(count for _, count in self.failures)
+            parts.append(f"{counted(total, 'clip')} could not be had ({kinds})")
+        return " · ".join(parts)
+
+
+class Inspector:
+    """Opens a dataset to show its clips at thumbnail size.
+
+    longest_side: bound of a picture's longer side, in pixels. root: as of ClipDataset. Raises FormatError.
+    """
+
+    def __init__(self, path: Place, *, longest_side: int, root: Root | None = None) -> None:
+        self.dataset = ClipDataset(path, root=root)
+        self._longest_side = longest_side
+
+    def heading(self, shown: int) -> Heading:
+        """Return the facts of the dataset. Raises FormatError."""
+        path = self.dataset.manifest.path
+        try:
+            kinds = parquet_file(path / FAILURES_NAME).read(columns=["kind"])["kind"].to_pylist()
+            policy = (path / POLICY_NAME).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise FormatError("a part of the dataset is missing or damaged", where=str(path), found=error) from error
+        return Heading(
+            name=printable(path.name),
+            shown=shown,
+            clips=len(self.dataset),
+            media=self.dataset.manifest.media_count,
+            failures=sorted(Counter(kinds).items()),
+            policy="\n".join(map(printable, policy.splitlines())),
+        )
+
+    def show(self, number: int) -> ShownClip:
+        """Return clip `number` with its pictures, or with the reason why it has none."""
+        clip = self.dataset.clip(number)
+        self.dataset.size = size = thumbnail_size(clip.medium, self._longest_side)
+        frames, audio, error = [], None, None
+        try:
+            item = self.dataset[number]
+            frames = shown_frames(clip, item["frames"])
+            audio = waveform(item["audio"], item["audio_rate"]) if _has_audio(item) else None
+        except FramedexError as reason:
+            error = reason.text()
+        return ShownClip(
+            clip_id=printable(clip.clip_id),
+            uri=printable(clip.medium.uri),
+            columns=shown_columns(clip.columns),
+            facts=[("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))],
+            size=size,
+            magnified=max(1, self._longest_side // max(size)),
+            frames=frames,
+            audio=audio,
+            error=error and "\n".join(map(printable, error.splitlines())),
+        )
+
+
+def _has_audio(item: dict[str, Any]) -> bool:
+    return "audio_rate" in item and isinstance(item.get("audio"), np.ndarray) and item["audio"].ndim == 2
+
+
+def thumbnail_size(medium: Medium, longest_side: int) -> Size:
+    """Return (height, width) that fit into a square, in the stored picture's proportions, never enlarged."""
+    scale = min(1.0, longest_side / max(medium.width, medium.height))
+    return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
+
+
+def shown_frames(clip: Clip, pictures: NDArray[np.uint8]) -> list[ShownFrame]:
+    """Return a record a place. pictures: uint8 [F, h, w, 3]."""
+    gaps = np.diff(clip.seconds, prepend=np.nan)
+    rows = zip(clip.frame_index.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), strict=True)
+    return [
+        ShownFrame(
+            frame_index=None if frame == PAD else frame,
+            seconds=_known(seconds),
+            gap_seconds=_known(gap),
+            padding=not real,
+            picture=None if frame == PAD else picture,
+        )
+        for (frame, seconds, gap, real), picture in zip(rows, pictures, strict=True)
+    ]
+
+
+def _known(seconds: float) -> float | None:
+    return None if np.isnan(seconds) else seconds
+
+
+def shown_columns(columns: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return (name, text) of the user's columns, `label` first, the others in the dataset's order."""
+    ordered = sorted(columns.items(), key=lambda pair: pair[0] != "label")
+    return [(printable(name), value_text(value)) for name, value in ordered]
+
+
+def value_text(value: Any) -> str:
+    """Return one line for a user's value, cut where it is very long."""
+    if value is None:
+        return "null"
+    if isinstance(value, bytes):
+        return f"{len(value):,} bytes"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if len(text) > LONGEST_TEXT:
+        return f"{printable(text[:LONGEST_TEXT])}… ({len(text):,} characters)"
+    return printable(text)
+
+
+def source_text(medium: Medium) -> str:
+    """Return what the clip is cut from."""
+    seconds = medium.duration_pts * medium.time_base_num / medium.time_base_den
+    parts = [medium.codec, f"{medium.width} × {medium.height}", counted(medium.frame_count, "frame")]
+    if medium.frame_count > 1 and seconds > 0:
+        parts += [f"{seconds:.2f} s", f"{medium.frame_count / seconds:.4g} fps on average"]
+    if medium.rotation_degrees:
+        parts.append(f"rotation of {medium.rotation_degrees}° not applied")
+    if medium.sample_aspect_ratio not in (None, 0, 1):
+        parts.append(f"pixels {medium.sample_aspect_ratio:.4g} times as wide as high")
+    return " · ".join(parts)
+
+
+def clip_text(clip: Clip) -> str:
+    """Return which frames the clip has, when, and how dense."""
+    parts = [counted(len(clip.mask), "frame")]
+    padded = int((~clip.mask).sum())
+    if padded:
+        parts[0] += f", {padded:,} of them padding"
+    seconds = clip.seconds[clip.mask]
+    if len(seconds):
+        parts.append(f"{seconds[0]:.3f} s" if len(seconds) == 1 else f"{seconds.min():.3f} to {seconds.max():.3f} s")
+    gaps = np.diff(np.where(clip.mask, clip.seconds, np.nan))
+    if (gaps > 0).any():
+        parts.append(rate_text(gaps[gaps > 0]))
+    if clip.recipe.damaged:
+        parts.append("out of damaged GOPs")
+    return " · ".join(parts)
+
+
+def rate_text(gaps: NDArray[np.float64]) -> str:
+    """Return frames a second, or their range where gaps differ by more than 1 %."""
+    low, high = 1 / gaps.max(), 1 / gaps.min()
+    return f"{1 / np.median(gaps):.3g} fps" if high <= 1.01 * low else f"{low:.3g} to {high:.3g} fps"
+
+
+def cost_text(clip: Clip) -> str:
+    """Return what a read of the clip takes."""
+    recipe = clip.recipe
+    decoded, wanted = len(recipe.packet_rank), len(np.unique(recipe.position[recipe.position != PAD]))
+    each = f"{counted(decoded, 'frame')} decoded for {wanted:,} wanted ({decoded / max(1, wanted):.1f} each)"
+    size = size_text(int(recipe.packet_size.sum()))
+    return f"{each} · {counted(len(recipe.run_first), 'run')} · {size} in {counted(len(recipe.range_offset), 'range')}"
+
+
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """Return a number and its noun."""
+    return f"{number:,} {one if number == 1 else several or one + 's'}"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size in the decimal unit that fits."""
+    for unit, bytes_each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= bytes_each:
+            return f"{size_bytes / bytes_each:.3g} {unit}"
+    return f"{size_bytes} bytes"
+
+
+def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:
+    """Return the outline of float32 [channels, samples]."""
+    channels, count = samples.shape
+    text = f"{counted(channels, 'channel')} · {rate:g} Hz · {count / rate:.3f} s"
+    if not samples.size:
+        return Waveform(low=np.zeros(0, np.float32), high=np.zeros(0, np.float32), text=text)
+    first = np.unique(np.linspace(0, count, WAVE_COLUMNS, endpoint=False).astype(np.int64))
+    finite = np.nan_to_num(samples, posinf=1, neginf=-1).clip(-1, 1)
+    low = np.minimum.reduceat(finite.min(axis=0), first)
+    high = np.maximum.reduceat(finite.max(axis=0), first)
+    return Waveform(low=low, high=high, text=text)

@@ -1,0 +1,186 @@
+"""Clips as CUDA tensors: NVDEC, nvJPEG and what workers decoded, each clip's frames in their order."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from framedex.loader.batches.collate import Collate, greatest_shape, have_one_shape
+from framedex.loader.batches.faults import LoaderReport
+from framedex.loader.batches.fetched import Fetched
+from framedex.loader.batches.frames import Finish, Made
+from framedex.loader.dali.cuda import check_cuda
+from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder, transformers
+from framedex.loader.dali.stagger import Turns
+from framedex.sharder.schema import PAD
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnStream(Made):
+    """A batch that a stream of the loader's works on. event: it is done with it."""
+
+    event: torch.cuda.Event
+    device: torch.device
+
+    def hand_over(self) -> dict[str, Any]:
+        """Let the caller's stream wait until the batch is there, and own it from then on."""
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(self.event)
+        for value in self.content.values():
+            for tensor in value if isinstance(value, list) else [value]:
+                if isinstance(tensor, Tensor) and tensor.is_cuda:
+                    tensor.record_stream(current)
+        return self.content
+
+
+class GpuFrames:
+    """Makes batches of fetched clips on one GPU. scaled: clips say to which size. turns: of all that make batches at once.
+
+    Work goes on a stream of its own, so that it runs beside the trainer's.
+    """
+
+    def __init__(
+        self,
+        finish: Finish,
+        *,
+        device_id: int,
+        batch_size: int,
+        threads: int,
+        scaled: bool,
+        turns: Turns | None = None,
+    ) -> None:
+        check_cuda(device_id)
+        self._finish = finish
+        self._device = torch.device("cuda", device_id)
+        self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id, turns=turns)
+        self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
+        self._transformer, self._audio = transformers(
+            finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id
+        )
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """Put work on the loader's own stream."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            yield
+
+    def made(self, content: dict[str, Any]) -> Made:
+        """Return a batch that is there once the loader's stream is done with what was asked of it so far."""
+        return OnStream(content=content, event=self._stream.record_event(), device=self._device)
+
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
+        """Return uint8 [F, H, W, 3] a clip, zeros where padded. Raises RuntimeError where DALI does."""
+        frames: list[Tensor | None] = [None] * len(clips)
+        movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
+        images = [place for place, clip in enumerate(clips) if clip.images is not None]
+        begun = time.perf_counter()
+        for place, decoded in zip(movies, self._decode_movies([clips[place] for place in movies]), strict=True):
+            frames[place] = arranged(decoded, clips[place])
+        report.add_seconds(nvdec=time.perf_counter() - begun)
+        begun = time.perf_counter()
+        for place, decoded in zip(images, self._decode_images([clips[place] for place in images]), strict=True):
+            frames[place] = arranged(decoded, clips[place])
+        report.add_seconds(nvjpeg=time.perf_counter() - begun)
+        begun = time.perf_counter()
+        for place, clip in enumerate(clips):
+            if clip.frames is not None:
+                frames[place] = torch.from_numpy(clip.frames).to(self._device)
+        report.add_seconds(upload=time.perf_counter() - begun)
+        return [tensor for tensor in frames if tensor is not None]
+
+    def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
+        if not clips:
+            return []
+        movies = [clip.movie for clip in clips if clip.movie is not None]
+        outputs = self._movies.run(movies, [clip.size for clip in clips])
+        return [decoded for output in outputs for decoded in tensors_of(output)]
+
+    def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
+        """Return uint8 [unique, H, W, 3] a clip."""
+        if not clips:
+            return []
+        counts = [len(clip.images.content) for clip in clips if clip.images is not None]
+        images = [image for clip in clips if clip.images for image in clip.images.content]
+        sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
+        outputs = self._images.run(images, sizes)
+        pictures = [picture for output in outputs for picture in tensors_of(output)]
+        ends = np.cumsum(counts).tolist()
+        return [torch.stack(pictures[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+    def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
+        """Return a batch's frames as delivered."""
+        if self._transformer is not None:
+            self._stream.synchronize()  # what DALI reads on its own stream must be there
+            frames = tensors_of(self._transformer.run(frames))
+        return collated("frames", frames, self._finish.collate, self._one)
+
+    def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        if self._audio is None:
+            return {}
+        made = tensors_of(self._audio.run([item.pop("audio") for item in items]))
+        return {"audio": collated("audio", made, self._finish.collate, lambda clip: clip)}
+
+    def _one(self, frames: Tensor) -> Tensor:
+        if self._finish.normalize is not None:
+            scale, offset = (torch.from_numpy(values).to(self._device) for values in self._finish.scale_and_offset())
+            frames = torch.addcmul(offset, frames.float(), scale)
+        if self._finish.layout == "FCHW":
+            frames = frames.movedim(-1, -3).contiguous()
+        return frames
+
+
+def collated(
+    name: str, clips: list[Tensor], collate: Collate, finish: Callable[[Tensor], Tensor]
+) -> Tensor | list[Tensor]:
+    """Return a batch of tensors, each or all together finished. Raises FramedexError for shapes, as `collate_clips`."""
+    if collate == "list":
+        return [finish(clip) for clip in clips]
+    if have_one_shape(name, [tuple(clip.shape) for clip in clips], collate):
+        return finish(stacked(clips))
+    finished = [finish(clip) for clip in clips]
+    shape = greatest_shape([tuple(clip.shape) for clip in finished])
+    batch = finished[0].new_zeros([len(finished), *shape])
+    for row, clip in zip(batch, finished, strict=True):
+        row[tuple(slice(size) for size in clip.shape)] = clip
+    return batch
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """Return the tensors of a DALI tensor list on the GPU, without a copy."""
+    if output.is_dense_tensor():
+        return list(from_dlpack(output.as_tensor()).unbind(0))
+    return [from_dlpack(output[number]) for number in range(len(output))]
+
+
+def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
+    """Return the frames of a clip upright at their places, zeros where padded; without a copy where they are so already."""
+    frames, order = decoded, clip.order
+    if order is not None and not np.array_equal(order, np.arange(len(decoded))):
+        frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
+        frames[torch.from_numpy(order == PAD).to(decoded.device)] = 0
+    return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames
+
+
+def stacked(frames: list[Tensor]) -> Tensor:
+    """Return clips of one shape as one tensor; without a copy where they lie in one, one behind the other."""
+    first, step = frames[0], frames[0].numel()
+    together = all(
+        tensor.is_contiguous()
+        and tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and tensor.storage_offset() == first.storage_offset() + number * step
+        for number, tensor in enumerate(frames)
+    )
+    if together and len(frames) > 1:
+        strides = (step, *first.stride())
+        return first.as_strided((len(frames), *first.shape), strides, first.storage_offset())
+    return torch.stack(frames)

@@ -1,0 +1,210 @@
+"""DALI pipelines: NVDEC for tiny movies, nvJPEG for images, and the user's transform on either device.
+
+Each is fed one batch and gives one tensor a sample. A pipeline for DALI Proxy does all in one. DALI declares a pipeline invalid after any error in it; it is then built
+anew for the next batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import MissingExtraError
+from framedex.loader.batches.fetched import Movie
+from framedex.loader.dali.stagger import Turns
+from framedex.sharder.decoding.video import Size
+
+try:
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.pipeline import DataNode
+except ModuleNotFoundError as error:
+    raise MissingExtraError("nvidia-dali", "dali", "transform and device='gpu'") from error
+
+Transform = Callable[[Any], Any]
+
+MOVIES_AT_ONCE, IMAGES_AT_ONCE = 16, 1024
+FRAMES, AUDIO = "FHWC", "Ct"  # layouts of what is transformed
+
+
+@pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+def _movies(scaled: bool) -> DataNode:
+    frames = _decoded(*_movie_inputs())
+    return _scaled(frames, _size_input()) if scaled else frames
+
+
+@pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+def _images(scaled: bool) -> DataNode:
+    images = fn.external_source(name="image", dtype=types.UINT8, ndim=1)
+    pictures = fn.decoders.image(
+        images, device="mixed", output_type=types.RGB, adjust_orientation=False, jpeg_fancy_upsampling=True
+    )
+    return _scaled(pictures, _size_input()) if scaled else pictures
+
+
+def _movie_inputs() -> tuple[DataNode, DataNode, DataNode, DataNode]:
+    """Return what `Movie.inputs` names."""
+    return (
+        fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
+        fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
+        fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2),
+        fn.external_source(name="offset", dtype=types.FLOAT, ndim=1),
+    )
+
+
+def _decoded(movie: DataNode, wanted: DataNode, matrix: DataNode, offset: DataNode) -> DataNode:
+    frames = fn.decoders.video(movie, device="mixed", frames=wanted)
+    return fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
+
+
+def _size_input() -> DataNode:
+    return fn.external_source(name="size", dtype=types.FLOAT, ndim=1)
+
+
+def _scaled(frames: DataNode, size: DataNode | list[int]) -> DataNode:
+    return fn.resize(frames, size=size, interp_type=types.INTERP_LINEAR, antialias=True)
+
+
+@pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
+def _transformed(transform: Transform, device: str, layout: str) -> DataNode:
+    if layout == FRAMES:
+        return transform(fn.external_source(name="given", device=device, dtype=types.UINT8, ndim=4, layout=layout))
+    sound = fn.external_source(name="given", dtype=types.FLOAT, ndim=2, layout=layout)  # workers decode it
+    return transform(sound.gpu() if device == "gpu" else sound)
+
+
+@pipeline_def(enable_conditionals=True)  # type: ignore[untyped-decorator]
+def _proxied(size: Size | None, transform: Transform | None) -> DataNode:
+    on_gpu = fn.external_source(name="on_gpu", dtype=types.BOOL, ndim=0)
+    movie = _movie_inputs()
+    order = fn.external_source(name="order", dtype=types.INT32, ndim=1)
+    mask = fn.external_source(name="mask", dtype=types.UINT8, ndim=4)
+    decoded = fn.external_source(name="frames", dtype=types.UINT8, ndim=4, layout=FRAMES)
+    if on_gpu:
+        frames = _decoded(*movie)
+        if size is not None:
+            frames = _scaled(frames, list(size))
+        frames = fn.sequence_rearrange(frames, new_order=order)
+        frames = frames * mask.gpu()
+    else:
+        frames = decoded.gpu()
+    return transform(frames) if transform else frames
+
+
+def clip_pipeline(
+    *,
+    batch_size: int,
+    size: Size | None = None,
+    transform: Transform | None = None,
+    device_id: int = 0,
+    threads: int = 4,
+    prefetch: int = 2,
+) -> Any:
+    """Return a DALI pipeline for a DALIServer, which clips of `ClipDataset.with_proxy` are sent to.
+
+    size: (height, width) that frames are scaled to; the dataset's must be the same. transform: a function of DALI
+    operations, frames → frames, whose input is uint8 FHWC on the GPU. prefetch: batches that the server has on the way, as
+    many as workers ask for.
+    """
+    options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
+    return _proxied(size, transform, prefetch_queue_depth=prefetch, **options)
+
+
+class _Pipeline:
+    """A pipeline that is built on first use, and again after an error."""
+
+    def __init__(self, make: Callable[..., Any], *arguments: Any, batch_size: int, threads: int, device_id: int | None):
+        self._make, self._arguments = make, arguments
+        self._options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
+        self._built: Any = None
+
+    def run(self, feeds: Mapping[str, Any]) -> Any:
+        """Return the only output's tensor list. Raises RuntimeError as DALI does.
+
+        What is fed is copied by DALI, and what comes out is no buffer that a later run writes: outputs of DALI's dynamic
+        executor live as long as they are referred to.
+        """
+        try:
+            if self._built is None:
+                self._built = self._make(*self._arguments, **self._options)
+                self._built.build()
+            for name, values in feeds.items():
+                self._built.feed_input(name, values)
+            (output,) = self._built.run()
+            return output
+        except Exception:
+            self._built = None
+            raise
+
+
+class MovieDecoder:
+    """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` in a run, each in a thread where there are cores enough.
+
+    scaled: each is scaled to a size. turns: of all decoders that run at once on a GPU.
+    """
+
+    def __init__(self, *, scaled: bool, batch_size: int, device_id: int, turns: Turns | None = None) -> None:
+        self._scaled, self._turns = scaled, turns or Turns()
+        most = min(batch_size, MOVIES_AT_ONCE)
+        threads = min(most, os.cpu_count() or 1)
+        self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
+
+    def run(self, movies: Sequence[Movie], sizes: Sequence[Size | None]) -> list[Any]:
+        """Return tensor lists on the GPU, uint8 [unique, H, W, 3] a movie, of one run's movies each. Raises RuntimeError."""
+        outputs = []
+        for part in even_parts(len(movies), MOVIES_AT_ONCE):
+            inputs = [movie.inputs() for movie in movies[part]]
+            feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
+            with self._turns.turn(len(inputs)):
+                outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
+        return outputs
+
+
+class ImageDecoder:
+    """Decodes JPEGs on the GPU. scaled: each is scaled to a size."""
+
+    def __init__(self, *, scaled: bool, threads: int, device_id: int) -> None:
+        self._scaled = scaled
+        self._pipeline = _Pipeline(_images, scaled, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
+
+    def run(self, images: Sequence[NDArray[np.uint8]], sizes: Sequence[Size | None]) -> list[Any]:
+        """Return tensor lists on the GPU, uint8 [H, W, 3] an image, of `IMAGES_AT_ONCE` images each. Raises RuntimeError."""
+        parts = [slice(first, first + IMAGES_AT_ONCE) for first in range(0, len(images), IMAGES_AT_ONCE)]
+        return [self._pipeline.run({"image": list(images[part])} | _sizes(sizes[part], self._scaled)) for part in parts]
+
+
+def even_parts(count: int, most: int) -> list[slice]:
+    """Return slices of so many things, of `most` each at most, that differ by one in length."""
+    parts = -(-count // most)
+    return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
+
+
+def _sizes(sizes: Sequence[Size | None], scaled: bool) -> dict[str, list[Any]]:
+    return {"size": [np.array(size, np.float32) for size in sizes]} if scaled else {}
+
+
+class Transformer:
+    """Runs a function of DALI operations over clips. device_id: None on the CPU. layout: FRAMES or AUDIO."""
+
+    def __init__(self, transform: Transform, *, layout: str, batch_size: int, threads: int, device_id: int | None):
+        device = "cpu" if device_id is None else "gpu"
+        self._pipeline = _Pipeline(
+            _transformed, transform, device, layout, batch_size=batch_size, threads=threads, device_id=device_id
+        )
+
+    def run(self, clips: Sequence[Any]) -> Any:
+        """Return a tensor list of what the function makes of each clip, an array on the device. Raises RuntimeError."""
+        return self._pipeline.run({"given": list(clips)})
+
+
+def transformers(
+    transform: Transform | None, audio_transform: Transform | None, **options: Any
+) -> tuple[Transformer | None, Transformer | None]:
+    """Return what transforms frames and sound, where that is asked for. options: as for Transformer."""
+    return (
+        None if transform is None else Transformer(transform, layout=FRAMES, **options),
+        None if audio_transform is None else Transformer(audio_transform, layout=AUDIO, **options),
+    )

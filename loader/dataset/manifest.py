@@ -1,0 +1,347 @@
+"""Reading a dataset's manifest, one clip at a time, without ever holding it in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
+from framedex.core.tallies import no_clip_has, tally
+from framedex.errors import FormatError, FramedexError
+from framedex.files.parts import check_format, part_path
+from framedex.indexer.parts.row_checks import check_video
+from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Locations, Medium, Root
+from framedex.sharder.clips.rows import clip_from
+from framedex.sharder.packing.image_files import ImageOptions
+from framedex.sharder.schema import (
+    CLIPS,
+    CLIPS_FOLDER,
+    CLIPS_PER_ROW_GROUP,
+    FORMAT,
+    HEADER,
+    HEADER_KEYS,
+    MEDIA,
+    MEDIA_FOLDER,
+    MEDIA_PER_ROW_GROUP,
+    MEDIA_RULES,
+    RECIPES,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    SHARD_NAME,
+    SHARD_RULES,
+    SHARDS,
+    SHARDS_NAME,
+)
+from framedex.storage.cache import DiskCache
+from framedex.storage.places import Stored, parquet_file, place
+
+GROUP_ROWS = {
+    CLIPS_FOLDER: CLIPS_PER_ROW_GROUP,
+    RECIPES_FOLDER: CLIPS_PER_ROW_GROUP,
+    MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
+}
+SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
+REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
+CLOSE_MATCHES = 3  # names to suggest for one that is not there
+SEARCHED_FOR_CLOSE = 100_000  # clips among which they are sought
+OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
+
+
+class Manifest:
+    """A dataset directory, or one in object storage, opened for reading. Picklable; open files stay behind. Raises FormatError.
+
+    images: how frames were stored (`--pack images`), else None. ffmpeg: the versions of FFmpeg's libraries by which the index was
+    made, as `Index.ffmpeg`. root: where the sources lie now, when they
+    moved: a folder in place of the recorded root, or a mapping {old prefix: new prefix} applied to absolute paths. cache: for
+    what is read of a dataset in object storage.
+    """
+
+    def __init__(self, path: str | Path | Stored, *, root: Root | None = None, cache: DiskCache | None = None) -> None:
+        self.path = place(path, cache).absolute()
+        header = check_format(
+            self.path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset"
+        )
+        check_header(header, HEADER_KEYS, str(self.path / HEADER), REMEDY)
+        try:
+            self._locations = Locations(header["root"], root)
+            self.images = _images(header.get("images"))
+            self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
+            self._first = {
+                CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
+                MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
+            }
+            self._first[RECIPES_FOLDER] = self._first[CLIPS_FOLDER]
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
+        self._header = (self.path / HEADER).read_bytes()
+        self._open()
+
+    def _open(self) -> None:
+        # Caches of this process alone; see __getstate__.
+        self._lock = threading.Lock()
+        self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
+        self._group = functools.lru_cache(4)(self._read_group)
+        self._constants = functools.lru_cache(OPEN_PARTS)(self._find_constants)
+        self.medium = functools.lru_cache(4096)(self._read_medium)
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("path", "images", "ffmpeg", "_locations", "_first", "_header")
+        return {name: self.__dict__[name] for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open()
+
+    def __len__(self) -> int:
+        return int(self._first[CLIPS_FOLDER][-1])
+
+    def clip(self, number: int, epoch: int = 0) -> Clip:
+        """Return clip `number`, the same in every epoch. Raises IndexError, and FormatError for rows that cannot be."""
+        at, recipe_at = self._at(CLIPS_FOLDER, number), self._at(RECIPES_FOLDER, number)
+        with self._lock:  # pyarrow's readers are not for several threads at once
+            row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
+            media_row = row["media_row"][0].as_py()
+            if media_row is None or not 0 <= media_row < self.media_count:
+                raise at.wrong("media_row", media_row, f"0 to {self.media_count - 1}")
+            medium = self.medium(media_row)
+        if not row["clip_id"].equals(recipe["clip_id"]):
+            where = recipe_at.wrong("clip_id", "another name").where
+            raise FormatError("clips and recipes do not belong together", where=where, remedy=REMEDY)
+        shard = row["shard"][0].as_py() if "shard" in row.schema.names else None
+        if shard is not None and not 0 <= shard < len(self._shards):
+            raise at.wrong("shard", shard, f"0 to {len(self._shards) - 1}")
+        return clip_from(row, recipe, medium, medium.source if shard is None else self._shards[shard], at, recipe_at)
+
+    def clip_id(self, number: int) -> str:
+        """Return the name of clip `number`, whose row may be damaged otherwise; "" where that is, too. Raises IndexError."""
+        with contextlib.suppress(FormatError, ValueError), self._lock:
+            return str(self._row(CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
+        return ""
+
+    def media_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the row in `media` of every clip's medium. Reads that one column of all parts."""
+        parts = [part.fill_null(-1).to_numpy() for part in self._column("media_row")]
+        rows = np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
+        wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
+        if len(wrong):
+            at = self._at(CLIPS_FOLDER, int(wrong[0]))
+            raise at.wrong("media_row", rows[wrong[0]], f"0 to {self.media_count - 1}")
+        return rows
+
+    def tar_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the tar of every clip; of one that lies in none, that of the last before it, or -1.
+
+        Reads that one column of all parts. Raises FramedexError where no clip is in a tar.
+        """
+        parts = [part.fill_null(-1).to_numpy() for part in self._column("shard")]
+        rows = np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
+        if len(rows) and rows.max() < 0:
+            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
+        return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
+
+    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
+        """Return int64: the numbers of clips whose columns have these values, ascending. Reads those columns of all parts.
+
+        Raises FramedexError for a column that the clips do not have, or whose type has no such value, and where no clip has them.
+        """
+        chosen = np.ones(len(self), np.bool_)
+        for name, value in wanted.items():
+            try:
+                parts = [pc.equal(part, pa.scalar(value, part.type)).fill_null(False) for part in self._column(name)]
+            except KeyError:
+                raise FramedexError(
+                    "the clips have no such column",
+                    where=str(self.path),
+                    found=name,
+                    allowed=", ".join(self._part(CLIPS_FOLDER, 0).schema_arrow.names),
+                ) from None
+            except (pa.ArrowException, TypeError) as error:
+                raise FramedexError(
+                    f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
+                ) from error
+            chosen &= np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0, np.bool_)]).astype(np.bool_)
+        found = np.flatnonzero(chosen)
+        if wanted and not len(found):
+            values = {name: tally(chunk for part in self._column(name) for chunk in part.chunks) for name in wanted}
+            raise no_clip_has(wanted, values, self.path)
+        return found
+
+    def _column(self, name: str) -> Iterator[pa.ChunkedArray]:
+        """Yield a column of `clips`, part by part. Raises KeyError."""
+        for part in range(len(self._first[CLIPS_FOLDER]) - 1):
+            with self._lock, reading(f"{self._file(CLIPS_FOLDER, part)}, column {name}", REMEDY):
+                opened = self._open_part(CLIPS_FOLDER, part)  # no footer is kept
+                if name not in opened.schema_arrow.names and name in CLIPS.names:  # a nullable one that is left out
+                    column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
+                else:
+                    column = opened.read([name], use_threads=False)[name]
+            yield column
+
+    @property
+    def media_count(self) -> int:
+        """How many media the clips come from."""
+        return int(self._first[MEDIA_FOLDER][-1])
+
+    def find(self, clip_id: str) -> int:
+        """Return the number of the clip of that name. Reads one column, part by part. Raises FramedexError."""
+        close: list[str] = []
+        for first, names in zip(self._first[CLIPS_FOLDER].tolist(), self._column("clip_id"), strict=False):
+            row = pc.index(names, clip_id).as_py()
+            if row >= 0:
+                return int(first + row)
+            if first < SEARCHED_FOR_CLOSE:
+                close = difflib.get_close_matches(clip_id, close + names.to_pylist(), CLOSE_MATCHES)
+        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has them all"
+        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
+
+    def _row(self, folder: str, number: int) -> pa.RecordBatch:
+        """Return one row of a table that is written in parts, each in groups of GROUP_ROWS."""
+        first = self._first[folder]
+        if not 0 <= number < first[-1]:
+            raise IndexError(f"row {number} of {first[-1]} {folder}")
+        part = self._part_of(folder, number)
+        group, row = divmod(number - int(first[part]), GROUP_ROWS[folder])
+        return self._group(folder, part, group).slice(row, 1)
+
+    def _part_of(self, folder: str, number: int) -> int:
+        return int(np.searchsorted(self._first[folder], number, side="right")) - 1
+
+    def _file(self, folder: str, part: int) -> str:
+        return str(part_path(self.path / folder, part))
+
+    def _at(self, folder: str, number: int) -> RowAt:
+        """Return where a row lies, for errors."""
+        part = self._part_of(folder, number)
+        row = number - int(self._first[folder][max(part, 0)])
+        return RowAt(file=self._file(folder, part), row=row, remedy=REMEDY)
+
+    def _read_group(self, folder: str, part: int, group: int) -> pa.RecordBatch:
+        file = self._part(folder, part)
+        names = None
+        if folder == MEDIA_FOLDER:  # many columns, most of them the same for all media: see `_read_medium`
+            names = [name for name in MEDIA.names if name not in self._constants(part)]
+        with reading(self._file(folder, part), REMEDY):
+            table = file.read_row_group(group, columns=names, use_threads=False)
+            return table.combine_chunks().to_batches()[0]
+
+    def _find_constants(self, part: int) -> dict[str, Any]:
+        """Return the columns that are the same for all media of a part, with their values, by its footer alone."""
+        file = self._part(MEDIA_FOLDER, part)
+        with reading(self._file(MEDIA_FOLDER, part), REMEDY):
+            return constant_columns(file.metadata, MEDIA)
+
+    def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
+        try:
+            if (self.path / HEADER).read_bytes() != self._header:
+                raise FormatError(
+                    "the dataset was replaced since it was opened", where=str(self.path), remedy="open it anew"
+                )
+            file = parquet_file(part_path(self.path / folder, part))
+            schema = file.schema_arrow
+        except (OSError, pa.ArrowException) as error:
+            raise FormatError(
+                "a part of the dataset is missing or damaged", where=str(self.path), found=error, remedy=REMEDY
+            ) from error
+        where = self._file(folder, part)
+        check_columns(schema, SCHEMAS[folder], where, REMEDY)
+        self._check_rows(file.metadata, folder, part, where)
+        return file
+
+    def _check_rows(self, footer: pq.FileMetaData, folder: str, part: int, where: str) -> None:
+        """Raise FormatError for a part of other rows, or of other row groups, than rows are found by."""
+        rows, most = int(np.diff(self._first[folder])[part]), GROUP_ROWS[folder]
+        groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+        expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
+        if [count for count in groups if count] != expected:
+            raise FormatError(
+                f"has other rows than {HEADER} says",
+                where=where,
+                found=f"{sum(groups)} in {len(groups)} groups",
+                allowed=f"{rows} in groups of {most}",
+                remedy=REMEDY,
+            )
+
+    def _read_medium(self, number: int) -> Medium:
+        row, at = self._row(MEDIA_FOLDER, number), self._at(MEDIA_FOLDER, number)
+        facts: dict[str, Any] = dict.fromkeys(MEDIA.names) | self._constants(self._part_of(MEDIA_FOLDER, number))
+        with reading(f"{at.file}, row {at.row}", REMEDY):
+            facts |= {name: row[name][0].as_py() for name in row.schema.names}
+        check_row(facts, MEDIA_RULES, at)
+        check_video(facts, at)
+        return Medium(path=self._locations.path(facts["uri"]), **facts)
+
+    @functools.cached_property
+    def _shards(self) -> list[ByteSource]:
+        """The tars of the dataset."""
+        try:
+            table = parquet_file(self.path / SHARDS_NAME).read()
+            check_columns(table.schema, SHARDS, str(self.path / SHARDS_NAME), REMEDY)
+            rows = table.select(SHARDS.names).to_pylist()
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise FormatError(
+                f"{SHARDS_NAME} is missing or damaged", where=str(self.path), found=error, remedy=REMEDY
+            ) from error
+        for number, row in enumerate(rows):
+            at = RowAt(file=str(self.path / SHARDS_NAME), row=number, remedy=REMEDY)
+            check_row(row, SHARD_RULES, at)
+            if not SHARD_NAME.fullmatch(row["name"]):
+                raise at.wrong("name", repr(row["name"]), "a tar in the dataset's folder shards")
+        return [
+            ByteSource(
+                path=str(self.path / row["name"]),
+                size_bytes=row["size_bytes"],
+                mtime_ns=CONTENT_ALONE,
+                fingerprint=row["fingerprint"],
+            )
+            for row in rows
+        ]
+
+
+def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
+    """Return the columns of whole numbers, truth values and strings that hold one value, or nulls alone, in a whole file.
+
+    What its footer does not say is not among them.
+    """
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    leaves = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+    found: dict[str, Any] = {}
+    for field in schema:
+        if field.name not in leaves or pa.types.is_floating(field.type):
+            continue
+        columns = [(group.num_rows, group.column(leaves[field.name]).statistics) for group in groups]
+        if any(statistics is None or not statistics.has_null_count for _, statistics in columns):
+            continue
+        if all(statistics.null_count == rows for rows, statistics in columns):
+            found[field.name] = None
+        elif all(statistics.has_min_max and not statistics.null_count for _, statistics in columns):
+            ends = {end for _, statistics in columns for end in (statistics.min, statistics.max)}
+            if len(ends) == 1:
+                found[field.name] = ends.pop()
+    return found
+
+
+def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
+    """Return how frames were stored, as the header says it."""
+    if stored is None:
+        return None
+    size = None if stored["size"] is None else tuple(stored["size"])
+    if any(
+        type(side) not in (int, type(None)) for side in (*(size or ()), stored.get("short_side"), stored.get("box"))
+    ):
+        raise ValueError(f"images of size {size}")
+    if size is not None and len(size) != 2:
+        raise ValueError(f"images of size {size}")
+    return ImageOptions(**stored | {"size": size})

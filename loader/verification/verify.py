@@ -1,0 +1,281 @@
+"""Comparing clips, decoded from their byte ranges, with a full in-order decode of their sources."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import av
+import av.error
+import numpy as np
+from av.video.codeccontext import VideoCodecContext
+from numpy.typing import NDArray
+
+from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError
+from framedex.execution.local_pool import run_local
+from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.schema import IMAGES
+from framedex.loader.dataset.manifest import Manifest
+from framedex.loader.order.order import sample_of
+from framedex.loader.verification.image_truth import image_checksums
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.rgb import UNSPECIFIED, RgbConverter
+from framedex.sharder.decoding.video import decode_md5
+from framedex.sharder.packing.image_files import ImageOptions, encode_image
+from framedex.sharder.reading.local_copies import local_copy
+from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.schema import PAD
+from framedex.storage.places import Place
+
+Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale", "internal_error"]  # nearest: see `verify_gpu`
+Marked = TypeVar("Marked")
+LOG = logging.getLogger("framedex.loader")
+Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, mark; several where frames share a pts)
+Mark = Callable[[av.VideoFrame], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """The verdict on one clip. pts and md5 hold None where padded, and md5 where nothing was decoded."""
+
+    clip_id: str
+    uri: str
+    frames: list[int]
+    pts: list[int | None]
+    md5: list[str | None]
+    verdict: Verdict
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """The chosen clips of one medium."""
+
+    dataset: Place
+    root: str | None
+    clips: list[int]
+
+
+def verify(
+    dataset: Place,
+    *,
+    root: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    chosen: NDArray[np.int64] | None = None,
+    workers: int = os.cpu_count() or 1,
+    timeout_seconds: float | None = 3600.0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Checked]:
+    """Yield the verdict on every clip, on `sample` clips chosen by `seed`, or on the `chosen` numbers, medium by medium.
+
+    A source is decoded once from its beginning, up to the last frame that its clips want. timeout_seconds: for each
+    source; the clips of one that takes longer are undecodable.
+    """
+    manifest = Manifest(dataset, root=root)
+    if chosen is None:
+        chosen = sample_of(len(manifest), size=sample, seed=seed)
+    media = manifest.media_rows()[chosen]
+    order = np.argsort(media, kind="stable")
+    groups = np.split(chosen[order], np.flatnonzero(np.diff(media[order])) + 1) if len(chosen) else []
+    tasks = [_Task(dataset=dataset, root=root, clips=group.tolist()) for group in groups]
+    done = 0
+    outcomes = run_local(
+        verify_medium, tasks, workers=max(1, min(workers, len(tasks))), timeout_seconds=timeout_seconds
+    )
+    for outcome in outcomes:
+        done += len(outcome.item.clips)
+        if outcome.result is None:
+            clips, unreadable = _clips(manifest, outcome.item.clips)
+            yield from unreadable
+            internal = outcome.kind == INTERNAL_ERROR
+            if internal:
+                LOG.info("%s\n%s", clips[0].medium.uri if clips else manifest.path, outcome.traceback)
+            reason = outcome.message if internal else f"{outcome.kind}: {outcome.message}"
+            verdict: Verdict = "internal_error" if internal else "undecodable"
+            yield from [_verdict(clip, None, verdict, reason) for clip in clips]
+        else:
+            yield from outcome.result
+        on_progress(done, len(chosen))
+
+
+def verify_medium(task: _Task) -> list[Checked]:
+    """Return the verdicts on some clips of one medium: by the hashes of its index, else by a full decode of its source."""
+    manifest = Manifest(task.dataset, root=task.root)
+    clips, unreadable = _clips(manifest, task.clips)
+    return unreadable + (_verify_clips(clips, manifest.images) if clips else [])
+
+
+def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Checked]]:
+    """Return the clips of some numbers, and the verdicts on those whose rows are damaged."""
+    clips, unreadable = [], []
+    for number in numbers:
+        try:
+            clips.append(manifest.clip(number))
+        except FormatError as error:
+            name, where = manifest.clip_id(number), str(manifest.path)
+            unreadable.append(
+                Checked(clip_id=name, uri=where, frames=[], pts=[], md5=[], verdict="undecodable", reason=error.text())
+            )
+    return clips, unreadable
+
+
+def _verify_clips(clips: list[Clip], images: ImageOptions | None) -> list[Checked]:
+    """Return the verdicts on some clips of one medium. images: how frames were stored, as `Manifest.images`."""
+    sources = SourceFiles()
+    if all(clip.md5 is not None for clip in clips):
+        return [_check(clip, sources, _recorded(clip)) for clip in clips]
+    mark = _mark(clips[0], images)
+    if mark is None:
+        return _verify_images(clips, sources)
+    try:
+        with local_copy(clips[0].medium) as medium:
+            truth = _truth(medium, clips, mark)
+    except StaleError as error:
+        return [_verdict(clip, None, "stale", error.text()) for clip in clips]
+    except (av.error.FFmpegError, DecodeError) as error:
+        return [_verdict(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
+    return [_check(clip, sources, truth) for clip in clips]
+
+
+def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
+    """Return the verdicts on clips of one medium of images, each of which is compared with its recorded checksum as it is
+    read, and with what the source itself holds unless it was copied into a tar.
+    """
+    own = [clip for clip in clips if clip.source == clip.medium.source]
+    wanted = {int(frame) for clip in own for frame in clip.frame_index if frame != PAD}
+    try:
+        found = None
+        if own:
+            with local_copy(clips[0].medium) as medium:
+                found = image_checksums(medium, wanted)
+    except StaleError as error:
+        return [_verdict(clip, None, "stale", error.text()) for clip in clips]
+    truth: Truth | None = None if found is None else {number: (None, {crc32}) for number, crc32 in found.items()}
+    return [_check(clip, sources, truth if clip.source == clip.medium.source else None) for clip in clips]
+
+
+def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
+    """Return what tells a picture of a clip's source from another one; None where the source is images itself.
+
+    Of frames that were stored as images, it is the checksum of the image that the picture gives.
+    """
+    if clip.medium.kind != IMAGES:
+        return picture_md5
+    if images is None or clip.medium.stream_index < 0:
+        return None
+
+    def checksum(picture: av.VideoFrame) -> str:
+        return f"{zlib.crc32(encode_image(RgbConverter().picture(picture), images)):08x}"
+
+    return checksum
+
+
+def _recorded(clip: Clip) -> Truth:
+    """Return what the index recorded of a clip's frames when it decoded the source (`framedex index --verify`)."""
+    assert clip.md5 is not None  # asked by the caller
+    rows = zip(clip.frame_index.tolist(), clip.pts.tolist(), clip.md5, strict=True)
+    return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
+
+
+def decode_in_order(
+    medium: Medium, wanted: set[int], *, by_pts: bool, mark: Callable[[av.VideoFrame], Marked]
+) -> Iterator[tuple[int, int | None, Marked]]:
+    """Yield (number, pts, mark) of the wanted frames by decoding the source from its beginning, as a player would.
+
+    Frames are counted as the decoder gives them; nothing of the index is used. by_pts: all frames, to be told apart by
+    their timestamps. mark: what is wanted of a picture.
+    """
+    last = max(wanted, default=-1)
+    number = -1
+    with open_container(medium.path) as container:
+        there = 0 <= medium.stream_index < len(container.streams)
+        context = container.streams[medium.stream_index].codec_context if there else None
+        if not isinstance(context, VideoCodecContext):
+            raise DecodeError(f"video stream {medium.stream_index} is no longer there", where=medium.path)
+        context.thread_count = 1  # some decoders give other pictures with more (see `decoder.ONE_THREAD`)
+        matrix, color_range = context.colorspace, context.color_range  # decoding forgets the container's
+        for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
+            try:
+                frames = decode_packet(context, packet)
+            except av.error.FFmpegError:
+                continue  # damage; what comes after it is compared as well as can be
+            for frame in frames:
+                number += 1
+                if number in wanted or by_pts:
+                    if matrix != UNSPECIFIED:
+                        frame.colorspace = matrix
+                    if color_range:
+                        frame.color_range = color_range
+                    yield number, frame.pts, mark(frame)
+            if number >= last and not by_pts:
+                return
+
+
+def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
+    """Return what a full decode gives for the wanted frames of some clips.
+
+    Damage makes decoders lose pictures, so that counting says nothing: there, timestamps tell frames apart.
+    """
+    by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
+    wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
+    decoded = decode_in_order(medium, wanted, by_pts=by_pts, mark=mark)
+    if not by_pts:
+        return {number: (pts, {found}) for number, pts, found in decoded}
+    at: dict[int | None, set[str]] = {}
+    for _, pts, found in decoded:
+        at.setdefault(pts, set()).add(found)
+    rows = {
+        frame: pts for clip in clips for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
+    }
+    return {frame: (pts, at[pts]) for frame, pts in rows.items() if pts in at}
+
+
+def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
+    try:
+        encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
+        by_rank = decode_md5(clip, encoded)
+        marks = _checksums(clip) if clip.medium.kind == IMAGES and clip.md5 is None else by_rank
+    except StaleError as error:
+        return _verdict(clip, None, "stale", error.text())
+    except DecodeError as error:
+        return _verdict(clip, None, "undecodable", error.text())
+    for place, (frame, rank) in enumerate(zip(clip.frame_index.tolist(), clip.recipe.position.tolist(), strict=True)):
+        if frame == PAD or truth is None:
+            continue
+        expected = truth.get(frame)
+        if expected is None:
+            return _verdict(clip, by_rank, "differs", f"the source has no frame {frame}")
+        if marks[rank] not in expected[1]:
+            other = ", ".join(sorted(expected[1]))
+            return _verdict(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {other}")
+        if clip.medium.pts_source == "container" and expected[0] != int(clip.pts[place]):
+            return _verdict(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
+    return _verdict(clip, by_rank, "exact", None)
+
+
+def _checksums(clip: Clip) -> dict[int, str]:
+    """Return the checksum of each image by its rank, as its recipe records it."""
+    recorded = clip.recipe.range_crc32
+    assert recorded is not None  # all images have one
+    return {rank: f"{recorded[packet]:08x}" for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
+
+
+def _verdict(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, reason: str | None) -> Checked:
+    frames = clip.frame_index.tolist()
+    return Checked(
+        clip_id=clip.clip_id,
+        uri=clip.medium.uri,
+        frames=frames,
+        pts=[None if frame == PAD else pts for frame, pts in zip(frames, clip.pts.tolist(), strict=True)],
+        md5=[None if rank == PAD or by_rank is None else by_rank[rank] for rank in clip.recipe.position.tolist()],
+        verdict=verdict,
+        reason=reason,
+    )

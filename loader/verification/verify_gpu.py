@@ -1,0 +1,276 @@
+"""Checking what a GPU decodes: each of its frames is nearer to the CPU's frame than to that frame's neighbours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import av
+import av.error
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import DecodeError, FramedexError, StaleError
+from framedex.indexer.schema import IMAGES
+from framedex.loader.batches.faults import Fault, LoaderReport
+from framedex.loader.batches.fetch import Fetcher, FetchOptions
+from framedex.loader.batches.fetched import Fetched, Wanted
+from framedex.loader.batches.frames import Finish, Frames
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.order.order import sample_of
+from framedex.loader.routing.driver import DriverSupport, driver_support
+from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
+from framedex.loader.verification.verify import Checked, Verdict, decode_in_order, verify
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.rgb import RgbConverter
+from framedex.sharder.decoding.video import RANGE_NUMBERS, decode_rgb
+from framedex.sharder.reading.local_copies import local_copy
+from framedex.sharder.schema import PAD
+from framedex.storage.places import Place
+
+Decoder = Literal["nvdec", "nvjpeg", "cpu"]
+Picture = NDArray[np.uint8]
+Truth = dict[int, Picture]  # presentation number → uint8 [H, W, 3]
+
+BYTES_AT_ONCE = 1 << 30  # of the CPU's pictures of one medium
+PEAK = 255.0
+LEAST_SQUARE = 1e-6  # mean square difference that counts as none: 108 dB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedOnGpu(Checked):
+    """The verdict on one clip, and who decoded it. worst_psnr: of its frames against the CPU's, in dB; None: the CPU's
+    own. undecided: how many frames have no neighbour that differs from them.
+    """
+
+    decoder: Decoder
+    worst_psnr: float | None
+    undecided: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """How a picture compares. is_own: nearer to its own than to any neighbour; None: no neighbour differs. psnr: in dB."""
+
+    is_own: bool | None
+    psnr: float
+
+
+def likeness(found: Picture, own: Picture, neighbours: Sequence[Picture]) -> Likeness:
+    """Compare a picture, uint8 [H, W, 3], with its own one and its neighbours; neighbours that are the same decide nothing."""
+    away = _mean_square(found, own)
+    others = [_mean_square(found, other) for other in neighbours if not np.array_equal(other, own)]
+    return Likeness(
+        is_own=away < min(others) if others else None,
+        psnr=float(10 * np.log10(PEAK**2 / max(away, LEAST_SQUARE))),
+    )
+
+
+def _mean_square(one: Picture, other: Picture) -> float:
+    apart = one.astype(np.int32) - other
+    return float(np.mean(apart * apart))
+
+
+def neighbours_of(number: int, truth: Mapping[int, Picture], *, by_place: bool) -> list[Picture]:
+    """Return the pictures before and after a frame. by_place: those of the frames that are there, however far away."""
+    if not by_place:
+        return [truth[other] for other in (number - 1, number + 1) if other in truth]
+    numbers = sorted(truth)
+    place = numbers.index(number)
+    return [truth[other] for other in (*numbers[max(0, place - 1) : place], *numbers[place + 1 : place + 2])]
+
+
+def verify_on_gpu(
+    dataset: Place,
+    *,
+    root: str | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+    workers: int = os.cpu_count() or 1,
+    timeout_seconds: float | None = 3600.0,
+    device_id: int = 0,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[CheckedOnGpu]:
+    """Yield the verdict on every clip, or on `sample` clips chosen by `seed`: on the GPU where its gate lets one pass.
+
+    A GPU's frame is `nearest` when the CPU's picture of the same frame is nearer to it than those of the frames before
+    and after in the source; of images, and of media with damage, than those before and after in the clip. Other clips are
+    checked as by `verify`. Raises FramedexError without a GPU.
+    """
+    support = driver_support(device_id)
+    if support.reason is not None:
+        raise FramedexError("--decode gpu needs an NVIDIA GPU", found=support.reason, remedy="--decode cpu")
+    from framedex.loader.dali.gpu import GpuFrames  # needs the extras torch and dali
+
+    clips = ClipDataset(dataset, root=root)
+    chosen = sample_of(len(clips), size=sample, seed=seed)
+    media = clips.manifest.media_rows()[chosen]
+    fetcher = Fetcher(clips, FetchOptions(caps=support))
+    finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="list")
+    decoder = GpuFrames(finish, device_id=device_id, batch_size=1, threads=2, scaled=False)
+    on_cpu: list[int] = []
+    done = 0
+    for row in np.unique(media):
+        waiting: list[tuple[Clip, Fetched]] = []
+        for number in chosen[media == row].tolist():
+            clip = clips.clip(number)
+            try:
+                fetched = _fetched(clips, clip, number, fetcher, support)
+            except FramedexError as error:
+                verdict: Verdict = "stale" if isinstance(error, StaleError) else "undecodable"
+                yield _verdict(clip, "cpu", verdict, error.text())
+                done += 1
+                continue
+            if fetched is None:
+                on_cpu.append(number)
+                continue
+            waiting.append((clip, fetched))
+            if sum(_truth_bytes(clip) for clip, _ in waiting) >= BYTES_AT_ONCE:
+                yield from _checked(waiting, clips, decoder)
+                done, waiting = done + len(waiting), []
+        yield from _checked(waiting, clips, decoder)
+        done += len(waiting)
+        on_progress(done, len(chosen))
+    for checked in verify(
+        dataset,
+        root=root,
+        chosen=np.array(on_cpu, np.int64),
+        workers=workers,
+        timeout_seconds=timeout_seconds,
+        on_progress=lambda checked, _: on_progress(done + checked, len(chosen)),
+    ):
+        yield CheckedOnGpu(**asdict(checked), decoder="cpu", worst_psnr=None, undecided=0)
+
+
+def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
+    """Return a clip as a GPU is fed it, None where the CPU decodes it. Raises FramedexError."""
+    encoded = clips.sources.read(clip.source, clip.recipe, clip.medium.states)
+    images = clip.medium.kind == IMAGES
+    if (nvjpeg_obstacle(clip) if images else gpu_obstacle(clip, encoded, support)) is not None:
+        return None
+    fetched = fetcher(Wanted(number=number, on_gpu=True))
+    if isinstance(fetched, Fault):
+        raise fetched.error()
+    return None if fetched.movie is None and fetched.images is None else fetched
+
+
+def _truth_bytes(clip: Clip) -> int:
+    return 9 * clip.medium.width * clip.medium.height * len(clip.frame_index)  # a picture and its two neighbours
+
+
+def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: Frames) -> Iterator[CheckedOnGpu]:
+    """Yield the verdicts on clips of one medium that a GPU decodes."""
+    if not waiting:
+        return
+    medium = waiting[0][0].medium
+    by_place = medium.kind == IMAGES or medium.damaged_gop_count > 0
+    try:
+        source = {} if by_place else source_pictures(medium, [clip for clip, _ in waiting])
+    except (StaleError, DecodeError) as error:
+        verdict: Verdict = "stale" if isinstance(error, StaleError) else "undecodable"
+        for clip, fetched in waiting:
+            yield _verdict(clip, _decoder(fetched), verdict, error.text())
+        return
+    for clip, fetched in waiting:
+        try:
+            with decoder.working():
+                (tensor,) = decoder.decode([fetched], LoaderReport())
+                frames = tensor.cpu().numpy()
+        except RuntimeError as error:
+            from framedex.loader.dali.cuda import is_out_of_memory  # which needs torch
+
+            if is_out_of_memory(error):
+                raise FramedexError(
+                    "the GPU's memory is full",
+                    where=f"clip {clip.clip_id}",
+                    found=str(error).splitlines()[0],
+                    remedy="look at nvidia-smi for other processes",
+                ) from error
+            yield _verdict(clip, _decoder(fetched), "undecodable", " ".join(str(error).split()))
+            continue
+        try:
+            truth = _own_pictures(clip, clips) if by_place else source
+        except FramedexError as error:
+            yield _verdict(clip, _decoder(fetched), "undecodable", error.text())
+            continue
+        yield compare(clip, frames, truth, decoder=_decoder(fetched), by_place=by_place)
+
+
+def compare(
+    clip: Clip, frames: NDArray[np.uint8], truth: Mapping[int, Picture], *, decoder: Decoder, by_place: bool
+) -> CheckedOnGpu:
+    """Return the verdict on a clip's frames, uint8 [F, H, W, 3], by the CPU's pictures of them and of their neighbours."""
+    worst, undecided = None, 0
+    reason = None
+    for place, (number, frame) in enumerate(zip(clip.frame_index.tolist(), frames, strict=True)):
+        if number == PAD:
+            if frame.any() and reason is None:
+                reason = f"place {place} is padding, but not black"
+            continue
+        own = truth.get(number)
+        if own is None or own.shape != frame.shape:
+            found = "no such frame" if own is None else f"pictures of {own.shape[1]}x{own.shape[0]}"
+            return _verdict(clip, decoder, "differs", f"frame {number} (place {place}): the source has {found}")
+        like = likeness(frame, own, neighbours_of(number, truth, by_place=by_place))
+        worst = like.psnr if worst is None else min(worst, like.psnr)
+        undecided += like.is_own is None
+        if like.is_own is False and reason is None:
+            reason = f"frame {number} (place {place}) is nearer to a neighbour; {like.psnr:.1f} dB from its own"
+    return _verdict(clip, decoder, "differs" if reason else "nearest", reason, worst=worst, undecided=undecided)
+
+
+def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
+    """Return the frames that some clips of a video want, and those before and after each, by decoding it from its beginning.
+
+    Raises StaleError, and DecodeError where that full decode stops.
+    """
+    numbers = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
+    converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0))
+
+    def picture(frame: av.VideoFrame) -> Picture:
+        rows = converter.rows(frame, medium.height, medium.width)
+        return np.array(rows).reshape(medium.height, medium.width, 3)
+
+    wanted = {near for number in numbers for near in (number - 1, number, number + 1)}
+    try:
+        with local_copy(medium) as copy:
+            return {number: found for number, _, found in decode_in_order(copy, wanted, by_pts=False, mark=picture)}
+    except (av.error.FFmpegError, OSError) as error:
+        raise DecodeError(f"the source's full decode stops: {error}", where=medium.path) from error
+
+
+def _own_pictures(clip: Clip, clips: ClipDataset) -> Truth:
+    """Return a clip's own frames as the CPU decodes them."""
+    frames = decode_rgb(clip, clips.sources.read(clip.source, clip.recipe, clip.medium.states))
+    return {number: frame for number, frame in zip(clip.frame_index.tolist(), frames, strict=True) if number != PAD}
+
+
+def _decoder(fetched: Fetched) -> Decoder:
+    return "nvdec" if fetched.movie is not None else "nvjpeg"
+
+
+def _verdict(
+    clip: Clip,
+    decoder: Decoder,
+    verdict: Verdict,
+    reason: str | None,
+    *,
+    worst: float | None = None,
+    undecided: int = 0,
+) -> CheckedOnGpu:
+    frames = clip.frame_index.tolist()
+    return CheckedOnGpu(
+        clip_id=clip.clip_id,
+        uri=clip.medium.uri,
+        frames=frames,
+        pts=[None if frame == PAD else pts for frame, pts in zip(frames, clip.pts.tolist(), strict=True)],
+        md5=[None] * len(frames),
+        verdict=verdict,
+        reason=reason,
+        decoder=decoder,
+        worst_psnr=worst,
+        undecided=undecided,
+    )

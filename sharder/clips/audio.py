@@ -1,0 +1,257 @@
+"""From an interval of time to the audio packets that give it. Pure functions over numpy columns.
+
+An interval gives samples, samples give packets, and before those stand as many as the codec must have decoded for its
+output to be that of a decode from the beginning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import PolicyError
+from framedex.indexer.audio.audio_decoding import AudioCoding
+from framedex.indexer.parts.index import AudioPackets
+from framedex.sharder.clips.recipe import coalesce
+
+MOST_CHANNELS = 8  # of which PyAV gives every plane
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioFacts:
+    """What a medium's audio stream is: the `audio_…` columns of `videos` without that prefix.
+
+    first_sample, end_sample: half-open interval of the samples that a full decode presents, on the grid of `rate`.
+    """
+
+    stream_index: int
+    codec: str
+    codec_tag: str | None
+    rate: int
+    channels: int
+    layout: str
+    sample_format: str | None
+    bits_per_coded_sample: int | None
+    extradata: bytes | None
+    first_sample: int
+    end_sample: int
+
+    def __post_init__(self) -> None:
+        if self.rate <= 0 or self.channels <= 0 or self.end_sample < self.first_sample:
+            raise ValueError(
+                f"audio of {self.channels} channels at {self.rate} Hz, samples {self.first_sample} to {self.end_sample}"
+            )
+
+    @property
+    def coding(self) -> AudioCoding:
+        """What its decoder must be given."""
+        return AudioCoding(
+            codec=self.codec,
+            codec_tag=self.codec_tag,
+            extradata=self.extradata,
+            rate=self.rate,
+            layout=self.layout,
+            sample_format=self.sample_format,
+        )
+
+
+def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
+    """Return the audio facts of a row of `videos` or `media`; None where it has no audio, or audio that cannot be used."""
+    if row["audio_stream_index"] is None or row.get("audio_problem") is not None:
+        return None
+    return AudioFacts(**{name: row[f"audio_{name}"] for name in AudioFacts.__slots__})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioRecipe:
+    """How to get a stretch of samples out of a medium.
+
+    range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order. Without
+    ranges where packets are no byte ranges of the file.
+    packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
+    begin_sample, end_sample: the wanted half-open interval at the medium's own rate; it may reach past what the medium
+    presents, where silence is filled in.
+    """
+
+    range_offset: NDArray[np.int64]
+    range_length: NDArray[np.int64]
+    packet_size: NDArray[np.int32]
+    packet_sample: NDArray[np.int64]
+    begin_sample: int
+    end_sample: int
+
+    def __post_init__(self) -> None:
+        if len(self.range_offset) != len(self.range_length) or len(self.packet_size) != len(self.packet_sample):
+            raise ValueError("audio recipe columns of different lengths")
+        if len(self.range_length) and int(self.range_length.sum()) != int(self.packet_size.sum()):
+            raise ValueError("an audio recipe's ranges and packets differ in size")
+        if self.end_sample < self.begin_sample:
+            raise ValueError(f"an audio recipe from sample {self.begin_sample} to {self.end_sample}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioFile:
+    """A clip's audio as a FLAC or WAV file of its own, for instance in a tar: where its bytes lie.
+
+    present: int64 [2 × stretches], begin and end of each stretch of samples that the medium presents; others are silence.
+    """
+
+    offset: int
+    length: int
+    present: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioOptions:
+    """How a dataset's audio is asked for. rate, channels: None for the medium's own. seconds: None for the clip's length."""
+
+    rate: int | None = None
+    channels: int | None = None
+    seconds: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rate", self.rate), ("channels", self.channels), ("seconds", self.seconds)):
+            if value is not None and value <= 0:
+                raise PolicyError(f"audio {name} that is not above 0", found=value)
+
+    def facts(self) -> dict[str, Any]:
+        """Return plain JSON values, as dataset.json records them."""
+        return {
+            "rate": self.rate,
+            "channels": self.channels,
+            "seconds": None if self.seconds is None else str(self.seconds),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipAudioPlan:
+    """What a clip's audio is and how to get it. rate, channels: of the output. first, count: its samples on k / rate."""
+
+    recipe: AudioRecipe | AudioFile
+    rate: int
+    channels: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreRoll:
+    """What a fresh decoder must have decoded before its output is right.
+
+    packets: this many packets whose own data are all there. seconds: packets of at least this much time. reservoir_bytes:
+    of data that those packets may point back to, `overhead_bytes` of each packet being none of it.
+    """
+
+    packets: int = 0
+    seconds: Fraction = Fraction(0)
+    reservoir_bytes: int = 0
+    overhead_bytes: int = 0
+
+
+# A transform codec's output is the sum of two windows: ISO/IEC 14496-3 4.6.11 (AAC), Vorbis I 1.3.2, ATSC A/52 7.9.4.
+# One packet makes AAC-LC, Vorbis, AC-3 and E-AC-3 bit-equal (measured by benchmarks/audio_alignment.py); AAC has two more for
+# SBR, which looks into the frame before (14496-3 4.6.18), and parametric stereo, whose filters ring on (8.6.4), and E-AC-3
+# one in reserve.
+# MPEG audio: polyphase synthesis remembers 480 samples (ISO/IEC 11172-3 2.4.3.4), layer 3 overlaps granules, of which a
+# frame at low sample rates has one, and main_data_begin points back up to 511 bytes (2.4.2.7). Headers and side
+# information, 4 + 2 + 32 bytes at the most, are no main data.
+# Opus predicts from what it gave before. RFC 7845 4.6 asks for 80 ms, after which whole clips were measured at -13 dB; a
+# second brings speech to 100 dB and most music to equality.
+# TrueHD restarts at major syncs, 128 access units apart at the most (its decoder in FFmpeg; measured).
+# DTS and Speex go on from what was decoded before, without a bound. Codecs not named are refused: ADPCM of Microsoft's and
+# WMA decode to noise where block sizes are not known, which an index does not say.
+PRE_ROLL: dict[str, PreRoll | None] = {
+    "aac": PreRoll(packets=3),
+    "ac3": PreRoll(packets=1),
+    "alac": PreRoll(),
+    "dts": None,
+    "eac3": PreRoll(packets=2),
+    "flac": PreRoll(),
+    "mp2": PreRoll(packets=1),
+    "mp3": PreRoll(packets=2, reservoir_bytes=511, overhead_bytes=38),
+    "opus": PreRoll(seconds=Fraction(1)),
+    "speex": None,
+    "truehd": PreRoll(packets=128),
+    "tta": PreRoll(),
+    "vorbis": PreRoll(packets=1),
+    "wavpack": PreRoll(),
+}
+
+
+def pre_roll(codec: str) -> PreRoll | None:
+    """Return what a codec needs decoded before; None for one that must be decoded from its beginning.
+
+    Every PCM packet stands alone. Raises PolicyError for a codec that was not measured.
+    """
+    if codec.startswith("pcm_"):
+        return PreRoll()
+    if codec not in PRE_ROLL:
+        raise PolicyError(
+            "audio of a codec that was not measured to decode exactly from the middle",
+            found=codec,
+            allowed=f"pcm_…, {', '.join(PRE_ROLL)}",
+        )
+    return PRE_ROLL[codec]
+
+
+def plan_audio(
+    packets: AudioPackets, facts: AudioFacts, begin_seconds: Fraction, end_seconds: Fraction, margin_samples: int = 0
+) -> AudioRecipe:
+    """Return the recipe for the samples of a half-open interval of the medium's clock, and `margin_samples` around it.
+
+    Raises PolicyError for an interval that ends before it begins, and for a codec that was not measured.
+    """
+    if facts.channels > MOST_CHANNELS:
+        raise PolicyError("audio of too many channels", found=facts.channels, allowed=f"1 to {MOST_CHANNELS}")
+    if end_seconds < begin_seconds:
+        raise PolicyError("an audio interval that ends before it begins", found=f"{begin_seconds} to {end_seconds} s")
+    begin = math.floor(begin_seconds * facts.rate) - margin_samples
+    end = math.ceil(end_seconds * facts.rate) + margin_samples
+    first, stop = _packets_of(packets, facts, pre_roll(facts.codec), begin, end)
+    size = packets.size[first:stop]
+    offset, length = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if packets.offset is not None:
+        offset, length = coalesce(packets.offset[first:stop], size)
+    return AudioRecipe(
+        range_offset=offset,
+        range_length=length,
+        packet_size=size.astype(np.int32),
+        packet_sample=packets.sample[first:stop],
+        begin_sample=begin,
+        end_sample=end,
+    )
+
+
+def _packets_of(
+    packets: AudioPackets, facts: AudioFacts, need: PreRoll | None, begin: int, end: int
+) -> tuple[int, int]:
+    """Return (first, behind the last) of the packets to decode for samples begin to end; equal where there are none."""
+    begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
+    if begin >= end or not len(packets.sample):
+        return 0, 0
+    # Where several packets claim one position, all but the last give nothing, and are taken.
+    stop = int(np.searchsorted(packets.sample, end, side="left"))
+    target = max(int(np.searchsorted(packets.sample, begin, side="right")) - 1, 0)
+    target = int(np.searchsorted(packets.sample, packets.sample[target], side="left"))
+    if target >= stop:
+        return 0, 0
+    return (0 if need is None else _rolled_back(packets, facts.rate, need, target)), stop
+
+
+def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -> int:
+    """Return the first packet to decode so that the output of packet `target` is right."""
+    first = max(target - need.packets, 0)
+    if need.seconds:
+        earliest = int(packets.sample[target]) - math.ceil(need.seconds * rate)
+        first = min(first, max(int(np.searchsorted(packets.sample, earliest, side="right")) - 1, 0))
+    missing = need.reservoir_bytes
+    while missing > 0 and first > 0:
+        first -= 1
+        missing -= max(int(packets.size[first]) - need.overhead_bytes, 0)
+    return first

@@ -1,0 +1,136 @@
+"""CONTRACT: a medium of a dataset, one row of `media`."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from framedex.sharder.clips.audio import AudioFacts, audio_facts
+from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.schema import AUDIO_COLUMNS
+from framedex.storage.uris import checked, is_remote, joined, local_path
+
+Root = str | os.PathLike[str] | Mapping[str, str]
+
+
+class Locations:
+    """Where sources lie on this machine.
+
+    recorded: the root that was indexed. root: where they lie now, when they moved: a folder in place of the recorded root,
+    or a mapping {old prefix: new prefix} applied to absolute paths. Any of them may be in object storage.
+    """
+
+    def __init__(self, recorded: str, root: Root | None) -> None:
+        moved, folder = (root, None) if isinstance(root, Mapping) else ({}, root)
+        self._moved = {_absolute(os.fspath(old)): _absolute(os.fspath(new)) for old, new in moved.items()}
+        self._root = recorded if folder is None else _absolute(os.fspath(folder))
+
+    def path(self, uri: str) -> str:
+        """Return where a medium lies."""
+        path = joined(self._root, uri)
+        for old, new in self._moved.items():
+            if path == old or path.startswith(old.rstrip("/") + "/"):
+                return new.rstrip("/") + path[len(old.rstrip("/")) :]
+        return path
+
+
+def _absolute(name: str) -> str:
+    return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
+
+
+# Names of FFmpeg's pixel formats, of which most end in the bits of a sample and the order of bytes (libavutil/pixdesc.c).
+BITS_AT_END = re.compile(r"(9|10|12|14|16|32)(?:msb)?[bl]e$")
+BITS_BY_NAME = (
+    (re.compile(r"(?:(?:rgb|bgr|xv)48|(?:rgba|bgra|ayuv)64)[bl]e"), 16),
+    (re.compile(r"(?:rgb96|rgba128)[bl]e"), 32),
+    (re.compile(r"xv36[bl]e"), 12),
+    (re.compile(r"(?:xv30|v30x|nv20)[bl]e"), 10),
+)
+
+
+@functools.cache
+def bits_of(pixel_format: str | None) -> int:
+    """Return how many bits the largest sample of a pixel format has; 8 for less, and for what is not known."""
+    name = pixel_format or ""
+    by_name = next((bits for pattern, bits in BITS_BY_NAME if pattern.fullmatch(name)), None)
+    at_end = BITS_AT_END.search(name)
+    return by_name or (8 if at_end is None else int(at_end[1]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Medium:
+    """A row of `media`, and where its source lies on this machine: `path`, a file, or the folder of loose images."""
+
+    path: str
+    media_id: str
+    kind: str
+    uri: str
+    member: str | None
+    stream_index: int
+    size_bytes: int
+    mtime_ns: int
+    fingerprint: str
+    container: str
+    codec: str
+    codec_tag: str | None
+    bits_per_coded_sample: int | None
+    profile: str | None
+    pixel_format: str | None
+    width: int
+    height: int
+    rotation_degrees: int
+    field_order: str | None
+    sample_aspect_ratio: float | None
+    color_range: str | None
+    color_matrix: int
+    color_primaries: int
+    color_transfer: int
+    time_base_num: int
+    time_base_den: int
+    start_pts: int
+    pts_source: str
+    duration_pts: int
+    extradata: bytes | None
+    states: list[bytes]
+    reorder_depth: int
+    inband_parameter_sets: bool
+    inner_start_codes: bool
+    varying_shape: bool
+    chroma_format: int | None
+    max_ref_frames: int | None
+    field_coded: bool
+    hidden_unordered: bool
+    frame_count: int
+    damaged_gop_count: int
+    audio_stream_index: int | None
+    audio_codec: str | None
+    audio_codec_tag: str | None
+    audio_rate: int | None
+    audio_channels: int | None
+    audio_layout: str | None
+    audio_sample_format: str | None
+    audio_bits_per_coded_sample: int | None
+    audio_extradata: bytes | None
+    audio_first_sample: int | None
+    audio_end_sample: int | None
+    audio_problem: str | None
+
+    @property
+    def bits(self) -> int:
+        """How many bits a sample of its pictures has."""
+        return bits_of(self.pixel_format)
+
+    @property
+    def audio(self) -> AudioFacts | None:
+        """Its audio stream; None where there is none, or none that can be used."""
+        return audio_facts({name: getattr(self, name) for name in AUDIO_COLUMNS})
+
+    @property
+    def source(self) -> ByteSource:
+        """The file that was indexed."""
+        return ByteSource(
+            path=self.path, size_bytes=self.size_bytes, mtime_ns=self.mtime_ns, fingerprint=self.fingerprint
+        )

@@ -1,0 +1,178 @@
+"""CONTRACT: a clip as rows of `clips` and `recipes`, and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.core.column_rules import RowAt, check_row
+from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.clips.audio import AudioFile, AudioRecipe, ClipAudioPlan
+from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.clips.row_checks import check_audio_file, check_audio_packets, check_recipe, check_wanted
+from framedex.sharder.schema import (
+    AUDIO_FILE_RULES,
+    AUDIO_PACKET_RULES,
+    AUDIO_PLAN_RULES,
+    CLIP_RULES,
+    CLIPS,
+    PAD,
+    RECIPE_RULES,
+    RECIPES,
+)
+
+Row = dict[str, Any]
+
+AUDIO = "audio_"  # what the columns of `recipes` on audio begin with
+VIDEO_COLUMNS = tuple(name for name in RECIPES.names if name != "clip_id" and not name.startswith(AUDIO))
+PLAIN = frozenset({"damaged", "range_path"})  # those of them that are no numpy columns
+PLAN_FIELDS = ("rate", "channels", "first", "count")
+AUDIO_RECIPE_FIELDS = tuple(field.name for field in fields(AudioRecipe))
+
+
+def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
+    """Return a clip's row of `clips`. media_row: of its medium in `media`. shard: the number of its tar."""
+    padded = clip.frame_index == PAD
+    return {
+        "clip_id": clip.clip_id,
+        "media_row": media_row,
+        "frames": clip.frame_index,
+        "mask": clip.mask,
+        "pts": _null_where(padded, clip.pts),
+        "seconds": _null_where(padded, clip.seconds),
+        "md5": clip.md5,
+        "shard": shard,
+        **clip.columns,
+    }
+
+
+def recipe_row(clip: Clip) -> Row:
+    """Return a clip's row of `recipes`."""
+    own = {name: getattr(clip.recipe, name) for name in VIDEO_COLUMNS}
+    return {"clip_id": clip.clip_id} | own | _audio_columns(clip.audio)
+
+
+def clip_from(
+    row: pa.RecordBatch, recipe: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt, recipe_at: RowAt
+) -> Clip:
+    """Return the clip of a row of `clips` and one of `recipes`, batches of one row each. Raises FormatError.
+
+    source: the file that the recipe's ranges point into. at, recipe_at: where the rows lie.
+    """
+    wanted = _wanted(row, at)
+    check_wanted(wanted, medium, at)
+    return Clip(
+        clip_id=wanted["clip_id"],
+        medium=medium,
+        frame_index=wanted["frames"],
+        pts=wanted["pts"],
+        seconds=wanted["seconds"],
+        mask=wanted["mask"],
+        md5=wanted["md5"],
+        columns={name: _plain(row, name, at) for name in row.schema.names if name not in CLIPS.names},
+        recipe=_recipe(recipe, wanted["frames"], medium, source, recipe_at),
+        source=source,
+        audio=_audio(recipe, medium, source, recipe_at),
+    )
+
+
+def _wanted(row: pa.RecordBatch, at: RowAt) -> Row:
+    """Return the columns of a row of `clips`, each as `CLIP_RULES` says."""
+    wanted: Row = {
+        "clip_id": _plain(row, "clip_id", at),
+        "media_row": _plain(row, "media_row", at),
+        "frames": _values(row, "frames", at).astype(np.int64),
+        "mask": _values(row, "mask", at),
+        "pts": _values(row, "pts", at, NO_PTS),
+        "seconds": _values(row, "seconds", at, float("nan")),
+        "md5": _plain(row, "md5", at) if "md5" in row.schema.names else None,
+    }
+    check_row(wanted, CLIP_RULES, at)
+    return wanted
+
+
+def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]:
+    return np.ma.masked_array(values, padded) if padded.any() else values
+
+
+def _audio_columns(audio: ClipAudioPlan | None) -> Row:
+    """Return the columns of `recipes` that say what a clip's audio is."""
+    if audio is None:
+        return {}
+    row = {AUDIO + name: getattr(audio, name) for name in PLAN_FIELDS}
+    if isinstance(audio.recipe, AudioFile):
+        return row | {
+            "audio_range_offset": np.array([audio.recipe.offset], np.int64),
+            "audio_range_length": np.array([audio.recipe.length], np.int64),
+            "audio_present": audio.recipe.present,
+        }
+    return row | {AUDIO + name: getattr(audio.recipe, name) for name in AUDIO_RECIPE_FIELDS}
+
+
+def _recipe(row: pa.RecordBatch, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> Recipe:
+    columns: Row = {name: _value(row, name, at) if _has(row, name) else None for name in VIDEO_COLUMNS}
+    check_row(columns, RECIPE_RULES, at)
+    check_recipe(columns, frames, medium, source, at)
+    return Recipe(**columns)
+
+
+def _has(row: pa.RecordBatch, name: str) -> bool:
+    """Return whether a row of `recipes` has a value; a part leaves out columns of which none of its rows has one."""
+    return name in row.schema.names and not row[name].null_count
+
+
+def _value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
+    return _plain(row, name, at) if name in PLAIN else _values(row, name, at)
+
+
+def _plain(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
+    """Return a value as Python has it. Raises FormatError where it has none: a text that is not UTF-8, a time of year 10 000."""
+    try:
+        return row[name][0].as_py()
+    except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise at.wrong(name, error, "a value that Python has") from error
+
+
+def _audio(row: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt) -> ClipAudioPlan | None:
+    """Return what a clip's audio is; None where the dataset has none."""
+    own: Row = {
+        name: _audio_value(row, name, at) for name in RECIPES.names if name.startswith(AUDIO) and _has(row, name)
+    }
+    if not own:
+        return None
+    check_row(own, AUDIO_PLAN_RULES, at)
+    recipe: AudioRecipe | AudioFile
+    if "audio_packet_size" in own:
+        check_row(own, AUDIO_PACKET_RULES, at)
+        check_audio_packets(own, medium, source, at)
+        recipe = AudioRecipe(**{name: own[AUDIO + name] for name in AUDIO_RECIPE_FIELDS})
+    else:
+        check_row(own, AUDIO_FILE_RULES, at)
+        check_audio_file(own, source, at)
+        offset, length = own["audio_range_offset"], own["audio_range_length"]
+        recipe = AudioFile(offset=int(offset[0]), length=int(length[0]), present=own["audio_present"])
+    return ClipAudioPlan(recipe=recipe, **{name: own[AUDIO + name] for name in PLAN_FIELDS})
+
+
+def _audio_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
+    return _values(row, name, at) if pa.types.is_list(RECIPES.field(name).type) else _plain(row, name, at)
+
+
+def _values(row: pa.RecordBatch, name: str, at: RowAt, null: object = None) -> NDArray[Any]:
+    """Return a list column's elements of a one-row batch as numpy. null: in place of an element that is null; None: none may be."""
+    if row[name].null_count:
+        raise at.wrong(name, "null", "a list")
+    values = row[name].flatten()
+    if values.null_count:
+        if null is None:
+            raise at.wrong(name, "null", "a value at each place")
+        values = values.fill_null(null)
+    column: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return column

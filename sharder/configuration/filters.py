@@ -1,0 +1,231 @@
+"""Filters: one line of Python-like text about a row's columns, as a pyarrow expression. Parsed, never run.
+
+filter  := and, or, not, comparisons (which may be chained), parentheses, True, False, or a column of yes and no
+comparison := value (== | != | < | <= | > | >=) value
+            | value [not] in [literal, …]        | value is [not] None
+value   := column | literal | value (+ | - | * | /) value | -value
+column  := a name, or column("any name at all")
+literal := a number, a text in quotes, True, False
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from framedex.errors import PolicyError
+from framedex.sharder.configuration.checks import did_you_mean
+
+MOST_CHARACTERS, MOST_DEPTH, MOST_PARTS = 10_000, 50, 3_000
+GRAMMAR = (
+    'columns, numbers, texts, True, False, == != < <= > >=, in [...], is None, + - * /, and, or, not, column("a name")'
+)
+NO_MATCH = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ", re.DOTALL)
+COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: pc.add_checked,
+    ast.Sub: pc.subtract_checked,
+    ast.Mult: pc.multiply_checked,
+    ast.Div: lambda above, below: pc.divide(_float(above), _float(below)),
+}
+
+
+def parse_filter(text: str) -> pc.Expression:
+    """Return the expression that a text means. Raises PolicyError with the place of what it may not hold.
+
+    An empty cell makes a comparison neither true nor false, and so what is built of it, as in SQL; see `matches`.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise PolicyError("a filter is too long", found=f"{len(text):,} characters", allowed=f"{MOST_CHARACTERS:,}")
+    line = re.sub(r"\s", " ", text).strip()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what Python would warn of in a program, such as "\\d"
+            tree = ast.parse(line, mode="eval")
+        parts = sum(1 for _ in ast.walk(tree))
+    except SyntaxError as error:
+        raise PolicyError(
+            f"a filter cannot be parsed: {error.msg}",
+            where=f"filter, character {error.offset or len(line) + 1}",
+            found=line[:80],
+            allowed=GRAMMAR,
+            remedy='a column whose name is no Python name, or a word such as class, is written column("class")',
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise PolicyError("a filter cannot be parsed", where="filter", found=error, allowed=GRAMMAR) from error
+    if parts > MOST_PARTS:
+        raise PolicyError("a filter has too many parts", where="filter", found=parts, allowed=MOST_PARTS)
+    try:
+        return _Reader(line).truth(tree.body, 0)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise PolicyError("a filter cannot be made", where="filter", found=error) from error
+
+
+def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[np.bool_]:
+    """Return bool [rows]: for which rows of a table an expression is certainly true; an empty cell decides nothing.
+
+    Raises PolicyError for a column that the table does not have, and for types that do not go together.
+    """
+    import pyarrow.dataset  # here: it imports pandas, where that is installed
+
+    try:
+        found = pyarrow.dataset.dataset(table).to_table(columns={"matches": expression})["matches"]
+    except (pa.ArrowException, TypeError) as error:
+        if match := NO_MATCH.search(str(error)):
+            raise PolicyError(
+                "the table has no such column",
+                where=where,
+                found=match[1],
+                allowed=", ".join(table.column_names),
+                remedy=did_you_mean(match[1], table.column_names),
+            ) from error
+        raise PolicyError("a filter does not fit the columns' types", where=where, found=error) from error
+    if found.type != pa.bool_():
+        raise PolicyError("a filter must say yes or no of each row", where=where, found=f"values of type {found.type}")
+    return np.asarray(pc.fill_null(found, False).to_numpy(), np.bool_)
+
+
+def columns_in(text: str) -> list[str]:
+    """Return the columns that a filter, as `parse_filter` takes it, asks about, in the order in which they come."""
+    tree = ast.parse(re.sub(r"\s", " ", text).strip(), mode="eval")
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(args=[ast.Constant(value=str(name))]):
+                found.append((node.col_offset, name))
+            case ast.Name(id=name) if name != "column":  # which is how the others are called
+                found.append((node.col_offset, name))
+    return list(dict.fromkeys(name for _, name in sorted(found)))
+
+
+def _float(value: Any) -> Any:
+    return value.cast(pa.float64(), safe=False)
+
+
+class _Reader:
+    """Turns the syntax tree of one filter into an expression, node by node; what is not listed here is refused."""
+
+    def __init__(self, line: str) -> None:
+        self._line = line
+
+    def truth(self, node: ast.expr, depth: int) -> Any:
+        """Return what is true or false of a row."""
+        self._check_depth(node, depth)
+        match node:
+            case ast.BoolOp(op=op, values=values):
+                return self._joined([self.truth(value, depth + 1) for value in values], isinstance(op, ast.And))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return ~self.truth(operand, depth + 1)
+            case ast.Compare():
+                return self._compared(node, depth + 1)
+            case ast.Constant(value=bool(value)):
+                return pc.scalar(value)
+            case ast.Name() | ast.Call():
+                return self._column(node)
+        raise self._refused("a filter cannot have this here", node)
+
+    def _joined(self, terms: list[Any], all_of_them: bool) -> Any:
+        """Join terms, halves first: a chain would be as deep as it is long."""
+        if len(terms) == 1:
+            return terms[0]
+        half = len(terms) // 2
+        left, right = self._joined(terms[:half], all_of_them), self._joined(terms[half:], all_of_them)
+        return left & right if all_of_them else left | right
+
+    def _compared(self, node: ast.Compare, depth: int) -> Any:
+        operands = [node.left, *node.comparators]
+        terms = [
+            self._comparison(left, op, right, depth)
+            for left, op, right in zip(operands, node.ops, operands[1:], strict=False)
+        ]
+        return self._joined(terms, True)
+
+    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr, depth: int) -> Any:
+        if isinstance(op, ast.Is | ast.IsNot):
+            if not (isinstance(right, ast.Constant) and right.value is None):
+                raise self._refused("`is` goes with None alone; for values there is ==", right)
+            value = self._value(left, depth)
+            return value.is_null() if isinstance(op, ast.Is) else value.is_valid()
+        if isinstance(op, ast.In | ast.NotIn):
+            value = self._value(left, depth)
+            known = pc.if_else(value.is_valid(), value.isin(self._literals(right)), pa.scalar(None, pa.bool_()))
+            return known if isinstance(op, ast.In) else ~known
+        return COMPARISONS[type(op)](self._value(left, depth), self._value(right, depth))
+
+    def _literals(self, node: ast.expr) -> pa.Array:
+        if not isinstance(node, ast.List | ast.Tuple | ast.Set) or not node.elts:
+            raise self._refused('`in` needs a list such as ["cat", "dog"]', node)
+        values = [self._literal(element) for element in node.elts]
+        try:
+            return pa.array(values)
+        except (pa.ArrowException, TypeError) as error:
+            raise self._refused("the values of a list must be of one type", node) from error
+
+    def _value(self, node: ast.expr, depth: int) -> Any:
+        """Return a column, a literal, or what is reckoned from them."""
+        self._check_depth(node, depth)
+        match node:
+            case ast.Name() | ast.Call():
+                return self._column(node)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in ARITHMETIC:
+                return ARITHMETIC[type(op)](self._value(left, depth + 1), self._value(right, depth + 1))
+            case ast.UnaryOp(op=ast.USub(), operand=operand) if not isinstance(operand, ast.Constant):
+                return pc.negate_checked(self._value(operand, depth + 1))
+        return pc.scalar(self._literal(node))
+
+    def _literal(self, node: ast.expr) -> bool | int | float | str:
+        match node:
+            case ast.Constant(value=bool(value) | str(value)):
+                return self._storable(value, node)
+            case ast.Constant(value=int(value) | float(value)):
+                return self._storable(value, node)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value) | float(value))) if not isinstance(
+                value, bool
+            ):
+                return self._storable(-value, node)
+            case ast.Constant(value=None):
+                raise self._refused("None is compared by `is None` and `is not None`", node)
+        raise self._refused("a filter cannot have this here", node)
+
+    def _storable(self, value: bool | int | float | str, node: ast.expr) -> bool | int | float | str:
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise self._refused("a number does not fit 64 bits", node)
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError as error:
+                raise self._refused("a text holds a lone surrogate", node) from error
+        return value
+
+    def _column(self, node: ast.Name | ast.Call) -> Any:
+        match node:
+            case ast.Name(id=name):
+                return pc.field(name)
+            case ast.Call(func=ast.Name(id="column"), args=[ast.Constant(value=str(name))], keywords=[]) if name:
+                return pc.field(str(self._storable(name, node)))
+        raise self._refused('the only call is column("a name")', node)
+
+    def _check_depth(self, node: ast.expr, depth: int) -> None:
+        if depth > MOST_DEPTH:
+            raise self._refused(f"a filter is nested more than {MOST_DEPTH} deep", node)
+
+    def _refused(self, what: str, node: ast.expr) -> PolicyError:
+        before = self._line.encode("utf-8", "surrogatepass")[: node.col_offset].decode("utf-8", "replace")
+        found = ast.get_source_segment(self._line, node) or self._line
+        return PolicyError(what, where=f"filter, character {len(before) + 1}", found=found[:80], allowed=GRAMMAR)

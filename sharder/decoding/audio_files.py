@@ -1,0 +1,97 @@
+"""Audio as small files in memory, FLAC and WAV."""
+
+from __future__ import annotations
+
+import io
+from fractions import Fraction
+
+import av
+import av.error
+import numpy as np
+from av.audio.frame import AudioFrame
+from av.audio.stream import AudioStream
+from av.codec.context import Flags
+from numpy.typing import NDArray
+
+from framedex.errors import DecodeError, PolicyError
+from framedex.indexer.audio.audio_decoding import DECODERS
+from framedex.sharder.clips.audio import AudioFacts
+from framedex.sharder.decoding.audio import as_float
+
+LAYOUTS = (
+    "mono",
+    "stereo",
+    "3.0",
+    "quad",
+    "5.0",
+    "5.1",
+    "6.1",
+    "7.1",
+)  # by number of channels, as FLAC has them (RFC 9639 9.1.3)
+FRAME_SAMPLES = 4096
+# Bit-exact: neither the muxer nor the encoder writes its version. FLAC would leave 8 KiB for tags.
+CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
+
+
+def flac_bits(facts: AudioFacts) -> int:
+    """Return the bits a sample with which FLAC keeps a medium's own samples: 16 for integers of up to 16 bits, else 24.
+
+    Samples that were mixed or resampled, and those of decoders that give floats, have 24.
+    """
+    integers = (facts.sample_format or "").rstrip("p") in {"u8", "s16"} and facts.codec not in DECODERS
+    return 16 if integers else 24
+
+
+def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
+    """Return a FLAC file of float32 [channels, samples], always the same bytes with the same library.
+
+    bits: 16 or 24. Integers of up to that many bits, scaled by 2^-(bits - 1), come back bit for bit; others are rounded to
+    the nearest, and what passes full scale is clipped. Raises PolicyError for other bits, or more than 8 channels.
+    """
+    if bits not in {16, 24}:
+        raise PolicyError("FLAC of other than 16 or 24 bits", found=bits)
+    scaled = np.rint(samples.astype(np.float64) * 2 ** (bits - 1)).clip(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    integers = scaled.astype(np.int16) if bits == 16 else scaled.astype(np.int32) << 8
+    return _encoded(integers, rate, "flac", "flac", "s16" if bits == 16 else "s32")
+
+
+def encode_wav(samples: NDArray[np.float32], rate: int) -> bytes:
+    """Return a WAV file of float32 [channels, samples], sample for sample. Raises PolicyError for more than 8 channels."""
+    return _encoded(samples.astype(np.float32), rate, "wav", "pcm_f32le", "flt")
+
+
+def _encoded(values: NDArray[np.generic], rate: int, container: str, codec: str, sample_format: str) -> bytes:
+    """Return a file of [channels, samples] in the sample format's type."""
+    if not 1 <= len(values) <= len(LAYOUTS):
+        raise PolicyError("an audio file of too many channels", found=len(values), allowed=f"1 to {len(LAYOUTS)}")
+    layout, buffer = LAYOUTS[len(values) - 1], io.BytesIO()
+    with av.open(buffer, "w", format=container, container_options=CONTAINER_OPTIONS) as out:
+        stream = out.add_stream(codec, rate=rate, layout=layout)
+        assert isinstance(stream, AudioStream)
+        stream.codec_context.format = sample_format
+        stream.codec_context.flags |= Flags.bitexact
+        stream.codec_context.thread_count = 1
+        stream.codec_context.open(False)
+        out.start_encoding()  # a file without samples has a header, too
+        step = stream.codec_context.frame_size or FRAME_SAMPLES
+        for first in range(0, values.shape[1], step):
+            interleaved = np.ascontiguousarray(values[:, first : first + step].T).reshape(1, -1)
+            frame = AudioFrame.from_ndarray(interleaved, format=sample_format, layout=layout)
+            frame.sample_rate, frame.pts, frame.time_base = rate, first, Fraction(1, rate)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return buffer.getvalue()
+
+
+def decode_file(data: bytes) -> tuple[NDArray[np.float32], int]:
+    """Return float32 [channels, samples] and the rate of an audio file. Raises DecodeError."""
+    try:
+        with av.open(io.BytesIO(data), "r", format="flac" if data.startswith(b"fLaC") else "wav") as container:
+            if not container.streams.audio:
+                raise DecodeError("an audio file without audio", found=f"{len(data)} bytes")
+            context = container.streams.audio[0].codec_context
+            pieces = [as_float(frame) for frame in container.decode(container.streams.audio[0])]
+            empty = np.zeros((len(context.layout.channels), 0), np.float32)
+            return np.concatenate([empty, *pieces], axis=1), context.sample_rate
+    except av.error.FFmpegError as error:
+        raise DecodeError(f"an audio file does not decode: {error.strerror}", found=f"{len(data)} bytes") from error

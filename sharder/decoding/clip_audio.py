@@ -1,0 +1,150 @@
+"""CONTRACT: the audio of a clip, from its frames to its samples: one call plans, one decodes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.memory import check_room
+from framedex.errors import DecodeError, PolicyError
+from framedex.indexer.parts.index import AudioPackets
+from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.clips.audio import (
+    AudioFacts,
+    AudioFile,
+    AudioOptions,
+    AudioRecipe,
+    ClipAudioPlan,
+    plan_audio,
+)
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.decoding.audio import decode_audio
+from framedex.sharder.decoding.audio_files import decode_file
+from framedex.sharder.decoding.resampling import filter_bytes, margin, mix_matrix, remix, resample
+from framedex.sharder.reading.sources import SourceFiles
+
+RATE_OF_SILENCE = 48_000  # where neither the dataset nor the medium says one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipAudio:
+    """A clip's audio. samples: float32 [channels, samples], zero where the medium presents nothing. mask: bool [samples],
+    False there. first: the first sample's place on the grid k / rate of the medium's clock."""
+
+    samples: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+    rate: int
+    first: int
+
+
+def clip_interval(
+    pts: NDArray[np.int64], end_pts: int, frames: NDArray[np.int64], time_base: Fraction
+) -> tuple[Fraction, Fraction]:
+    """Return seconds: when the first of the wanted frames is shown, and when the last one ends.
+
+    pts: int64 [presented], the video's frames in presentation order. end_pts: when the last of them ends. frames: int64
+    [wanted], negative where padded, in any order. A frame ends when the next one begins. Raises PolicyError where a time
+    is not known, and for padding alone.
+    """
+    real = frames[frames >= 0]
+    if not len(real):
+        raise PolicyError("the audio of padding alone", found=f"{len(frames)} padded frames")
+    first, last = int(real.min()), int(real.max())
+    begin, end = int(pts[first]), int(pts[last + 1]) if last + 1 < len(pts) else end_pts
+    if NO_PTS in (begin, end):
+        raise PolicyError("audio in step needs timestamps", found=f"frames {first} to {last} without them")
+    return begin * time_base, max(begin, end) * time_base
+
+
+def plan_clip_audio(
+    facts: AudioFacts, packets: AudioPackets, begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions
+) -> ClipAudioPlan:
+    """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its begin. Raises PolicyError.
+
+    The first sample is the first of the output's grid k / rate that is not before the begin; there are as many as the grid
+    has before the end, or round(seconds × rate), so that clips of one length can be stacked.
+    """
+    rate, channels = options.rate or facts.rate, options.channels or facts.channels
+    mix_matrix(facts.layout, facts.channels, channels)  # refuses now what could not be mixed later
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
+    recipe = plan_audio(packets, facts, Fraction(first, rate), Fraction(first + count, rate), margin(facts.rate, rate))
+    return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
+
+
+def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
+    """Plan the audio of a clip whose medium has none: as many samples as it would have, all of them silence."""
+    rate = options.rate or RATE_OF_SILENCE
+    first, count = _on_grid(begin_seconds, end_seconds, rate, options)
+    nothing = np.zeros(0, np.int64)
+    recipe = AudioRecipe(
+        range_offset=nothing,
+        range_length=nothing,
+        packet_size=nothing.astype(np.int32),
+        packet_sample=nothing,
+        begin_sample=0,
+        end_sample=0,
+    )
+    return ClipAudioPlan(recipe=recipe, rate=rate, channels=options.channels or 1, first=first, count=count)
+
+
+def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options: AudioOptions) -> tuple[int, int]:
+    """Return a clip's first sample on the grid k / rate, and how many it has."""
+    first = math.ceil(begin_seconds * rate)
+    return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
+
+
+def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
+    """Return a clip's audio; None where the dataset has none. Raises StaleError, DecodeError."""
+    plan = clip.audio
+    if plan is None:
+        return None
+    source = clip.source if clip.audio_source is None else clip.audio_source
+    if isinstance(plan.recipe, AudioFile):
+        where = np.array([plan.recipe.offset], np.int64), np.array([plan.recipe.length], np.int64)
+        return _from_file(plan, plan.recipe.present, sources.read_ranges(source, *where).tobytes())
+    facts = clip.medium.audio
+    _check_room(plan)
+    if facts is None or not len(plan.recipe.packet_size):
+        silence = np.zeros((plan.channels, plan.count), np.float32)
+        return ClipAudio(samples=silence, mask=np.zeros(plan.count, np.bool_), rate=plan.rate, first=plan.first)
+    payload = sources.read_ranges(source, plan.recipe.range_offset, plan.recipe.range_length)
+    return decode_clip_audio(facts, plan, plan.recipe, payload.data)
+
+
+def _check_room(plan: ClipAudioPlan) -> None:
+    """Raise DecodeError for audio, or the filter that resamples it, that needs more memory than there is."""
+    what = f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
+    check_room(plan.channels * plan.count * 4, what, where="audio")
+
+
+def _from_file(plan: ClipAudioPlan, present: NDArray[np.int64], data: bytes) -> ClipAudio:
+    samples, rate = decode_file(data)
+    if samples.shape != (plan.channels, plan.count) or rate != plan.rate:
+        raise DecodeError("a clip's audio file is another one", found=f"{samples.shape} at {rate} Hz")
+    mask = np.zeros(plan.count, np.bool_)
+    for begin, end in present.reshape(-1, 2).tolist():
+        mask[begin:end] = True
+    return ClipAudio(samples=samples, mask=mask, rate=rate, first=plan.first)
+
+
+def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return int64 [2 × stretches]: begin and end of each stretch of True."""
+    return np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))).astype(np.int64)
+
+
+def decode_clip_audio(
+    facts: AudioFacts, plan: ClipAudioPlan, recipe: AudioRecipe, payload: bytes | memoryview
+) -> ClipAudio:
+    """Return the planned audio. payload: the recipe's packets, joined. Raises DecodeError."""
+    samples, mask = decode_audio(facts, recipe, payload)
+    mixed = remix(samples, facts.layout, plan.channels)
+    check_room(filter_bytes(facts.rate, plan.rate), f"resampling from {facts.rate} to {plan.rate} Hz", where="audio")
+    try:
+        resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
+    except ValueError as error:  # what was read is not as much as is wanted
+        raise DecodeError("audio of other samples than the clip's", found=error) from error
+    return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

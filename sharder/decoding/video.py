@@ -1,0 +1,230 @@
+"""CONTRACT: decoding a clip's packets on the CPU with PyAV: one session a run, frames known by their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import av
+import av.error
+import av.logging
+import numpy as np
+from av.codec.codec import UnknownCodecError
+from av.codec.context import CodecContext
+from av.video.codeccontext import VideoCodecContext
+from numpy.typing import NDArray
+
+from framedex.core.memory import check_room
+from framedex.errors import DecodeError
+from framedex.indexer.containers.opening import decode_packet, packet_with
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.images.rgb import resize_rgb, rgb_md5, rgb_of
+from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.rgb import kept_converter
+from framedex.sharder.reading.sources import EncodedClip
+from framedex.sharder.schema import PAD
+
+Size = tuple[int, int]  # height, width
+
+# Codecs whose canonical name would open a decoder that needs hardware.
+DECODERS = {"av1": "libdav1d"}
+INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
+MOST_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
+NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
+# FFmpeg's decoder of Dirac and VC-2 gives other pictures with slice threads, and others each time (Haar wavelets).
+ONE_THREAD = frozenset({"dirac"})
+# Codecs of which an index says whether pictures differ in size (`varying_shape`).
+SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
+RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
+FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
+
+
+def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Yield (rank, picture) of every wanted picture once, in the order in which the decoder gives them.
+
+    Raises DecodeError where a wanted picture does not come, or comes damaged, and where pictures come in another order than
+    their ranks say: an index has no medium whose decoder does that, but for pictures that an edit list hides.
+    """
+    in_order = not (clip.recipe.damaged or clip.medium.hidden_unordered)
+    last = -1
+    missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
+    try:
+        for frame in _decode_runs(clip, encoded, threads):
+            # Packets were given their ranks as timestamps, all different, and pictures keep their packet's. (PyAV's
+            # copy_opaque does the same, but loses objects when several threads decode.)
+            rank = frame.pts
+            # Pictures that are not wanted are decoded because wanted ones refer to them.
+            if frame.is_corrupt and not clip.recipe.damaged:
+                raise _undecodable(clip, "the decoder marks a picture as corrupt")
+            if rank is not None:
+                if in_order and rank <= last:
+                    raise _undecodable(clip, "pictures come out of the decoder in another order than planned")
+                last = rank
+            if rank is not None and rank in missing:
+                missing.remove(rank)
+                yield rank, frame
+    except av.error.FFmpegError as error:
+        raise _undecodable(clip, f"the decoder stops: {error.strerror}") from error
+    if missing:
+        raise _undecodable(clip, f"{len(missing)} wanted pictures did not come out of the decoder")
+
+
+def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
+    av.logging.set_level(None)
+    try:
+        context = CodecContext.create(DECODERS.get(medium.codec, medium.codec), "r")
+    except UnknownCodecError as error:
+        raise DecodeError(f"this version of FFmpeg has no decoder of {medium.codec}", where=medium.path) from error
+    if not isinstance(context, VideoCodecContext):
+        raise DecodeError(f"{medium.codec} is no codec of video", where=medium.path)
+    try:
+        _tell(context, medium)
+    except (ValueError, TypeError, OverflowError) as error:  # of a pixel format or a tag that FFmpeg does not know
+        raise DecodeError(
+            "the decoder does not take what is recorded of the medium", where=medium.path, found=error
+        ) from error
+    context.thread_count = 1 if medium.codec in ONE_THREAD else threads
+    return context
+
+
+def _tell(context: VideoCodecContext, medium: Medium) -> None:
+    """Tell a decoder what a demuxer would (libav's codec parameters); some depend on it."""
+    context.extradata = medium.extradata
+    context.width, context.height = medium.width, medium.height
+    if medium.codec_tag:
+        context.codec_tag = medium.codec_tag
+    if medium.bits_per_coded_sample:
+        context.bits_per_coded_sample = medium.bits_per_coded_sample
+    if medium.pixel_format and medium.codec in NEED_PIXEL_FORMAT:
+        context.pix_fmt = medium.pixel_format
+    if medium.color_range is not None:
+        context.color_range = RANGE_NUMBERS[medium.color_range]
+    context.colorspace = medium.color_matrix
+    if medium.field_order is not None:
+        context.field_order = FIELD_ORDER_NUMBERS[medium.field_order]
+    # Without it, pictures vanish where the stream does not state its reordering.
+    context.reorder_depth = medium.reorder_depth
+
+
+def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
+    """Yield the pictures of each run from a decoder of its own: a flush leaves some state behind, colour range for one."""
+    payload, first = encoded.payload.data, encoded.packet_first.tolist()
+    ranks = clip.recipe.packet_rank.tolist()
+    edges = [*clip.recipe.run_first.tolist(), len(ranks)]
+    for run in range(len(edges) - 1):
+        context = _open_decoder(clip.medium, threads)
+        for number in range(edges[run], edges[run + 1]):
+            packet = packet_with(payload[first[number] : first[number + 1]])
+            packet.pts = ranks[number]
+            packet.is_keyframe = clip.medium.codec in INTRA_BY_FLAG
+            yield from _decode(context, packet, clip)
+        yield from _decode(context, None, clip)
+
+
+def _decode(context: VideoCodecContext, packet: av.Packet[Any] | None, clip: Clip) -> list[av.VideoFrame]:
+    """Decode one packet, or flush; what a damaged clip's decoder complains of is passed over."""
+    try:
+        return decode_packet(context, packet)
+    except av.error.FFmpegError:
+        if not clip.recipe.damaged:
+            raise
+        return []
+
+
+def _undecodable(clip: Clip, what: str) -> DecodeError:
+    return DecodeError(
+        f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy="framedex verify shows which clips decode"
+    )
+
+
+def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
+    """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
+
+    Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, they
+    are those of `conversion.RgbConverter`. size: (height, width), scaled in the same step with an antialiasing triangle
+    filter.
+    """
+    height, width = size or (clip.medium.height, clip.medium.width)
+    places: dict[int, list[int]] = {}
+    for place, rank in enumerate(clip.recipe.position.tolist()):
+        places.setdefault(rank, []).append(place)
+    frames: NDArray[np.uint8] | None = None
+    for rank, pixels in _pictures_in(clip, encoded, height, width, threads):
+        if frames is None:  # once a picture shows that the medium's size is its own
+            frames = _room(clip, height, width)
+        for place in places[rank]:
+            frames[place].reshape(height, 3 * width)[...] = pixels
+    return _room(clip, height, width) if frames is None else frames
+
+
+def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
+    """Return zeros for all frames of a clip. Raises DecodeError where they need more memory than there is."""
+    count = len(clip.recipe.position)
+    check_room(
+        count * height * width * 3,
+        f"{count:,} frames of {width} × {height}",
+        where=f"clip {clip.clip_id} of {clip.medium.path}",
+        remedy="make clips of fewer frames, or load them with a smaller size=(height, width)",
+    )
+    return np.zeros((count, height, width, 3), np.uint8)
+
+
+def _pictures_in(
+    clip: Clip, encoded: EncodedClip, height: int, width: int, threads: int
+) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at some size."""
+    if clip.medium.kind == IMAGES:
+        for rank, rgb in decode_images(clip, encoded):
+            _check_size(clip, *rgb.shape[:2])
+            yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
+        return
+    color_range = RANGE_NUMBERS.get(clip.medium.color_range, 0)
+    converter = kept_converter(clip.medium.color_matrix, color_range, threads)
+    for rank, picture in decode_pictures(clip, encoded, threads=threads):
+        _check_size(clip, picture.height, picture.width)
+        try:
+            yield rank, converter.rows(picture, height, width)
+        except OSError as error:
+            raise _undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
+
+
+def _check_size(clip: Clip, height: int, width: int) -> None:
+    """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had, where an
+    index knows of sizes that change.
+
+    H.264 may be a little wider: FFmpeg crops no further at the left than its alignment allows (docs/limitations.md).
+    """
+    medium = clip.medium
+    if medium.kind != IMAGES and medium.codec not in SIZED:
+        return
+    wider = range(MOST_UNCROPPED if medium.codec == "h264" else 1)
+    if not medium.varying_shape and (height != medium.height or width - medium.width not in wider):
+        raise _undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
+
+
+def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, as `decode_rgb` converts them."""
+    height, width = clip.medium.height, clip.medium.width
+    for rank, pixels in _pictures_in(clip, encoded, height, width, 1):
+        yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)
+
+
+def decode_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Yield (rank, uint8 [H, W, 3]) of every wanted image once, each at its own size. Raises DecodeError."""
+    data, first = encoded.payload.data, encoded.packet_first.tolist()
+    packet_of = np.argsort(clip.recipe.packet_rank).tolist()
+    for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
+        packet = packet_of[rank]
+        try:
+            yield rank, rgb_of(bytes(data[first[packet] : first[packet + 1]]))
+        except (OSError, ValueError) as error:
+            raise _undecodable(clip, f"an image {error}") from error
+
+
+def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:
+    """Return the md5 of every wanted picture by its rank, as `frames.md5` of an index has it. Raises DecodeError."""
+    if clip.medium.kind == IMAGES:
+        return {rank: rgb_md5(rgb) for rank, rgb in decode_images(clip, encoded)}
+    return {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}

@@ -1,0 +1,369 @@
+"""A clip as a tiny file of its own: its packets copied, headers around them, playable as one stream."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import UncuttableError
+from framedex.indexer.bitstream.h26x.nal import START_CODE, join_length_prefixed, split_annex_b
+from framedex.indexer.schema import VIDEO
+from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.clips.samples import FileRanges, Member, Piece
+from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, TIMESCALE, UNSPECIFIED, Look, Times, movie_header
+from framedex.sharder.packing.mux import Template, configuration_record, mux
+from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.schema import PAD
+
+# Codecs whose headers are written here; others get theirs from libavformat.
+OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
+NAL_CODECS = frozenset({"h264", "hevc"})
+LENGTH_SIZE = 4
+# Where the codec is registered; Matroska keeps no such packets byte for byte, or not what decoders must be told.
+DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # a picture, where its size changes
+MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
+AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1"})  # which libavformat's Matroska muxer does not take
+# No file written here would tell its reader how samples lie in memory.
+IN_NO_FILE = frozenset({"rawvideo"})
+MATROSKA_TICKS = 1000  # its times count milliseconds
+MOST_STEP = 1 << 31  # between two packets; what a movie's tables hold
+OPEN_MEDIA = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipFile:
+    """A tiny file. clip: with ranges in it, of a medium that is what decoders of the file see. member: its bytes.
+
+    seconds: float64 [wanted], when each wanted frame is shown in it, NaN where padded. frames: int64 [wanted], the place
+    of each among the frames that a decoder outputs, -1 where padded. unshown: packets of which a decoder outputs nothing.
+    real_times: its timestamps are the source's, from
+    the first on; else frames are shown 30 times a second.
+    """
+
+    clip: Clip
+    member: Member
+    frames: NDArray[np.int64]
+    seconds: NDArray[np.float64]
+    unshown: int
+    real_times: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class _Track:
+    """How clips of one medium are written. configuration: of its sample entry."""
+
+    packed: Medium
+    rewritten: bool
+    configuration: bytes
+    template: Template | None
+
+
+class ClipFiles:
+    """Cuts clips of many media. Raises StaleError, and UncuttableError for what no file can hold."""
+
+    def __init__(self) -> None:
+        self._sources = SourceFiles()
+        self._tracks: collections.OrderedDict[str, _Track] = collections.OrderedDict()
+
+    def cut(self, clip: Clip) -> ClipFile:
+        """Return a clip's file. The clip is planned for one stream."""
+        recipe, codec = clip.recipe, clip.medium.codec
+        _check_cuttable(clip)
+        if codec in OWN_HEADERS:
+            track = self._track(clip)
+            if track.rewritten:
+                contents = [_length_prefixed(packet) for packet in self._packets(clip)]
+                packets: list[Piece] = list(contents)
+                size = np.array([len(packet) for packet in contents], np.int64)
+            else:
+                packets, size = list(_copied(clip)), _sizes(clip)
+            times, real = _times(clip, clip.medium.time_base_den)
+            header = _header(clip, track, size, times)
+            member = Member(suffix="mp4", pieces=[header, *packets])
+            offset, length = np.array([len(header)]), np.array([size.sum()])
+        else:
+            suffix = _suffix(codec)
+            track = self._track(clip)
+            assert track.template is not None  # whatever is muxed by libavformat has one
+            contents = list(self._packets(clip))
+            times, real = _muxed_times(clip, suffix)
+            content, offset, size = _muxed(suffix, track.template, contents, times, _sync(clip).tolist())
+            member, length = Member(suffix=suffix, pieces=[content]), size
+        return ClipFile(
+            clip=replace(clip, medium=track.packed, recipe=_packed(recipe, size, offset, length)),
+            member=member,
+            frames=_places(recipe),
+            seconds=_seconds(recipe, times),
+            unshown=_unshown(recipe),
+            real_times=real,
+        )
+
+    def _packets(self, clip: Clip) -> Iterator[bytes]:
+        """Yield a clip's packets, those that begin a run with the state that a decoder must be given."""
+        encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+        edges = encoded.packet_first.tolist()
+        for first, end in itertools.pairwise(edges):
+            yield encoded.payload[first:end].tobytes()
+
+    def _track(self, clip: Clip) -> _Track:
+        """Return how clips of this one's medium are written."""
+        medium = clip.medium
+        found = self._tracks.get(medium.media_id)
+        if found is None:
+            found = self._tracks[medium.media_id] = _track(medium)
+            if len(self._tracks) > OPEN_MEDIA:
+                _, oldest = self._tracks.popitem(last=False)
+                if oldest.template is not None:
+                    oldest.template.close()
+        self._tracks.move_to_end(medium.media_id)
+        return found
+
+
+def copies_ranges(medium: Medium) -> bool:
+    """Return whether the files of a medium's clips are headers and ranges of its own file."""
+    return medium.kind == VIDEO and medium.codec in OWN_HEADERS and not _is_rewritten(medium)
+
+
+def _is_rewritten(medium: Medium) -> bool:
+    """Return whether packets with start codes are stored with lengths."""
+    extradata = medium.extradata or b""
+    return medium.codec in NAL_CODECS and (not extradata or extradata.startswith((START_CODE, b"\0" + START_CODE)))
+
+
+def _track(medium: Medium) -> _Track:
+    extradata, codec = medium.extradata or b"", medium.codec
+    inband = medium.inband_parameter_sets or len(medium.states) > 1
+    packed = replace(medium, states=[b""], inband_parameter_sets=inband)
+    if codec not in OWN_HEADERS:
+        container = {"mov": "mp4", "mkv": "matroska", "avi": "avi"}[_suffix(codec)]
+        return _Track(
+            packed=replace(packed, container=container),
+            rewritten=False,
+            configuration=b"",
+            template=Template(medium),
+        )
+    rewritten = _is_rewritten(medium)
+    if codec in NAL_CODECS and not rewritten:
+        return _Track(packed=replace(packed, container="mp4"), rewritten=False, configuration=extradata, template=None)
+    template = Template(medium)
+    try:
+        box = SAMPLE_ENTRIES[codec].configuration
+        assert box is not None  # all of these codecs have one
+        configuration = configuration_record(template, box, template.first_packet())
+    except ValueError as error:
+        raise UncuttableError(
+            "no file holds the stream", where=medium.path, found=error, remedy="pass --pack images"
+        ) from error
+    finally:
+        template.close()
+    if rewritten:
+        tag = SAMPLE_ENTRIES[codec].entry.decode()
+        packed = replace(packed, extradata=configuration, codec_tag=tag)
+    return _Track(
+        packed=replace(packed, container="mp4"), rewritten=rewritten, configuration=configuration, template=None
+    )
+
+
+def _length_prefixed(packet: bytes) -> bytes:
+    return join_length_prefixed((packet[start:end] for start, end in split_annex_b(packet)), LENGTH_SIZE)
+
+
+def _sizes(clip: Clip) -> NDArray[np.int64]:
+    """Return int64 [packets]: sizes with the states that are put before runs."""
+    size = clip.recipe.packet_size.astype(np.int64)
+    size[clip.recipe.run_first] += [len(clip.medium.states[state]) for state in clip.recipe.run_state.tolist()]
+    return size
+
+
+def _copied(clip: Clip) -> Iterator[Piece]:
+    """Yield the bytes of all packets: ranges of the source, joined where they follow each other, and states before runs."""
+    recipe, states = clip.recipe, clip.medium.states
+    given = {}
+    if recipe.run_state.any():
+        begins = np.append(0, np.cumsum(recipe.packet_size))[recipe.run_first].tolist()
+        given = dict(zip(begins, recipe.run_state.tolist(), strict=True))
+    at = 0  # in the payload
+    ranges: list[tuple[int, int]] = []
+    for offset, length in zip(recipe.range_offset.tolist(), recipe.range_length.tolist(), strict=True):
+        state = states[given.get(at, 0)]
+        if state:
+            if ranges:
+                yield FileRanges(source=clip.source, ranges=ranges)
+            yield state
+            ranges = []
+        if ranges and sum(ranges[-1]) == offset:
+            ranges[-1] = ranges[-1][0], ranges[-1][1] + length
+        else:
+            ranges.append((offset, length))
+        at += length
+    yield FileRanges(source=clip.source, ranges=ranges)
+
+
+def _check_cuttable(clip: Clip) -> None:
+    """Raise UncuttableError for what other readers would not play as framedex does."""
+    what = None
+    if clip.medium.codec in IN_NO_FILE:
+        what = f"no tiny file holds {clip.medium.codec}"
+    elif clip.medium.codec in DROP_AT_CHANGES and clip.medium.varying_shape:
+        what = "the pictures change their size, where decoders drop some"
+    elif clip.medium.codec in NAL_CODECS and _unshown(clip.recipe):
+        # FFmpeg 5 stops at the end of such a file before it has given its last frames.
+        what = "the clip begins with pictures that no decoder shows"
+    if what is not None:
+        raise UncuttableError(what, where=clip.medium.path, remedy="pass --pack images, or choose later frames")
+
+
+def _suffix(codec: str) -> str:
+    return "mov" if codec in MOV_CODECS else "avi" if codec in AVI_CODECS else "mkv"
+
+
+def _muxed_times(clip: Clip, suffix: str) -> tuple[Times, bool]:
+    """Return when packets are shown in a file that libavformat writes; AVI has no timestamps, but a frame rate."""
+    if suffix == "avi":
+        return _rank_times(clip, TIMESCALE), False
+    return _times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
+
+
+def _rank_times(clip: Clip, timescale: int) -> Times:
+    ranks = clip.recipe.packet_rank.astype(np.int64) * timescale // TIMESCALE
+    return Times(packet_time=ranks, timescale=timescale, last=timescale // TIMESCALE)
+
+
+def _times(clip: Clip, timescale: int) -> tuple[Times, bool]:
+    """Return when packets are shown, and whether that is as in the source; ranks where times do not ascend."""
+    recipe, medium = clip.recipe, clip.medium
+    tick = Fraction(medium.time_base_num, medium.time_base_den)
+    time = _real_times(recipe, tick * timescale)
+    if time is None:
+        return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else TIMESCALE), False
+    mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
+    usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
+    return Times(
+        packet_time=time, timescale=timescale, last=max(1, round(min(usual, mean) if mean > 0 else usual))
+    ), True
+
+
+def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
+    """Return int64 [packets]: the timestamps in units of which `tick` make one of theirs, the first 0; None where they do
+    not ascend with the ranks. A packet of which nothing is shown comes right behind the one before it.
+    """
+    assert recipe.packet_pts is not None  # known when a clip is planned
+    assert recipe.packet_shown is not None
+    pts, shown = recipe.packet_pts, recipe.packet_shown
+    known = pts != NO_PTS
+    if not shown.all():
+        known &= shown | ~np.isin(pts, pts[shown])
+    if not known[shown].all() or not shown.any():
+        return None
+    first = int(pts[known].min())
+    time = np.rint((pts - first) * float(tick)).astype(np.int64) if tick.denominator > 1 else (pts - first) * int(tick)
+    for number in np.flatnonzero(~known).tolist():
+        time[number] = time[number - 1] + 1 if number else -1
+    by_rank = np.empty_like(time)
+    by_rank[recipe.packet_rank] = np.where(known, time, np.iinfo(np.int64).min)
+    seen = by_rank[by_rank != np.iinfo(np.int64).min]
+    steps = np.diff(np.sort(time))
+    if (np.diff(seen) <= 0).any() or (steps <= 0).any() or steps.max(initial=0) >= MOST_STEP:
+        return None
+    moved: NDArray[np.int64] = time - time.min()
+    return moved
+
+
+def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: Times) -> bytes:
+    medium = clip.medium
+    try:
+        return movie_header(
+            codec=medium.codec,
+            width=medium.width,
+            height=medium.height,
+            configuration=track.configuration,
+            packet_size=size,
+            packet_rank=clip.recipe.packet_rank,
+            sync=_sync(clip),
+            times=times,
+            inband=track.packed.inband_parameter_sets,
+            look=look_of(medium),
+        )
+    except ValueError as error:
+        raise UncuttableError(str(error), where=medium.path, remedy="pass --pack images") from error
+
+
+def _sync(clip: Clip) -> NDArray[np.int64]:
+    """Return the numbers of the packets where a player may start."""
+    first, start = clip.recipe.run_first.astype(np.int64), clip.recipe.packet_start
+    assert start is not None  # known when a clip is planned
+    return np.union1d(first, np.flatnonzero(start)) if len(clip.medium.states) == 1 else first
+
+
+def look_of(medium: Medium) -> Look:
+    """Return what a container has to say of a medium's pictures."""
+    aspect = Fraction(medium.sample_aspect_ratio or 1).limit_denominator(1 << 15)
+    points = (medium.color_primaries, medium.color_transfer, medium.color_matrix)
+    stated = any(point != UNSPECIFIED for point in points) or medium.color_range == "full"
+    return Look(
+        aspect=aspect.as_integer_ratio() if 0 < aspect != 1 else None,
+        colour=(*points, medium.color_range == "full") if stated else None,
+    )
+
+
+def _muxed(
+    suffix: str, template: Template, packets: list[bytes], times: Times, sync: list[int]
+) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
+    """Return a file, and where its packets' bytes lie and how long they are, int64 [packets] each."""
+    where = template.path
+    try:
+        content = mux(suffix, template, packets, times, sync)
+    except ValueError as error:
+        raise UncuttableError(
+            "no file holds the stream", where=where, found=error, remedy="pass --pack images"
+        ) from error
+    offset, at = [], 0
+    for packet in packets:
+        at = content.find(packet, at)
+        if at < 0:
+            raise UncuttableError(
+                "the file would not hold the packets as they are", where=where, remedy="pass --pack images"
+            )
+        offset.append(at)
+        at += len(packet)
+    return content, np.array(offset, np.int64), np.array([len(packet) for packet in packets], np.int64)
+
+
+def _packed(recipe: Recipe, size: NDArray[np.int64], offset: NDArray[np.int64], length: NDArray[np.int64]) -> Recipe:
+    return replace(
+        recipe,
+        range_offset=offset.astype(np.int64),
+        range_length=length.astype(np.int64),
+        packet_size=size.astype(np.int32),
+        run_state=np.zeros_like(recipe.run_state),
+        range_path=None,
+        range_crc32=None,
+    )
+
+
+def _places(recipe: Recipe) -> NDArray[np.int64]:
+    """Return int64 [wanted]: the place of each wanted frame among those that a decoder outputs, -1 where padded."""
+    assert recipe.packet_shown is not None  # known when a clip is planned
+    shown = np.empty(len(recipe.packet_rank), np.int64)
+    shown[recipe.packet_rank] = recipe.packet_shown
+    return np.where(recipe.position == PAD, PAD, (np.cumsum(shown) - 1)[recipe.position])
+
+
+def _unshown(recipe: Recipe) -> int:
+    assert recipe.packet_shown is not None  # known when a clip is planned
+    return int(np.count_nonzero(~recipe.packet_shown))
+
+
+def _seconds(recipe: Recipe, times: Times) -> NDArray[np.float64]:
+    by_rank = np.empty(len(recipe.packet_rank), np.float64)
+    by_rank[recipe.packet_rank] = times.packet_time / times.timescale
+    return np.where(recipe.position == PAD, np.nan, by_rank[recipe.position])

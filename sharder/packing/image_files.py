@@ -1,0 +1,108 @@
+"""CONTRACT: frames stored as images: their sizes, and encoding with Pillow."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from framedex.errors import DecodeError, PolicyError
+from framedex.indexer.images.rgb import resize_rgb
+from framedex.indexer.schema import IMAGES
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.video import Size, decode_unique
+from framedex.sharder.reading.sources import EncodedClip
+
+LARGEST_WEBP = 16_383  # pixels a side (RFC 9649 2.5)
+
+ImageFormat = Literal["jpeg", "png", "webp"]
+FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # and what file names end in
+CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageOptions:
+    """How frames are stored. quality: 1 to 100, of JPEG and WebP. size: (height, width) exactly. short_side, box: the
+    length of the shorter and of the longer side at most; nothing is enlarged. One of the three, or none for the
+    medium's own size. Raises PolicyError.
+    """
+
+    format: ImageFormat = "jpeg"
+    quality: int = 90
+    short_side: int | None = None
+    size: Size | None = None
+    box: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise PolicyError("unknown image format", found=repr(self.format), allowed=", ".join(FORMATS))
+        if not 1 <= self.quality <= 100:
+            raise PolicyError("quality is out of range", found=self.quality, allowed="1 to 100")
+        given = [side for side in (self.short_side, self.box, *(self.size or ())) if side is not None]
+        if any(side < 1 for side in given):
+            raise PolicyError("an image's side is a whole number above zero", found=min(given))
+        if sum(value is not None for value in (self.short_side, self.size, self.box)) > 1:
+            raise PolicyError("give one of short_side, size and box")
+
+    def stored_size(self, height: int, width: int) -> Size:
+        """Return (height, width) in which a frame of this size is stored."""
+        if self.size is not None:
+            return self.size
+        limit, side = (self.short_side, min(height, width)) if self.box is None else (self.box, max(height, width))
+        if limit is None or side <= limit:
+            return height, width
+        return max(1, round(height * limit / side)), max(1, round(width * limit / side))
+
+
+def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
+    """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size. Raises DecodeError for one too large for it."""
+    picture = Image.fromarray(resize_rgb(rgb, *options.stored_size(*rgb.shape[:2])))
+    file = io.BytesIO()
+    if options.format == "jpeg":
+        picture.save(file, "JPEG", quality=options.quality, subsampling="4:2:0")
+    elif options.format == "webp":
+        if max(picture.size) > LARGEST_WEBP:
+            raise DecodeError(
+                "a picture is too large for WebP",
+                found=f"{picture.width}×{picture.height}",
+                allowed=f"{LARGEST_WEBP} pixels a side",
+                remedy="--image-format jpeg or png, or a smaller size",
+            )
+        picture.save(file, "WEBP", quality=options.quality, method=4)
+    else:
+        picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
+    """Return whether a medium's images are stored byte for byte: without options, or where these change nothing."""
+    if medium.kind != IMAGES:
+        return False
+    unchanged = options is None or options.stored_size(medium.height, medium.width) == (medium.height, medium.width)
+    return unchanged and (options is None or medium.codec == CODECS[options.format])
+
+
+def unique_ranks(clip: Clip) -> NDArray[np.int64]:
+    """Return int64 [unique]: the ranks of wanted frames in order of first appearance."""
+    ranks, first = np.unique(clip.recipe.position, return_index=True)
+    ordered = ranks[np.argsort(first)].astype(np.int64)
+    return ordered[ordered >= 0]
+
+
+def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions | None) -> list[bytes]:
+    """Return an image file for every frame that a clip wants, in order of first appearance. Raises DecodeError."""
+    ranks = unique_ranks(clip).tolist()
+    if as_they_are(clip.medium, options):
+        edges = encoded.packet_first.tolist()
+        packet_of = {rank: packet for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
+        return [encoded.payload[edges[packet_of[rank]] : edges[packet_of[rank] + 1]].tobytes() for rank in ranks]
+    assert options is not None  # otherwise they are as they are
+    found = {rank: encode_image(rgb, options) for rank, rgb in decode_unique(clip, encoded)}
+    if len(found) != len(ranks):
+        raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")
+    return [found[rank] for rank in ranks]

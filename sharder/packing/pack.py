@@ -1,0 +1,263 @@
+"""From planned clips to samples of tars: a clip's tiny file, or its frames as images, and its JSON."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.errors import DecodeError, StaleError, UncuttableError
+from framedex.execution.engine import Engine, Outcome
+from framedex.indexer.schema import IMAGES
+from framedex.sharder.clips.clip import Clip, Failure, failure_of, internal_failure
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.clips.samples import Member, Step
+from framedex.sharder.packing.clip_files import ClipFile, ClipFiles
+from framedex.sharder.packing.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
+from framedex.sharder.packing.mp4 import UNSPECIFIED
+from framedex.sharder.reading.sources import EncodedClip, SourceFiles
+from framedex.sharder.schema import PAD
+
+Pack = Literal["clips", "images", "needed"]
+PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
+Row = dict[str, Any]
+
+CLIPS_IN_FLIGHT = 4  # a worker: encoded, and as images
+SECONDS_A_CLIP = 600.0  # after which decoding one is given up
+
+
+class ClipPacking:
+    """Copies each clip's packets into a tiny file. needed: those of media alone that are not addressable by bytes."""
+
+    def __init__(self, *, needed: bool) -> None:
+        self._needed, self._files, self._sources = needed, ClipFiles(), SourceFiles()
+
+    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield every step, clips as tiny files, or failures where they cannot be cut."""
+        for step in steps:
+            clip = step.outcome
+            if isinstance(clip, Failure) or (self._needed and clip.source == clip.medium.source):
+                yield step
+                continue
+            try:
+                yield self._cut(clip, step.done)
+            except (StaleError, UncuttableError) as error:
+                yield Step(outcome=failure_of(clip, error), done=step.done)
+            except MEDIUM_ERRORS:
+                raise
+            except Exception as error:  # a bug that one clip meets must not take the others down
+                yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
+
+    def _cut(self, clip: Clip, done: int) -> Step:
+        if clip.medium.kind == IMAGES:
+            encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+            return image_step(clip, image_files(clip, encoded, None), None, done)
+        file = self._files.cut(clip)
+        members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
+        return Step(outcome=file.clip, done=done, members=members)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """A step whose clip is to be decoded and encoded in another process. encoded: None where there is nothing to do."""
+
+    step: Step
+    encoded: EncodedClip | None
+    options: ImageOptions
+
+
+class ImagePacking:
+    """Decodes each clip once, in `workers` processes, and stores every frame that it wants as an image."""
+
+    def __init__(self, options: ImageOptions, *, workers: int, engine: Engine) -> None:
+        self._options, self._workers, self._engine, self._sources = options, workers, engine, SourceFiles()
+
+    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """Yield every step, clips as images, or failures where they do not decode."""
+        outcomes = self._engine(
+            encode_frames,
+            self._tasks(steps),
+            workers=self._workers,
+            timeout_seconds=SECONDS_A_CLIP,
+            in_flight=CLIPS_IN_FLIGHT,
+        )
+        for outcome in outcomes:
+            yield self._step(outcome)
+
+    def _tasks(self, steps: Iterable[Step]) -> Iterator[_Task]:
+        for step in steps:
+            clip, encoded = step.outcome, None
+            if isinstance(clip, Clip):
+                try:
+                    encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
+                except StaleError as error:
+                    step = Step(outcome=failure_of(clip, error), done=step.done)
+                except MEDIUM_ERRORS:
+                    raise
+                except Exception as error:  # a bug that one clip meets must not take the others down
+                    step = Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
+            yield _Task(step=step, encoded=encoded, options=self._options)
+
+    def _step(self, outcome: Outcome[_Task, list[bytes] | str]) -> Step:
+        step, files = outcome.item.step, outcome.result
+        clip = step.outcome
+        if isinstance(clip, Failure):
+            return step
+        if isinstance(files, list):
+            return image_step(clip, files, self._options, step.done)
+        kind, message = ("undecodable", files) if files is not None else (outcome.kind, outcome.message)
+        failure = Failure(
+            clip_id=clip.clip_id,
+            uri=clip.medium.uri,
+            kind=kind or "error",
+            message=message or "",
+            traceback=outcome.traceback,
+        )
+        return Step(outcome=failure, done=step.done)
+
+
+def encode_frames(task: _Task) -> list[bytes] | str:
+    """Return a clip's frames as image files, or why they do not decode."""
+    if task.encoded is None or isinstance(task.step.outcome, Failure):
+        return ""
+    try:
+        return image_files(task.step.outcome, task.encoded, task.options)
+    except DecodeError as error:
+        return error.text()
+
+
+def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:
+    """Return a clip whose frames are image files, with its members. options: None where files are copies."""
+    copied = options is None or as_they_are(clip.medium, options)
+    names = {codec: FORMATS[name] for name, codec in CODECS.items()}
+    suffix = names[clip.medium.codec] if options is None else FORMATS[options.format]
+    suffixes = [f"{number:03d}.{suffix}" for number in range(len(files))]
+    medium = clip.medium if options is None or copied else stored_medium(clip.medium, options)
+    place = {rank: number for number, rank in enumerate(unique_ranks(clip).tolist())}
+    position = np.array([place.get(rank, PAD) for rank in clip.recipe.position.tolist()], np.int32)
+    packed = replace(clip, medium=medium, md5=clip.md5 if copied else None, recipe=_image_recipe(clip, files, position))
+    shown = [None if rank == PAD else suffixes[rank] for rank in position.tolist()]
+    content = as_json(describe(packed) | {"images": shown} | clip.columns)
+    members = [Member(suffix=name, pieces=[file]) for name, file in zip(suffixes, files, strict=True)]
+    return Step(outcome=packed, done=done, members=(*members, Member(suffix="json", pieces=[content])))
+
+
+def _image_recipe(clip: Clip, files: list[bytes], position: NDArray[np.int32]) -> Recipe:
+    """Return the recipe of a clip whose members are image files, in order."""
+    size = np.array([len(file) for file in files], np.int64)
+    first = np.zeros(1, np.int32)
+    return Recipe(
+        range_offset=np.cumsum(size) - size,
+        range_length=size,
+        packet_size=size.astype(np.int32),
+        packet_rank=np.arange(len(files), dtype=np.int32),
+        run_first=first,
+        run_open=np.zeros(1, np.bool_),
+        run_state=first,
+        damaged=clip.recipe.damaged,
+        position=position,
+        range_crc32=np.array([zlib.crc32(file) for file in files], np.int64),
+    )
+
+
+def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
+    """Return a medium as its frames look when they are stored."""
+    height, width = options.stored_size(medium.height, medium.width)
+    return replace(
+        medium,
+        kind=IMAGES,
+        container="tar",
+        codec=CODECS[options.format],
+        codec_tag=None,
+        bits_per_coded_sample=None,
+        profile=None,
+        pixel_format=None,
+        width=width,
+        height=height,
+        field_order=None,
+        color_range=None,
+        color_matrix=UNSPECIFIED,
+        color_primaries=UNSPECIFIED,
+        color_transfer=UNSPECIFIED,
+        extradata=None,
+        states=[b""],
+        reorder_depth=0,
+        inband_parameter_sets=False,
+        inner_start_codes=False,
+        varying_shape=False,
+        chroma_format=None,
+        max_ref_frames=None,
+        field_coded=False,
+        hidden_unordered=False,
+    )
+
+
+# Dates and times come to `_told`, whoever makes them: pyarrow gives those of pandas where it is installed.
+JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
+JSON_KEYS = frozenset(
+    [
+        "clip_id", "uri", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames", "mask",
+        "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images", "audio",
+    ]
+)  # fmt: skip
+
+
+def clip_json(file: ClipFile) -> bytes:
+    """Return the JSON member of a clip's file; docs/shards.md says what its keys mean."""
+    return as_json(
+        describe(file.clip)
+        | {
+            "frames_in_file": file.frames,
+            "seconds_in_file": file.seconds,
+            "unshown_in_file": file.unshown,
+            "timestamps": "source" if file.real_times else "ranks",
+        }
+        | file.clip.columns
+    )
+
+
+def describe(clip: Clip) -> Row:
+    """Return what the JSON of any sample says of its clip."""
+    medium, padded = clip.medium, clip.frame_index == PAD
+    rate = medium.frame_count * medium.time_base_den / (medium.duration_pts * medium.time_base_num or 1)
+    return {
+        "clip_id": clip.clip_id,
+        "uri": medium.uri,
+        "codec": medium.codec,
+        "width": medium.width,
+        "height": medium.height,
+        "rotation_degrees": medium.rotation_degrees,
+        "time_base": [medium.time_base_num, medium.time_base_den],
+        "frame_rate": rate,
+        "frames": clip.frame_index,
+        "mask": clip.mask,
+        "pts": np.ma.masked_array(clip.pts, padded).tolist() if padded.any() else clip.pts,
+        "seconds": clip.seconds,
+    } | _describe_audio(clip)
+
+
+def _describe_audio(clip: Clip) -> Row:
+    if clip.audio is None:
+        return {}
+    audio = clip.audio
+    facts = {"rate": audio.rate, "channels": audio.channels, "samples": audio.count}
+    return {"audio": facts | {"begin_seconds": audio.first / audio.rate}}
+
+
+def as_json(content: Row) -> bytes:
+    """Return one line of JSON, null for NaN and infinity, which JSON has no word for; numpy columns may be among the values."""
+    return orjson.dumps(content, default=_told, option=JSON_OPTIONS)
+
+
+def _told(value: Any) -> Any:
+    """Return a value that JSON has no word for in one that it has: text for bytes and for whatever else a user's column holds."""
+    if isinstance(value, np.ndarray):  # one that does not lie in order
+        return value.tolist()
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

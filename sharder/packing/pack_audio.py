@@ -1,0 +1,62 @@
+"""The audio of packed clips: one FLAC or WAV file a sample, beside its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.errors import DecodeError, StaleError
+from framedex.sharder.clips.audio import AudioFile
+from framedex.sharder.clips.clip import Clip, Failure, internal_failure
+from framedex.sharder.clips.samples import Member, Step
+from framedex.sharder.decoding.audio_files import encode_flac, encode_wav, flac_bits
+from framedex.sharder.decoding.clip_audio import ClipAudio, read_audio, stretches
+from framedex.sharder.reading.sources import SourceFiles
+
+AudioFormat = Literal["flac", "wav"]
+AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
+
+
+def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
+    """Yield every step, packed clips that carry audio with an audio file, or failures where it does not decode."""
+    sources = SourceFiles()
+    for step in steps:
+        clip = step.outcome
+        if isinstance(clip, Failure) or clip.audio is None or not step.members:
+            yield step
+            continue
+        try:
+            yield _with_file(step, clip, sources, form)
+        except (StaleError, DecodeError) as error:
+            kind = "stale" if isinstance(error, StaleError) else "undecodable"
+            failure = Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
+            yield Step(outcome=failure, done=step.done)
+        except MEDIUM_ERRORS:
+            raise
+        except Exception as error:  # a bug that one clip meets must not take the others down
+            yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
+
+
+def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) -> Step:
+    audio = read_audio(clip, sources)
+    assert audio is not None  # asked by the caller
+    assert clip.audio is not None
+    content = (
+        encode_wav(audio.samples, audio.rate)
+        if form == "wav"
+        else encode_flac(audio.samples, audio.rate, _bits(clip, audio))
+    )
+    before = sum(len(member) for member in step.members)
+    file = AudioFile(offset=before, length=len(content), present=stretches(audio.mask))
+    packed = replace(clip, audio=replace(clip.audio, recipe=file), audio_source=None)
+    return replace(step, outcome=packed, members=(*step.members, Member(suffix=form, pieces=[content])))
+
+
+def _bits(clip: Clip, audio: ClipAudio) -> int:
+    """Return the bits that keep a medium's own samples; of what was mixed or resampled, 24."""
+    facts = clip.medium.audio
+    if facts is None:
+        return 16  # silence
+    return flac_bits(facts) if (audio.rate, len(audio.samples)) == (facts.rate, facts.channels) else 24

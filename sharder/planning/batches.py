@@ -1,0 +1,113 @@
+"""From wanted clips to planned ones: batches of what is wanted of media, and why a clip cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
+from framedex.sharder.clips.clip import Clip, Failure, WantedClip, internal_failure
+from framedex.sharder.clips.samples import Step
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.spools import Spools
+from framedex.sharder.policies.records import Missed, Sampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Clips of one medium that follow each other in the plan, and those of them that cannot be had. done: of the plan's
+    progress, after this batch.
+    """
+
+    medium: IndexedMedium | None
+    items: list[WantedClip | Failure]
+    done: int
+
+
+Round = list[Batch]  # whose media are read together
+
+
+def behind(rounds: Iterable[Round], done: int) -> Iterator[Round]:
+    """Yield rounds without the first `done` items of the plan."""
+    for batches in rounds:
+        left = []
+        for batch in batches:
+            skipped = min(done, len(batch.items))
+            done -= skipped
+            if skipped < len(batch.items):
+                left.append(replace(batch, items=batch.items[skipped:]) if skipped else batch)
+        if left:
+            yield left
+
+
+def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
+    """Yield the planned clips, and why others cannot be had. spools: as for `plan_clip`."""
+    for batches in rounds:
+        broken = _prepare(batches)
+        for batch in batches:
+            for item in batch.items:
+                if not isinstance(item, WantedClip):
+                    yield Step(outcome=item, done=batch.done)
+                    continue
+                assert batch.medium is not None  # a clip is wanted of some medium
+                medium = batch.medium.medium
+                if medium.media_id in broken:
+                    failure = internal_failure(item.clip_id, medium.uri, broken[medium.media_id])
+                    yield Step(outcome=failure, done=batch.done)
+                else:
+                    yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
+
+
+def _prepare(batches: Round) -> dict[str, Exception]:
+    """Let each medium read at once what several of its clips need. Return the media at which framedex itself failed, by media_id."""
+    broken: dict[str, Exception] = {}
+    together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
+    for batch in batches:
+        if batch.medium is not None:
+            clips = [item for item in batch.items if isinstance(item, WantedClip)]
+            together.setdefault(batch.medium.medium.media_id, (batch.medium, []))[1].extend(clips)
+    for medium, clips in together.values():
+        if len(clips) > 1:
+            try:
+                medium.prepare(clips)
+            except MEDIUM_ERRORS:
+                raise
+            except Exception as error:
+                broken[medium.medium.media_id] = error
+    return broken
+
+
+def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any]) -> WantedClip:
+    """Return a clip that a policy found. name: of the mention."""
+    return WantedClip(clip_id=f"{name}-{sampled.number:06d}", frames=sampled.frames, mask=sampled.mask, columns=columns)
+
+
+def missed_clip(uri: str, name: str, missed: Missed) -> Failure:
+    """Return why a policy did not get a clip. name: of the mention."""
+    clip_id = name if missed.number is None else f"{name}-{missed.number:06d}"
+    return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=missed.message, counts=missed.counts)
+
+
+def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
+    """Return a planned clip, or why it cannot be had. spools: where packets go that are no byte ranges of their file."""
+    try:
+        if spools is not None:
+            spools.make_addressable(medium)
+        return medium.clip(wanted)
+    except (PolicyError, StaleError) as error:
+        kind = "policy" if wanted.asked_in is None else "request"
+        kinds: dict[type, str] = {DamageError: "damaged", StaleError: "stale", UncuttableError: "uncuttable"}
+        kind = kinds.get(type(error), kind)
+        return Failure(
+            clip_id=wanted.clip_id,
+            uri=medium.medium.uri,
+            kind=kind,
+            message=error.text() if wanted.asked_in is None else f"{wanted.asked_in}: {error}",
+            counts=kind != "damaged" or wanted.asked_in is not None,
+        )
+    except MEDIUM_ERRORS:
+        raise
+    except Exception as error:  # a bug that one clip meets must not take the others down
+        return internal_failure(wanted.clip_id, medium.medium.uri, error)

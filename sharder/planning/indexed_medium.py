@@ -1,0 +1,213 @@
+"""CONTRACT: one medium of an index, ready to plan clips of: its packets, read further where plans need that."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import PolicyError, StaleError
+from framedex.indexer.parts.index import AudioPackets, Index, Packets
+from framedex.indexer.timeline import DAMAGED, NO_PTS
+from framedex.sharder.clips.audio import AudioOptions, ClipAudioPlan
+from framedex.sharder.clips.byte_source import ByteSource
+from framedex.sharder.clips.clip import Clip, WantedClip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio, plan_silence
+from framedex.sharder.planning.planner import Planner
+from framedex.sharder.planning.unread_headers import Headers, settled
+from framedex.sharder.policies.records import Track
+from framedex.sharder.schema import MEDIA, PAD
+from framedex.storage.uris import joined
+
+Row = dict[str, Any]
+
+
+class IndexedMedium:
+    """A usable row of `videos` with its packets, ready to plan clips of.
+
+    one_stream: so that a decoder which takes a clip's packets for one stream gives the same frames. audio: what clips
+    carry; None: no audio. path: where the source lies, if not where it was indexed.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        video: Row,
+        *,
+        keep_damaged: bool,
+        one_stream: bool = False,
+        audio: AudioOptions | None = None,
+        path: str | None = None,
+    ) -> None:
+        self.video, self._one_stream, self._audio = video, one_stream, audio
+        self._audio_packets = None if audio is None else index.audio(video["media_id"])
+        self._audio_source: ByteSource | None = None
+        self.medium = Medium(
+            path=path or joined(index.root, video["uri"]),
+            **{name: video[name] for name in MEDIA.names},
+        )
+        self._indexed = self._packets = index.packets(video["media_id"])
+        self._shows_damage = False  # among the headers read so far
+        self._source = self.medium.source
+        self._headers: Headers | None = None
+        self.planner = Planner(
+            self._packets,
+            drop_leading=video["codec"] == "hevc",
+            keep_damaged=keep_damaged,
+            hidden_unordered=bool(video["hidden_unordered"]),
+        )
+        self.track = Track(
+            pts=self.planner.pts,
+            duration_pts=video["duration_pts"],
+            time_base=Fraction(video["time_base_num"], video["time_base_den"]),
+            starts=self.planner.start_frames(),
+            name=video["media_id"],
+        )
+
+    def clip(self, wanted: WantedClip) -> Clip:
+        """Plan a clip. Raises PolicyError for frames that cannot be had, StaleError where the source has to be read and is
+        not what was indexed.
+        """
+        self.read_headers(wanted.frames)
+        recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
+        padded = wanted.frames == PAD
+        pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
+        tick = self.track.time_base
+        return Clip(
+            clip_id=wanted.clip_id,
+            medium=self.medium,
+            frame_index=wanted.frames,
+            pts=pts,
+            seconds=np.where(padded, np.nan, pts * tick.numerator / tick.denominator),
+            mask=wanted.mask,
+            md5=self._md5(wanted.frames),
+            columns=wanted.columns,
+            recipe=recipe,
+            source=self._source,
+            audio=None if self._audio is None else self._plan_audio(wanted.frames, self._audio),
+            audio_source=self._audio_source,
+        )
+
+    def _plan_audio(self, frames: NDArray[np.int64], options: AudioOptions) -> ClipAudioPlan:
+        """Return the plan of a clip's audio, silence where there is none. Raises PolicyError for audio that cannot be had."""
+        if self.video["audio_problem"] is not None:
+            raise PolicyError(
+                "the clip's audio cannot be had", found=self.video["audio_problem"], remedy="leave out --audio"
+            )
+        end_pts = int(self.planner.pts[0]) + self.track.duration_pts
+        interval = clip_interval(self.planner.pts, end_pts, frames, self.track.time_base)
+        facts = self.medium.audio
+        if facts is None or self._audio_packets is None:
+            return plan_silence(*interval, options)
+        if self._audio_packets.offset is None:
+            raise PolicyError(
+                "the audio's packets are not byte ranges of their file",
+                remedy="pass --pack clips, which copies them into the dataset",
+            )
+        return plan_clip_audio(facts, self._audio_packets, *interval, options)
+
+    def prepare(self, clips: list[WantedClip]) -> None:
+        """Read at once what planning some clips needs to know. What goes wrong is raised when the clip concerned is planned."""
+        if not self._packets.read.all():
+            with contextlib.suppress(PolicyError, StaleError):
+                self.read_headers(np.concatenate([clip.frames for clip in clips]))
+
+    def read_headers(self, frames: NDArray[np.int64]) -> None:
+        """Look into the packets between the starts and the last targets of some frames, where the index did not.
+
+        Damage counts for all of a GOP that is read. So once any is seen, a clip's headers are read as if it were the first
+        one: whether it is refused must depend on its own frames alone. Raises PolicyError for frames that are not there, and
+        where the pictures contradict the sample tables.
+        """
+        if self._indexed.read.all():
+            return
+        if not self._shows_damage:
+            try:
+                self._read(frames)
+            except PolicyError:
+                if not self._shows_damage:
+                    raise
+            if not self._shows_damage:
+                return
+        self._forget()
+        self._read(frames)
+
+    def _forget(self) -> None:
+        """Know no more than the index does."""
+        self._headers = None
+        self._renew(self._indexed)
+
+    def _read(self, frames: NDArray[np.int64]) -> None:
+        targets = self.planner.packet_of(frames[frames != PAD])
+        ends = settled(self._packets.pts, targets, self.medium.reorder_depth)
+        # Behind the second field of the last one, too, if it has one.
+        end = max(ends.max(initial=0), targets.max(initial=0) + 2)
+        if self._packets.read[:end].all():
+            return
+        if self._headers is None:
+            self._headers = Headers(self.medium, self._packets)
+        try:
+            self._headers.read(targets)
+            self._renew(self._headers.packets)
+            while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
+                self._renew(self._headers.packets)  # what was read may join runs further
+        finally:
+            self._renew(self._headers.packets)
+
+    @property
+    def addressable(self) -> bool:
+        """Whether the packets are byte ranges of a file."""
+        return self._packets.offset is not None
+
+    @property
+    def is_spooled(self) -> bool:
+        """Whether clips are planned with a file of this process, in place of the source or beside it."""
+        own = self.medium.source
+        return self._source != own or (self._audio_source is not None and self._audio_source != own)
+
+    @property
+    def packets(self) -> Packets:
+        """All packets, as far as they were read."""
+        return self._packets
+
+    def spooled(self, source: ByteSource) -> None:
+        """Plan from now on with a file that holds all packets, one behind the other, in place of the source."""
+        size = self._packets.size
+        if self._audio_source is None and self._source is not source:
+            self._audio_source = self._source  # audio stays where it is
+        self._source = source
+        self._renew(replace(self._packets, offset=np.cumsum(size) - size))
+
+    @property
+    def audio_packets(self) -> AudioPackets | None:
+        """All audio packets, where clips carry audio."""
+        return self._audio_packets
+
+    def audio_spooled(self, source: ByteSource) -> None:
+        """Plan from now on with a file that holds all audio packets, one behind the other."""
+        assert self._audio_packets is not None  # otherwise there is nothing to spool
+        size = self._audio_packets.size
+        self._audio_packets = replace(self._audio_packets, offset=np.cumsum(size) - size)
+        self._audio_source = source
+
+    def _renew(self, packets: Packets) -> None:
+        if packets is not self._packets:
+            self._packets = packets
+            self._shows_damage |= bool((packets.flags & DAMAGED).any())
+            self.planner.renew(packets)
+
+    def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
+        """Return the hashes of wanted frames, None for padding; None where the index has none."""
+        hashes = self._packets.md5
+        if hashes is None:
+            return None
+        real = frames != PAD
+        found: list[bytes | None] = [None] * len(frames)
+        for place, packet in zip(np.flatnonzero(real), self.planner.packet_of(frames[real]).tolist(), strict=True):
+            found[place] = hashes[packet]
+        return found

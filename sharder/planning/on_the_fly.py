@@ -1,0 +1,320 @@
+"""CONTRACT: the clips that a policy finds in an index, by number, each planned when it is asked for: no dataset on disk.
+
+Opening counts clips and samples none: how long a medium is and how many frames it has says how many clips most policies find
+in it. Media of which more has to be known (damage, sound, a policy that looks at timestamps) are planned then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from framedex.core.tallies import no_clip_has, tally
+from framedex.errors import FormatError, FramedexError, PolicyError, StaleError
+from framedex.indexer.parts.index import Index
+from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.clip import Clip, Failure, WantedClip
+from framedex.sharder.clips.medium import Locations, Root
+from framedex.sharder.configuration.parameters import located
+from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.policies.records import Policy, Sampled, Sampling, Track
+from framedex.sharder.selection.left_out import left_out
+from framedex.sharder.selection.listing_ranges import check_ranges
+from framedex.sharder.selection.mentions import mention_name, mentions, own_rows, usable_media, user_columns
+from framedex.storage.places import Stored, place
+
+Row = dict[str, Any]
+
+OPEN_MEDIA = 16  # whose packets are kept
+SAMPLINGS = 64  # of mentions, each in one epoch, that are kept
+COUNTS = 65_536  # of clips in a medium so long, which another one as long shares
+FACTS = (
+    "media_id",
+    "uri",
+    "frame_count",
+    "duration_pts",
+    "time_base_num",
+    "time_base_den",
+    "damaged_gop_count",
+    "byte_addressable",
+    "audio_stream_index",
+)
+
+
+class ClipPlans:
+    """The clips of an index by a policy: the same, in the same order, as `framedex shard INDEX --policy …` writes.
+
+    root: where the sources lie now, as for `Locations`. keep_damaged: plan frames of damaged GOPs, too. audio: what clips
+    carry; None: no audio. Picklable; what was read stays behind. Raises FormatError, PolicyError.
+
+    What is random is drawn anew each epoch; epoch 0 has the draws of `framedex shard`, and decides which clips there are. A
+    clip whose new draw cannot be had (too far from a frame, in a damaged GOP) keeps its draw of epoch 0.
+    """
+
+    def __init__(
+        self,
+        index: str | Path | Stored,
+        file: PolicyFile,
+        *,
+        root: Root | None = None,
+        keep_damaged: bool = False,
+        audio: AudioOptions | None = None,
+    ) -> None:
+        self.path = place(index).absolute()
+        opened = Index(self.path)
+        self._state = opened.state()
+        self.ffmpeg = opened.ffmpeg
+        self._policy = file.policy
+        self._making = _Making(Locations(opened.root, root), keep_damaged=keep_damaged, audio=audio)
+        user_columns(opened, file.split)  # refuses columns that clash
+        check_ranges(opened, file)
+        left_out(opened, file)  # refuses a filter that leaves out all media
+        media: list[pa.Array] = []
+        numbers, rows, columns, counted = [], [], [], []
+        count = _Counting(opened, file.policy, self._making)
+        seen = 0
+        for several in mentions(opened, file.filter, file.split):
+            facts = several.videos.select(FACTS).to_pylist()
+            own = own_rows(several.columns) if file.policy.counts_by_pts else [{}] * len(several.video)
+            for video, number, row in zip(several.video.tolist(), several.number.tolist(), own, strict=True):
+                counted.append(count(facts[video], mention_name(facts[video]["media_id"], number), row))
+            media.append(several.videos["media_id"].combine_chunks().take(pa.array(several.video)))
+            numbers.append(several.number)
+            rows.append(several.video + seen)
+            columns.append(several.columns)
+            seen += len(several.videos)
+        self._media_id = pa.concat_arrays(media) if media else pa.array([], pa.string())
+        self._number = _joined(numbers)
+        self._media_row = _joined(rows)
+        self._columns: pa.Table = pa.concat_tables(columns).combine_chunks() if columns else opened.listing.slice(0, 0)
+        self._first = np.cumsum([0, *(one.clips for one in counted)], dtype=np.int64)
+        self._incomplete = np.flatnonzero([one.left_out for one in counted])
+        self._planned = {mention: one.planned for mention, one in enumerate(counted) if one.planned is not None}
+        self._begin()
+
+    def _begin(self) -> None:
+        # Caches of this process alone; see __getstate__.
+        self._lock = threading.Lock()
+        self._medium = functools.lru_cache(OPEN_MEDIA)(self._open_medium)
+        self._sampling = functools.lru_cache(SAMPLINGS)(self._sample)
+
+    def __getstate__(self) -> Row:
+        left = ("_lock", "_medium", "_sampling", "_index")
+        return {name: value for name, value in self.__dict__.items() if name not in left}
+
+    def __setstate__(self, state: Row) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def clip(self, number: int, epoch: int = 0) -> Clip:
+        """Return clip `number` as drawn in an epoch.
+
+        Raises IndexError, FormatError where the index was changed meanwhile, StaleError where the source has to be read
+        and is not what was indexed, PolicyError for a clip that reading the source shows to be impossible.
+        """
+        if not 0 <= number < len(self):
+            raise IndexError(f"clip {number} of {len(self)}")
+        mention = int(np.searchsorted(self._first, number, side="right")) - 1
+        place = number - int(self._first[mention])
+        planned = self._planned.get(mention)
+        if planned is not None:
+            place = int(planned[place])
+        with self._lock:  # pyarrow's readers are not for several threads at once
+            medium = self._medium(self._media_id[mention].as_py())
+            first = self._sampling(mention, 0).clips[place]
+            if epoch and self._policy.is_random:
+                drawn = _numbered(self._sampling(mention, epoch), first.number)
+                if drawn is not None:
+                    with contextlib.suppress(PolicyError):  # then the draw of epoch 0 stays
+                        return medium.clip(self._wanted(mention, drawn))
+            return self._plan(medium, self._wanted(mention, first))
+
+    def media_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the number of every clip's medium."""
+        return np.repeat(self._media_row, np.diff(self._first))
+
+    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
+        """Return int64: the numbers of clips whose columns of the listing or the split have these values, ascending.
+
+        Raises FramedexError for a column that the clips do not have, or whose type has no such value, and where no clip has them.
+        """
+        chosen = np.ones(len(self._columns), np.bool_)
+        own = [name for name in self._columns.column_names if name != "media_id"]
+        for name, value in wanted.items():
+            if name not in own:
+                raise FramedexError(
+                    "the clips have no such column", where=str(self.path), found=name, allowed=", ".join(own)
+                )
+            column = self._columns[name]
+            try:
+                equal = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
+            except (pa.ArrowException, TypeError) as error:
+                raise FramedexError(
+                    f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
+                ) from error
+            chosen &= equal.to_numpy().astype(np.bool_)
+        clips = np.diff(self._first)
+        found = np.flatnonzero(np.repeat(chosen, clips))
+        if wanted and not len(found):
+            rows = pa.array(np.repeat(np.arange(len(clips)), clips))
+            values = {name: tally(self._columns[name].take(rows).chunks) for name in wanted}
+            raise no_clip_has(wanted, values, self.path)
+        return found
+
+    def failures(self) -> Iterator[Failure]:
+        """Yield why clips that the policy wants are not there, as `failures.parquet` of a dataset says it.
+
+        They are found anew, medium by medium. What only reading a source can show is not among them, unless its medium had
+        to be planned when this was opened.
+        """
+        for mention in self._incomplete.tolist():
+            with self._lock:
+                medium = self._medium(self._media_id[mention].as_py())
+                sampling = self._sampling(mention, 0)
+                if mention in self._planned:
+                    outcomes = [plan_clip(medium, self._wanted(mention, clip)) for clip in sampling.clips]
+                    yield from [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+                uri, name = medium.medium.uri, self._name(mention)
+                yield from [missed_clip(uri, name, missed) for missed in sampling.missed]
+
+    @functools.cached_property
+    def _index(self) -> Index:
+        index = Index(self.path)
+        if index.state() != self._state:
+            raise FormatError("the index was changed since it was opened", where=str(self.path), remedy="open it anew")
+        return index
+
+    def _open_medium(self, media_id: str) -> IndexedMedium:
+        return self._making.medium(self._index, self._index.video(media_id))
+
+    def _sample(self, mention: int, epoch: int) -> Sampling:
+        track = self._medium(self._media_id[mention].as_py()).track
+        return self._policy.sample(replace(track, epoch=epoch), self._row(mention))
+
+    def _name(self, mention: int) -> str:
+        return mention_name(self._media_id[mention].as_py(), int(self._number[mention]))
+
+    def _row(self, mention: int) -> Row:
+        [row] = own_rows(self._columns.slice(mention, 1))
+        return row
+
+    def _wanted(self, mention: int, sampled: Sampled) -> WantedClip:
+        own = replace(sampled, frames=sampled.frames.copy(), mask=sampled.mask.copy())  # callers may write to them
+        return wanted_clip(self._name(mention), own, self._row(mention))
+
+    @staticmethod
+    def _plan(medium: IndexedMedium, wanted: WantedClip) -> Clip:
+        try:
+            return medium.clip(wanted)
+        except (PolicyError, StaleError) as error:
+            where = f"clip {wanted.clip_id} of {medium.medium.uri}" + (f": {error.where}" if error.where else "")
+            raise type(error)(
+                error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """How media are opened for planning."""
+
+    locations: Locations
+    keep_damaged: bool
+    audio: AudioOptions | None
+
+    def medium(self, index: Index, video: Row) -> IndexedMedium:
+        path = self.locations.path(video["uri"])
+        return IndexedMedium(index, video, keep_damaged=self.keep_damaged, audio=self.audio, path=path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The clips of a mention in epoch 0. left_out: whether the policy wanted more. planned: int64 [clips], their places among
+    those that were sampled; None: all of them.
+    """
+
+    clips: int
+    left_out: bool
+    planned: NDArray[np.int64] | None = None
+
+
+class _Counting:
+    """Counts the clips of mentions, one medium after the other."""
+
+    def __init__(self, index: Index, policy: Policy, making: _Making) -> None:
+        self._policy, self._making = policy, making
+        self._by_length = functools.lru_cache(COUNTS)(self._count_by_length)
+        self._medium = functools.lru_cache(1)(lambda media_id: making.medium(index, index.video(media_id)))
+
+    def __call__(self, facts: Row, name: str, row: Row) -> _Counted:
+        try:
+            if facts["damaged_gop_count"] or not facts["byte_addressable"] or self._has_sound(facts):
+                return self._plan_all(facts, name, row)
+            if self._policy.counts_by_pts:
+                sampling = self._policy.sample(self._medium(facts["media_id"]).track, row)
+                return _Counted(len(sampling.clips), bool(sampling.missed))
+            return self._by_length(
+                facts["frame_count"], facts["duration_pts"], Fraction(facts["time_base_num"], facts["time_base_den"])
+            )
+        except PolicyError as error:
+            raise located(error, facts["uri"]) from error
+
+    def _has_sound(self, facts: Row) -> bool:
+        return self._making.audio is not None and facts["audio_stream_index"] is not None
+
+    def _count_by_length(self, frames: int, duration_pts: int, time_base: Fraction) -> _Counted:
+        """Count by a video so long whose frames are all shown at once, which is of no account here."""
+        pts = np.broadcast_to(np.int64(0), frames)
+        sampling = self._policy.sample(Track(pts=pts, duration_pts=duration_pts, time_base=time_base), {})
+        return _Counted(len(sampling.clips), bool(sampling.missed))
+
+    def _plan_all(self, facts: Row, name: str, row: Row) -> _Counted:
+        """Count what can be planned. Where sound is the only doubt, the first clip speaks for all."""
+        medium = self._medium(facts["media_id"])
+        sampling = self._policy.sample(medium.track, row)
+        wanted = [wanted_clip(name, clip, {}) for clip in sampling.clips]
+        sound_alone = not facts["damaged_gop_count"] and facts["byte_addressable"]
+        if sound_alone and (not wanted or isinstance(plan_clip(medium, wanted[0]), Clip)):
+            return _Counted(len(wanted), bool(sampling.missed))
+        medium.prepare(wanted)
+        planned = np.flatnonzero([isinstance(plan_clip(medium, clip), Clip) for clip in wanted])
+        left_out = bool(sampling.missed) or len(planned) < len(wanted)
+        return _Counted(len(planned), left_out, planned if len(planned) < len(wanted) else None)
+
+
+def _numbered(sampling: Sampling, number: int) -> Sampled | None:
+    """Return the clip of that number, where it was found."""
+    at = int(np.searchsorted([clip.number for clip in sampling.clips], number))
+    if at < len(sampling.clips) and sampling.clips[at].number == number:
+        return sampling.clips[at]
+    return None
+
+
+def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(0, np.int64), *parts])
+
+
+def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:
+    """Yield the row of `videos` of each usable medium that a policy takes and finds no clip in, and why. Raises PolicyError."""
+    check_ranges(index, file)
+    for mentioned in usable_media(index, file.filter, file.split):
+        track = IndexedMedium(index, mentioned.video, keep_damaged=True).track
+        samplings = [file.policy.sample(track, mention.columns) for mention in mentioned.mentions]
+        if not any(sampling.clips for sampling in samplings):
+            reasons = [missed.message for sampling in samplings for missed in sampling.missed]
+            yield mentioned.video, reasons[0] if reasons else "the policy asks for no clip of it"

@@ -1,0 +1,230 @@
+"""From wanted frames to byte ranges: the paper plan of a clip. Pure functions over numpy columns.
+
+1. The wanted frames give packets. 2. From each, back to a packet where decoding may start. 3. Minus every packet that
+no wanted frame needs. 4. What is left is a list of byte ranges, in one or more runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import DamageError, PolicyError, UncuttableError
+from framedex.indexer.parts.index import Packets
+from framedex.indexer.timeline import (
+    CHANGES_SETS,
+    CLOSED,
+    CONTINUES,
+    DAMAGED,
+    HIDDEN,
+    LEADING,
+    NON_REFERENCE,
+    OPEN,
+    RESET,
+    SKIPPED,
+    START,
+    presentation_order,
+)
+from framedex.sharder.clips.recipe import Recipe, coalesce
+from framedex.sharder.schema import PAD
+
+
+class Planner:
+    """Plans clips of one medium; what all of them need is computed once.
+
+    drop_leading: leading pictures of an open start at which a run begins are left out. Right for HEVC, whose
+    reference picture sets are explicit (ITU-T H.265 8.3.2); in H.264 they count for frame_num and stay.
+    keep_damaged: plan clips that want frames of damaged GOPs, too. hidden_unordered: as in `videos`.
+    """
+
+    def __init__(
+        self, packets: Packets, *, drop_leading: bool, keep_damaged: bool = False, hidden_unordered: bool = False
+    ) -> None:
+        self._drop_leading, self._keep_damaged = drop_leading, keep_damaged
+        self._hidden_unordered = hidden_unordered
+        self._order = presentation_order(packets.pts, packets.flags)
+        self.renew(packets)
+        self.pts: NDArray[np.int64] = packets.pts[self._order]
+
+    def renew(self, packets: Packets) -> None:
+        """Take the medium's packets again, of which more flags were read or other offsets are known; none is shown anew."""
+        self._packets = packets
+        self._starts = np.flatnonzero(packets.flags & START)
+        self._continues = (packets.flags & CONTINUES) != 0
+
+    def start_frames(self) -> NDArray[np.int64]:
+        """Return int64, ascending: the presentation numbers of frames where decoding may start."""
+        return np.flatnonzero((self._packets.flags[self._order] & START) != 0)
+
+    def packet_of(self, frames: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return int64 [frames]: the packet that presents each frame. Raises PolicyError for a number past the end."""
+        wrong = frames[(frames < 0) | (frames >= len(self._order))]
+        if len(wrong):
+            raise PolicyError(
+                "a frame number past the end",
+                found=int(wrong[0]),
+                allowed=f"0 to {len(self._order) - 1}, or -1 for padding",
+            )
+        return self._order[frames]
+
+    def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> Recipe:
+        """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
+
+        one_stream: join runs so that a decoder which takes the packets for one stream gives the same frames. Raises
+        PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP, UncuttableError
+        where no single stream gives the frames, ValueError where flags are needed that were not read.
+        """
+        real = frames != PAD
+        if not real.any():
+            raise PolicyError("a clip of padding alone", found=f"{len(frames)} padded frames")
+        wanted = self.packet_of(frames[real])
+        targets = np.unique(wanted)
+        damaged = targets[(self._packets.flags[targets] & DAMAGED) != 0]
+        if len(damaged) and not self._keep_damaged:
+            raise DamageError(
+                "a wanted frame lies in a damaged GOP",
+                found=f"packet {int(damaged[0])}",
+                remedy="choose other frames, or pass --damaged keep",
+            )
+        if self._packets.offset is None:
+            raise PolicyError(
+                "the medium's packets are not byte ranges of its file",
+                remedy="pass --pack needed, which copies them into the dataset",
+            )
+        run_begin, run_end = self._runs(targets)
+        if one_stream:
+            run_begin, run_end = self._join(run_begin, run_end)
+        kept, run = self._keep(targets, run_begin, run_end)
+        if one_stream:
+            self._check_places(kept)
+        offset, size = self._packets.offset[kept], self._packets.size[kept]
+        first = np.flatnonzero(~self._continues[kept])  # where each picture's packets begin among the kept ones
+        pictures, picture_run = kept[first], run[first]
+        rank = np.empty(len(pictures), np.int32)
+        rank[np.lexsort((self._packets.pts[pictures], picture_run))] = np.arange(len(pictures), dtype=np.int32)
+        position = np.full(len(frames), PAD, np.int32)
+        position[real] = rank[np.searchsorted(pictures, wanted)]
+        paths, crc32 = self._packets.path, self._packets.crc32
+        alone = np.arange(len(kept)) if crc32 is not None else np.searchsorted(run, np.arange(len(run_begin)))
+        range_offset, range_length = coalesce(offset, size, alone)
+        return Recipe(
+            packet_size=np.add.reduceat(size, first).astype(np.int32),
+            packet_rank=rank,
+            range_offset=range_offset,
+            range_length=range_length,
+            run_first=np.searchsorted(picture_run, np.arange(len(run_begin))).astype(np.int32),
+            run_open=(self._packets.flags[run_begin] & OPEN) != 0,
+            run_state=self._packets.state[run_begin],
+            damaged=bool(len(damaged)),
+            position=position,
+            range_path=None if paths is None else [paths[packet] for packet in kept.tolist()],
+            range_crc32=None if crc32 is None else crc32[kept],
+            packet_pts=self._packets.pts[pictures],
+            packet_shown=(self._packets.flags[pictures] & SKIPPED) == 0,
+            packet_start=((self._packets.flags[pictures] & (CLOSED | RESET)) == CLOSED)
+            & (self._packets.state[pictures] == 0),
+        )
+
+    def _check_places(self, kept: NDArray[np.int64]) -> None:
+        """Raise UncuttableError where it is not known in which order a decoder outputs some packets."""
+        if self._hidden_unordered and (self._packets.flags[kept] & HIDDEN).any():
+            raise UncuttableError(
+                "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
+                found=f"packets {int(kept[0])} to {int(kept[-1])}",
+                remedy="pass --pack images",
+            )
+
+    def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (first, last) packets of each run of a plan for one stream. Raises as `plan` does."""
+        targets = np.unique(self.packet_of(frames[frames != PAD]))
+        return self._join(*self._runs(targets)) if len(targets) else (targets, targets)
+
+    def _runs(self, targets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (first, last) packets of each run: the stretches from start points to last targets, joined.
+
+        Raises DamageError for a target that no start point precedes.
+        """
+        number = np.searchsorted(self._starts, targets, side="right") - 1
+        if (number < 0).any():
+            raise DamageError(
+                "a wanted frame comes before the first packet where decoding may start",
+                found=f"packet {int(targets[0])}",
+                remedy="choose other frames",
+            )
+        leading = (self._packets.flags[targets] & LEADING) != 0
+        across = leading & ((self._packets.flags[self._starts[np.maximum(number, 0)]] & RESET) != 0)
+        if across.any():
+            raise PolicyError(
+                "a wanted frame needs pictures from before a change of the decoder's configuration",
+                found=f"packet {int(targets[np.argmax(across)])}",
+                remedy="choose other frames",
+            )
+        number -= leading
+        begin = self._starts[np.maximum(number, 0)]
+        order = np.lexsort((targets, begin))
+        begin, end = begin[order], np.maximum.accumulate(targets[order])
+        end = self._picture_end(end)
+        new = np.ones(len(begin), np.bool_)
+        new[1:] = (begin[1:] > end[:-1] + 1) | ((self._packets.flags[begin[1:]] & RESET) != 0) & (
+            begin[1:] != begin[:-1]
+        )
+        last = np.append(new[1:], True)
+        return begin[new], end[last]
+
+    def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (first, last) packets of runs that may follow each other in one stream.
+
+        A run may where it begins at a closed start; any other goes on from the one before it, with all that lies in
+        between. The first one begins where a decoder is left with no leading picture that it cannot decode. Raises
+        UncuttableError where there is no such start, and where the decoder's configuration changes on the way.
+        """
+        alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & CLOSED) != 0), 0)
+        begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
+        first = int(np.searchsorted(self._starts, begin[0]))
+        while first > 0 and self._leaves_undecodable(first, int(end[0])):
+            first -= 1
+        begin[0] = self._starts[first]
+        inside = self._starts[(self._starts > begin[0]) & (self._starts <= end[-1])]
+        if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & RESET).any():
+            raise UncuttableError(
+                "the clip cannot be cut into a file of its own: no single decoder session gives its frames",
+                found=f"packets {int(begin[0])} to {int(end[-1])}",
+                remedy="pass --pack images",
+            )
+        return begin, end
+
+    def _leaves_undecodable(self, start: int, end: int) -> bool:
+        """Return whether a run from this start point (its number) keeps leading pictures that need what is before it,
+        and which no decoder drops by itself.
+        """
+        if self._drop_leading:
+            return False
+        edges = np.append(self._starts, len(self._packets.pts))
+        flags = self._packets.flags[edges[start] : min(int(edges[start + 1]), end + 1)]
+        return bool(((flags & (LEADING | NON_REFERENCE | SKIPPED)) == LEADING).any())
+
+    def _picture_end(self, packets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the last packet of the picture that each packet begins."""
+        continued: NDArray[np.bool_] = np.append(self._continues[1:], False)[packets]
+        return packets + continued.astype(np.int64)
+
+    def _keep(
+        self, targets: NDArray[np.int64], run_begin: NDArray[np.int64], run_end: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return (decode numbers, run numbers) of the packets that have to be decoded, ascending."""
+        lengths = run_end - run_begin + 1
+        run = np.repeat(np.arange(len(run_begin)), lengths)
+        packets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + run_begin[run]
+        if not self._packets.read[packets].all():
+            raise ValueError("a plan over packets whose flags were not read")  # see Headers
+        flags = self._packets.flags[packets]
+        droppable = (flags & NON_REFERENCE) != 0
+        if self._drop_leading:
+            next_start = np.append(self._starts, len(self._packets.pts))[
+                np.searchsorted(self._starts, run_begin, side="right")
+            ]
+            droppable |= ((flags & (LEADING | CHANGES_SETS)) == LEADING) & (packets < next_start[run])
+        keep = ~droppable
+        keep[np.searchsorted(packets, targets)] = True
+        keep[1:] = np.where(self._continues[packets[1:]], keep[:-1], keep[1:])
+        return packets[keep], run[keep]

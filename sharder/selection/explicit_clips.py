@@ -1,0 +1,239 @@
+"""Explicit clips: a JSON line each, `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.core.nesting import MOST_NESTED, json_depth
+from framedex.errors import PolicyError
+from framedex.files.parts import UNSTORABLE
+from framedex.indexer.parts.index import Index
+from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id, relative_uri
+from framedex.sharder.policies.records import Track
+from framedex.sharder.policies.sampling import Choose, frames_at, over_common_denominator
+
+ROWS_AT_ONCE = 10_000
+OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One line: which medium, which frames or times, the clip's name, and the user's columns.
+
+    stream: the number of a video stream in its container; None for its best one.
+    """
+
+    line: int
+    clip_id: str
+    uri: str
+    stream: int | None = None
+    frames: list[int] | None = None
+    seconds: list[Fraction] | None = None
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+class Requests:
+    """The clips of a JSONL file, in its order; iterating reads the file again, so that memory does not grow with it.
+
+    user_schema: the user's columns, typed by all their values. digest: of the file's content. Raises PolicyError with the line of
+    the first malformed clip, of a clip_id that is used twice, and for a column of mixed types.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        digest = hashlib.blake2b(digest_size=16)
+        self._count = 0
+        types = _ColumnTypes(str(path))
+        first_lines: dict[bytes, int] = {}
+        for request in self._read(digest.update):
+            self._count += 1
+            types.add(request)
+            name = hashlib.blake2b(request.clip_id.encode(), digest_size=12).digest()
+            if (first := first_lines.setdefault(name, request.line)) != request.line:
+                raise PolicyError(
+                    "clip_id is used twice",
+                    where=f"{path}:{request.line}",
+                    found=f"{request.clip_id!r}, also in line {first}",
+                )
+        self.user_schema = types.schema()
+        self.digest = digest.hexdigest()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Request]:
+        return self._read(lambda line: None)
+
+    def _read(self, note: Callable[[bytes], None]) -> Iterator[Request]:
+        try:
+            with open(self._path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
+                for number, line in enumerate(file, 1):
+                    note(line)
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                    if text.strip():
+                        yield _parse(text, number, f"{self._path}:{number}")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PolicyError("the clips file cannot be read", where=str(self._path), found=error) from error
+
+
+class _ColumnTypes:
+    """Finds the types of user columns from many rows, some at a time."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._found = pa.schema([])
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, request: Request) -> None:
+        self._rows.append(request.columns)
+        if len(self._rows) == ROWS_AT_ONCE:
+            self._unify()
+
+    def schema(self) -> pa.Schema:
+        """Return the types of all columns, in order of appearance. Raises PolicyError for mixed ones."""
+        self._unify()
+        return self._found
+
+    def _unify(self) -> None:
+        names = list(dict.fromkeys(name for row in self._rows for name in row))
+        for name in names:
+            try:
+                here = pa.schema([(name, pa.array([row.get(name) for row in self._rows]).type)])
+                self._found = pa.unify_schemas([self._found, here], promote_options="permissive")
+            except UNSTORABLE as error:
+                raise PolicyError(f"user column {name!r} cannot be stored", where=self._where, found=error) from error
+        self._rows = []
+
+
+def _parse(line: str, number: int, where: str) -> Request:
+    try:
+        content = json.loads(line)
+        json.dumps(content, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise PolicyError("holds a lone surrogate", where=where, found=error) from error
+    except (ValueError, RecursionError) as error:
+        raise PolicyError("is not JSON", where=where, found=error) from error
+    if (depth := json_depth(line)) > MOST_NESTED + 1:  # the clip itself is one
+        raise PolicyError(
+            "a user column is nested too deeply",
+            where=where,
+            found=f"{depth - 1} levels",
+            allowed=f"up to {MOST_NESTED}",
+            remedy="store it as a text, or as columns of its own",
+        )
+    if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
+        raise PolicyError("a clip is an object with a uri", where=where, found=line[:80])
+    if ("frames" in content) == ("seconds" in content):
+        raise PolicyError("a clip has either frames or seconds", where=where, found=", ".join(content))
+    columns = {key: value for key, value in content.items() if key not in OWN_KEYS}
+    if clash := RESERVED_COLUMNS & columns.keys():
+        raise PolicyError("a user column has a reserved name", where=where, found=", ".join(sorted(clash)))
+    clip_id = content.get("clip_id", f"line-{number:08d}")
+    if not isinstance(clip_id, str) or not clip_id:
+        raise PolicyError("clip_id must be a non-empty string", where=where, found=repr(clip_id))
+    stream = content.get("stream")
+    if stream is not None and (type(stream) is not int or stream < 0):
+        raise PolicyError("stream is the number of a stream in its container", where=where, found=repr(stream))
+    return Request(
+        stream=stream,
+        line=number,
+        clip_id=clip_id,
+        uri=content["uri"],
+        frames=_frame_numbers(content["frames"], where) if "frames" in content else None,
+        seconds=_times(content["seconds"], where) if "seconds" in content else None,
+        columns=columns,
+    )
+
+
+def _frame_numbers(values: object, where: str) -> list[int]:
+    if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
+        raise PolicyError("frames must be a non-empty list of whole numbers", where=where, found=str(values)[:80])
+    if any(value >= 1 << 31 for value in values):
+        raise PolicyError("a frame number is absurd", where=where, found=max(values))
+    if any(value < -1 for value in values):
+        raise PolicyError("frames are numbered from 0; -1 is padding", where=where, found=min(values))
+    return values
+
+
+def _times(values: object, where: str) -> list[Fraction]:
+    if not isinstance(values, list) or not values or any(type(value) not in (int, float) for value in values):
+        raise PolicyError("seconds must be a non-empty list of numbers", where=where, found=str(values)[:80])
+    try:
+        if any(abs(value) > 1e9 for value in values):
+            raise PolicyError("a time is absurd", where=where, found=str(values)[:80])
+        return [Fraction(str(value)) for value in values]
+    except ValueError:
+        raise PolicyError("seconds must be finite", where=where, found=str(values)[:80]) from None
+
+
+def frames_of(request: Request, track: Track, choose: Choose) -> NDArray[np.int64]:
+    """Return int64 [wanted]: the presentation numbers a request asks for.
+
+    Seconds are read on the container's own clock, the one that `seconds` of a loaded clip shows; so 0 may lie before
+    the first frame of a video that starts late, and gives that frame. Raises PolicyError for a time past the end.
+    """
+    if request.frames is not None:
+        return np.array(request.frames, np.int64)
+    assert request.seconds is not None  # one of the two, as parsed
+    first = int(track.pts[0]) * track.time_base
+    end = first + track.duration_pts * track.time_base
+    for time in request.seconds:
+        if not min(first, Fraction(0)) <= time < end:
+            raise PolicyError(
+                "a time outside the video",
+                found=f"{float(time):g} s",
+                allowed=f"{float(min(first, Fraction(0))):g} to below {float(end):g} s",
+            )
+    numerators, denominator = over_common_denominator([time / track.time_base for time in request.seconds])
+    return frames_at(track.pts, numerators, denominator, choose)
+
+
+class UriResolver:
+    """Finds the medium that a request means: by uri as indexed, as the listing spells it, or by absolute path.
+
+    One of several sequences of images in a tar or a folder is `uri/member`.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._root = index.root
+        spelled: dict[str, str | None] = {}
+        for identity, uri in zip(
+            index.listing["media_id"].to_pylist(), index.listing["listed_uri"].to_pylist(), strict=True
+        ):
+            spelled[uri] = identity if spelled.get(uri, identity) == identity else None  # None: ambiguous
+        found = index.columns(["uri", "member", "stream_index", "media_id"])
+        rows = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+        of_file: dict[str, list[str]] = {}
+        for uri, _, _, identity in rows:
+            of_file.setdefault(uri, []).append(identity)
+        # A file that is several media means its best stream; a tar of several sequences means none of them.
+        main = {media_id(uri): of_file[uri][0] for uri in of_file if len(of_file[uri]) == 1}
+        main |= {identity: identity for _, _, _, identity in rows}
+        members = {f"{uri}/{member}": identity for uri, member, _, identity in rows if member is not None}
+        named = {uri: main[identity] for uri, identity in spelled.items() if identity in main}
+        indexed = {uri: main[media_id(uri)] for uri in of_file if media_id(uri) in main}
+        self._media: dict[str, str] = members | named | indexed
+        self._streams = {(media_id(uri), stream): identity for uri, _, stream, identity in rows}
+
+    def media_id(self, uri: str, stream: int | None = None) -> str | None:
+        """Return the medium's id, or None for a uri or a stream that the index does not hold."""
+        best = self._best(uri)
+        return best if best is None or stream is None else self._streams.get((best, stream))
+
+    def _best(self, uri: str) -> str | None:
+        if uri in self._media:
+            return self._media[uri]
+        path = uri.removeprefix("file://")
+        absolute = path if os.path.isabs(path) else os.path.join(self._root, path)
+        return self._media.get(relative_uri(os.path.normpath(absolute), self._root))

@@ -1,0 +1,102 @@
+"""The checkpoints of an unfinished dataset: a line of `progress.jsonl` each, and `job.json` that says whose they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from framedex.errors import OutputError
+from framedex.files.parts import part_numbers, part_path, remove_unfinished, write_aside
+from framedex.sharder.schema import CLIPS_FOLDER, MEDIA_FOLDER, RECIPES_FOLDER, SHARDS_FOLDER
+
+Row = dict[str, Any]
+
+JOB_NAME, PROGRESS_NAME = "job.json", "progress.jsonl"
+TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
+
+
+@dataclass(slots=True, kw_only=True)
+class Checkpoint:
+    """What one checkpoint added. items: clips and failures dealt with, in the order of the plan. parts: clips in each."""
+
+    items: int = 0
+    parts: list[int] = field(default_factory=list)
+    media: int = 0
+    frames: int = 0
+    shards: list[Row] = field(default_factory=list)
+    failures: list[Row] = field(default_factory=list)
+    digest: str = ""
+
+
+def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
+    """Return the checkpoints of an unfinished dataset of the same job, and remove what they do not cover.
+
+    overwrite: begin anew where the dataset is another job's. Raises OutputError for that otherwise, and OSError.
+    """
+    path, progress = folder / JOB_NAME, folder / PROGRESS_NAME
+    wanted = json.dumps(job, indent=1, sort_keys=True)
+    if path.exists() and path.read_text(encoding="utf-8") != wanted:
+        if not overwrite:
+            raise OutputError(
+                "an unfinished dataset of another plan is in the way",
+                where=str(folder),
+                remedy="run that command again to complete it, delete the folder, or pass --overwrite",
+            )
+        progress.unlink(missing_ok=True)
+    write_aside(path, wanted.encode())
+    checkpoints = list(_read(progress))
+    _remove_beyond(folder, checkpoints)
+    return checkpoints
+
+
+def note(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write the line that says what a checkpoint added; after that it stays."""
+    line = json.dumps(asdict(checkpoint)).encode() + b"\n"
+    with open(folder / PROGRESS_NAME, "ab", buffering=0) as file:
+        begin = file.tell()
+        try:
+            while line:
+                line = line[file.write(line) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(begin)  # behind half a line, no other one would count
+            raise
+
+
+def _read(path: Path) -> Iterator[Checkpoint]:
+    """Yield the checkpoints of an unfinished dataset; a line that was not written to its end ends them."""
+    if not path.exists():
+        return
+    names = {entry.name for entry in fields(Checkpoint)}
+    good = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        try:
+            content = json.loads(line)
+            if not line.endswith(b"\n") or content.keys() != names:
+                break
+        except ValueError:
+            break
+        good += len(line)
+        yield Checkpoint(**content)
+    os.truncate(path, good)
+
+
+def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:
+    """Remove parts and tars that no checkpoint speaks of."""
+    remove_unfinished(folder)
+    parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
+    media = sum(checkpoint.media > 0 for checkpoint in checkpoints)
+    for name, count in ((CLIPS_FOLDER, parts), (RECIPES_FOLDER, parts), (MEDIA_FOLDER, media)):
+        remove_unfinished(folder / name)
+        for number in part_numbers(folder / name)[count:]:
+            part_path(folder / name, number).unlink()
+    remove_unfinished(folder / SHARDS_FOLDER)
+    kept = sum(len(checkpoint.shards) for checkpoint in checkpoints)
+    for path in (folder / SHARDS_FOLDER).glob("*"):
+        if (match := TAR_NAME.fullmatch(path.name)) and int(match[1]) >= kept:
+            path.unlink()

@@ -1,0 +1,68 @@
+"""Where a dataset goes: whether its folder may be taken, and the step in which a complete one gets its name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from framedex.errors import FormatError, OutputError
+from framedex.files.parts import check_format
+from framedex.sharder.schema import (
+    CLIPS_FOLDER,
+    FAILURES_NAME,
+    FORMAT,
+    HEADER,
+    MEDIA_FOLDER,
+    POLICY_NAME,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    SHARDS_FOLDER,
+    SHARDS_NAME,
+)
+
+OWN_ENTRIES = {
+    HEADER,
+    POLICY_NAME,
+    FAILURES_NAME,
+    SHARDS_NAME,
+    CLIPS_FOLDER,
+    RECIPES_FOLDER,
+    MEDIA_FOLDER,
+    SHARDS_FOLDER,
+}
+
+
+def check_output(out: Path, *, overwrite: bool) -> None:
+    """Raise OutputError unless `out` is new, empty, or a dataset that may be replaced."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    strange = sorted({path.name for path in out.iterdir()} - OWN_ENTRIES) if out.is_dir() else [out.name]
+    try:
+        check_format(out, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+    except FormatError as error:
+        strange = strange or [error.what]
+    if strange:
+        raise OutputError(
+            "the output folder holds something else than a dataset",
+            where=str(out),
+            found=", ".join(strange[:5]),
+            remedy="choose a new or empty folder",
+        )
+    if not overwrite:
+        raise OutputError(
+            "the output folder holds a dataset already",
+            where=str(out),
+            remedy="pass --overwrite, or choose another folder",
+        )
+
+
+def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
+    """Give a complete dataset its name, in place of one that may be replaced. Raises OutputError, OSError."""
+    check_output(out, overwrite=overwrite)  # once more: much may have happened since the run began
+    if overwrite and out.exists():
+        replaced = out.with_name(f"{out.name}.replaced")
+        out.rename(replaced)
+        folder.rename(out)
+        shutil.rmtree(replaced)
+    else:
+        folder.rename(out)  # onto nothing or an empty folder; anything else is an error

@@ -1,0 +1,204 @@
+"""A dataset on its way into object storage: written in a folder of this machine, tar by tar shipped, and its header last.
+
+While a run writes there, `unfinished.json` says which one. A dataset is there once its header is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from framedex.errors import FormatError, OutputError, StorageError
+from framedex.files.parts import LOCK_NAME, PART_NAME, check_format, held, write_json_aside
+from framedex.sharder.schema import (
+    CLIPS_FOLDER,
+    FAILURES_NAME,
+    FORMAT,
+    HEADER,
+    MEDIA_FOLDER,
+    POLICY_NAME,
+    RECIPES_FOLDER,
+    SCHEMA_VERSION,
+    SHARDS_FOLDER,
+    SHARDS_NAME,
+)
+from framedex.sharder.writing.checkpoints import TAR_NAME
+from framedex.storage.objects import Facts, delete, exists, listing, put, upload, whole
+from framedex.storage.outputs import check_writable
+from framedex.storage.places import Stored
+
+Row = dict[str, Any]
+
+CLAIM_NAME = "unfinished.json"
+REPORT_NAME = "report.json"
+RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
+MOST_CLAIM_BYTES = 1 << 16
+# All that a dataset consists of: what is removed where one is replaced, and nothing else ever is.
+OWN_NAME = re.compile(
+    rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
+    rf"|{'|'.join(map(re.escape, (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, CLAIM_NAME)))}"
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Shipment:
+    """A run that writes a dataset to a uri. folder: of this machine, for this dataset alone. claim: what its claim is now."""
+
+    to: Stored
+    folder: Path
+    claim: Facts
+
+    @property
+    def local(self) -> Path:
+        """Where the dataset is written first."""
+        return self.folder / "DATASET"
+
+    def ship(self, *paths: Path, inside: Path) -> None:
+        """Write files that are complete into the store, and remove them here. inside: the folder that they are named by."""
+        self._check_claim()
+        done = self._shipped()
+        for path in paths:
+            name = path.relative_to(inside).as_posix()
+            done[name] = upload(path, f"{self.to.uri}/{name}").tag
+        self._check_claim()
+        write_json_aside(self.folder / SHIPPED_NAME, done)
+        for path in paths:
+            path.unlink()
+
+    def _shipped(self) -> dict[str, str]:
+        """Return what was shipped, and as which object."""
+        path = self.folder / SHIPPED_NAME
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+    def deliver(self) -> None:
+        """Write all that is left, and the header last. Raises OutputError where another run took this one's place."""
+        header = self.local / HEADER
+        rest = [path for path in sorted(self.local.rglob("*")) if path.is_file() and path != header]
+        for path in rest:
+            self.ship(path, inside=self.local)
+        there = {uri[len(self.to.uri) + 1 :]: facts.tag for uri, facts in listing(self.to.uri)}
+        if {name: there.get(name) for name in self._shipped()} != self._shipped():
+            raise self._displaced()
+        self._check_claim()
+        put(f"{self.to.uri}/{HEADER}", header.read_bytes())
+        delete([f"{self.to.uri}/{CLAIM_NAME}"])
+        shutil.rmtree(self.folder)
+
+    def note(self, report: Row) -> None:
+        """Write down that the dataset is complete here, so that a run that is killed now only has to deliver it."""
+        write_json_aside(self.folder / REPORT_NAME, report)
+
+    def noted(self) -> Row | None:
+        """Return what `note` wrote, None where the dataset is not complete yet."""
+        path = self.folder / REPORT_NAME
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+    def _check_claim(self) -> None:
+        if exists(f"{self.to.uri}/{CLAIM_NAME}") != self.claim:
+            raise self._displaced()
+
+    def _displaced(self) -> OutputError:
+        return OutputError(
+            "another run has taken this one's place",
+            where=self.to.uri,
+            found=f"another {CLAIM_NAME}, or other tars",
+            remedy="leave it to that run, or run again with --overwrite when it has ended",
+        )
+
+
+@contextlib.contextmanager
+def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> Iterator[Shipment]:
+    """Give the shipment of a dataset, begun or taken up again. scratch: where datasets are written first; None: in the
+    system's folder for what is temporary. Raises OutputError for a place that is taken.
+    """
+    name = hashlib.blake2b(to.uri.encode(), digest_size=8).hexdigest()
+    base = Path(tempfile.gettempdir()) / f"framedex-{os.getuid()}" if scratch is None else scratch
+    folder = base / f"shard-{name}"
+    check_writable(to)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if base.stat().st_uid != os.getuid():
+        raise OutputError("the scratch folder is somebody else's", where=str(base), remedy="choose one with --scratch")
+    with held(folder):
+        yield Shipment(
+            to=to, folder=folder, claim=_claimed(to, folder, json.dumps(job, sort_keys=True), overwrite=overwrite)
+        )
+
+
+def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
+    """Return the claim of this run: that of the run that it takes up, or a new one, with nothing else there."""
+    uri, names = f"{to.uri}/{CLAIM_NAME}", to.names()
+    run, cleared = folder / RUN_NAME, folder / CLEARED_NAME
+    mine = run.read_bytes() if run.exists() else None
+    theirs = whole(uri, most=MOST_CLAIM_BYTES) if CLAIM_NAME in names else None
+    if theirs is not None and mine is not None and theirs[0] == mine and json.loads(mine)["job"] == job:
+        claim = theirs[1]
+    else:
+        _check_free(to, names, overwrite=overwrite)
+        for path in folder.iterdir():
+            if not path.name.startswith(LOCK_NAME):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        write_json_aside(run, {"run": uuid.uuid4().hex, "job": job})
+        claim = _claim(uri, run.read_bytes(), None if theirs is None else theirs[1])
+    if not cleared.exists():
+        # Listed again: a run may have ended since. The header goes first: what has none is no dataset.
+        rest = [name for name in to.names() if name != CLAIM_NAME and OWN_NAME.fullmatch(name)]
+        delete([f"{to.uri}/{name}" for name in sorted(rest, key=lambda name: name != HEADER)])
+        cleared.touch()
+    return claim
+
+
+def _claim(uri: str, content: bytes, theirs: Facts | None) -> Facts:
+    try:
+        return put(uri, content, replaces=theirs)
+    except StorageError as error:
+        if error.kind not in ("exists", "changed"):
+            raise
+        raise OutputError("another run has just begun to write here", where=uri, remedy="wait for it") from error
+
+
+def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
+    """Raise OutputError unless nothing lies at a place, or a dataset alone, which may be removed."""
+    if not names:
+        return
+    strange = [name for name in names if not OWN_NAME.fullmatch(name)]
+    if HEADER in names:
+        try:
+            check_format(to, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex dataset")
+        except FormatError as error:
+            strange = strange or [f"{HEADER}: {error.what}"]
+    elif CLAIM_NAME not in names:
+        strange = strange or names
+    if strange:
+        raise OutputError(
+            "the place holds something else than a dataset",
+            where=to.uri,
+            found=", ".join(strange[:5]),
+            remedy="choose another one",
+        )
+    if overwrite:
+        return
+    if HEADER in names:
+        raise OutputError(
+            "there is a dataset already", where=to.uri, remedy="pass --overwrite, or choose another place"
+        )
+    raise OutputError(
+        "another run is writing here, or was broken off",
+        where=to.uri,
+        found=CLAIM_NAME,
+        remedy="wait for it; or run its command again on its machine; or pass --overwrite to take its place",
+    )
+
+
+def as_row(report: Any) -> Row:
+    """Return a report as plain values, without where the dataset is and what was not asked for."""
+    return {name: value for name, value in asdict(report).items() if name not in ("out", "filtered")}
