@@ -7,6 +7,8 @@ from pathlib import Path
 from framedex.audit.findings.findings import PARTS_OF_FILES, SHARED, Audit, ask_all
 from framedex.audit.findings.queries import Check, checks, questions, words
 from framedex.audit.tables.database import Database, database
+from framedex.audit.tables.policy_misses import add_policy_misses
+from framedex.audit.tables.source_files import add_files, add_tars
 from framedex.audit.tables.subject import Kind, opened
 from framedex.audit.tables.views import OF_SOURCES
 from framedex.errors import FramedexError
@@ -53,23 +55,17 @@ def run(
 def _add_tables(
     db: Database, asked: list[Check], *, look: bool, named: bool, policy: Path | None, root: str | None
 ) -> None:
-    """Add the tables that checks need and no index has. What makes them is loaded for nothing else: that takes a while."""
+    """Add the tables that checks need and no index has."""
     if policy is not None and db.audited.kind != "index":
         raise FramedexError(
             "--policy asks an index; a dataset's failures say what its own policy missed", found=db.audited.kind
         )
     needed = {need for check in asked for need in check.needs}
     if "files" in needed and (look or named):
-        from framedex.audit.tables.source_files import add_files
-
         add_files(db, root)
     if "tars" in needed:
-        from framedex.audit.tables.source_files import add_tars
-
         add_tars(db, content=look)
     if "policy_misses" in needed and policy is not None:
-        from framedex.audit.tables.policy_misses import add_policy_misses
-
         add_policy_misses(db, policy)
 
 

@@ -33,14 +33,14 @@ with atheris.instrument_imports(include=["framedex"]):
     from framedex.indexer.bitstream.h26x import h264, h264_sequence, hevc, nal
     from framedex.indexer.bitstream.intra.intra_codecs import CfhdScanner, IntraScanner
     from framedex.indexer.bitstream.registry import SCANNERS
-    from framedex.indexer.images.probe_images import image_facts, rgb
+    from framedex.indexer.images import image_facts, rgb
     from framedex.indexer.mp4 import endings
     from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
     from framedex.indexer.mp4.sample_tables import read_layout, read_sample_table
     from framedex.indexer.probing import packet_headers as look
     from framedex.indexer.probing import plain_mp4
     from framedex.indexer.sources import discover, tar_members
-    from framedex.sharder import policies
+    from framedex.sharder.policies import reading
     from framedex.sharder.selection import explicit_clips as requests
     from fuzz.invariants import check_pictures
 from fuzz.mutation import mutate_chunks, split_chunks
@@ -144,7 +144,7 @@ TARGETS: dict[str, Target] = {
     "length_prefixed": bytes_parser(lambda data: nal.split_length_prefixed(data[1:], 1 + (data[0] & 3)), ValueError),
     "annex_b": bytes_parser(nal.split_annex_b),
     "requests": file_parser("clips.jsonl", requests.Requests, PolicyError),
-    "policy": file_parser("policy.yaml", policies.read_policy, PolicyError),
+    "policy": file_parser("policy.yaml", reading.read_policy, PolicyError),
     "list": file_parser("list.txt", lambda path: discover.discover([f"@{path}"]), SourceError),
     "listing_csv": file_parser("listing.csv", lambda path: discover.discover([str(path)]), SourceError),
     "listing_jsonl": file_parser("listing.jsonl", lambda path: discover.discover([str(path)]), SourceError),

@@ -1,4 +1,4 @@
-"""CONTRACT: from packets to the timeline: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
+"""From packets to the timeline: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ import pytest
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
+from framedex.indexer.audio import probe_audio as audio
 from framedex.indexer.audio.audio_times import AudioProblem, positions, presented
-from framedex.indexer.audio.probe_audio import probe_audio as audio
 from framedex.indexer.bitstream.audio import eac3_samples, flac_samples, opus_samples
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium

@@ -12,7 +12,7 @@ import duckdb
 import pytest
 
 from framedex import ClipDataset, ClipLoader
-from framedex.loader.clip_dataset import bit_depth
+from framedex.loader.dataset import bit_depth
 from framedex.sharder.clips.medium import bits_of
 from tests.datasets import run, shard_clips
 from tests.media import Recipe, make

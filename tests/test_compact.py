@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from framedex.errors import FormatError
-from framedex.files.parts import part_pairs
+from framedex.indexer.parts import part_pairs
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs import compact
 from tests.datasets import run

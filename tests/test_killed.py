@@ -29,7 +29,7 @@ MEDIA, KILLS = 120, 50
 DRIVER = """
 import sys
 from framedex.cli import main
-from framedex.files.parts import part_pairs
+from framedex.indexer.parts import part_pairs
 part_pairs.FILES_A_PART = 6
 if __name__ == "__main__":
     main(sys.argv[1:])

@@ -12,7 +12,7 @@ from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
 from framedex.indexer.parts.index import Index
 from framedex.loader.arguments import placed
-from framedex.loader.dali.pipelines import cuda
+from framedex.loader.dali import cuda
 from tests.datasets import run, shard_clips
 from tests.outcomes import A_GPU
 

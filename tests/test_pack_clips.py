@@ -23,7 +23,7 @@ from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.packing.clip_files import ClipFiles
 from framedex.sharder.packing.tars import FileRanges, Tar
-from framedex.sharder.planning.batches import spools as spool
+from framedex.sharder.planning import spools as spool
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.planner import Planner
 from framedex.sharder.writing import writer

@@ -169,7 +169,7 @@ def test_a_driver_that_is_killed_keeps_the_parts_that_are_written(cluster: str, 
         shutil.copy(videos / "00.mp4", videos / f"{number}.mp4")
     driver, out = tmp_path / "driver.py", tmp_path / "INDEX"
     driver.write_text(
-        "import sys\nfrom framedex.cli import main\nfrom framedex.indexer import build, part_pairs\n"
+        "import sys\nfrom framedex.cli import main\nfrom framedex.indexer.parts import part_pairs\nfrom framedex.indexer.runs import build\n"
         "part_pairs.FILES_A_PART = build.FILES_A_PART = build.FILES_TOGETHER = 4\n"
         "if __name__ == '__main__':\n    main(sys.argv[1:])\n"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from framedex.files.parts import part_pairs
+from framedex.indexer.parts import part_pairs
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.slices import Slice
 from tests.datasets import content, run
@@ -112,7 +112,7 @@ def test_a_missing_slice_is_named_and_a_slice_that_is_run_again_does_the_rest(so
 def test_a_slice_that_is_killed_leaves_no_part_behind_that_is_not_whole(sources: Path) -> None:
     driver = sources.parent / "driver.py"
     driver.write_text(
-        "import sys\nfrom framedex.cli import main\nfrom framedex.indexer import build, part_pairs\n"
+        "import sys\nfrom framedex.cli import main\nfrom framedex.indexer.parts import part_pairs\nfrom framedex.indexer.runs import build\n"
         "part_pairs.FILES_A_PART = build.FILES_A_PART = 4\nif __name__ == '__main__':\n    main(sys.argv[1:])\n"
     )
     chance = random.Random(1)

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from framedex.loader.dali.pipelines import pipelines as dali
-from framedex.loader.dali.pipelines import stagger as turns
+from framedex.loader.dali import pipelines as dali
+from framedex.loader.dali import stagger as turns
 from framedex.loader.dali.stagger import APART, Turns
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-STAGES = ("indexer", "sharder", "loader")  # at the top of the tree, and in framedex/ of the wheel
+STAGES = ("indexer", "sharder", "loader", "audit")  # at the top of the tree, and in framedex/ of the wheel
 
 
 def tracked() -> list[str]:

@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from framedex import __version__
 from framedex.audit.findings.findings import Audit
 from framedex.audit.findings.queries import SEVERITIES
 from framedex.audit.report.charts import clips_timeline, frames_timeline, histogram
@@ -21,6 +20,7 @@ from framedex.audit.report.media_table import MediaTable, as_script
 from framedex.audit.report.pictures import Strip
 from framedex.audit.report.summary_html import summary
 from framedex.audit.report.timelines import ClipsTimeline, FramesTimeline, Timeline
+from framedex.core.version import __version__
 from framedex.html.elements import brief, element, folded, markup, said, section, sentence, table
 
 PLAIN_ROWS = 50  # that stand on the page without JavaScript, and in print

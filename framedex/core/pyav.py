@@ -1,4 +1,4 @@
-"""CONTRACT: what differs between the versions of PyAV that framedex runs with, and which of its errors speak of a medium."""
+"""What differs between the versions of PyAV that framedex runs with, and which of its errors speak of a medium."""
 
 from __future__ import annotations
 

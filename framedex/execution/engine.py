@@ -1,4 +1,4 @@
-"""CONTRACT: what an execution engine is: it runs a function over many items, and a crash or a hang costs one item, not the run."""
+"""What an execution engine is: it runs a function over many items, and a crash or a hang costs one item, not the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: telling whether a file is still the one that was indexed."""
+"""Telling whether a file is still the one that was indexed."""
 
 from __future__ import annotations
 

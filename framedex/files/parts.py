@@ -1,4 +1,4 @@
-"""CONTRACT: Parquet parts on disk: checked against their schema, stamped, written aside and renamed."""
+"""Parquet parts on disk: checked against their schema, stamped, written aside and renamed."""
 
 from __future__ import annotations
 

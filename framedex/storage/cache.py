@@ -1,4 +1,4 @@
-"""CONTRACT: a bounded cache of ranges on a local disk, shared by all processes of a machine that name the same folder."""
+"""A bounded cache of ranges on a local disk, shared by all processes of a machine that name the same folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: objects of a store: what they are, their bytes, and writing them where nothing else has been written.
+"""Objects of a store: what they are, their bytes, and writing them where nothing else has been written.
 
 The transport is obstore's. Each function names objects by uri, repeats what may be repeated, and raises StorageError, in
 which no secret stands.

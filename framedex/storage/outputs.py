@@ -1,4 +1,4 @@
-"""CONTRACT: a folder that is written: of this machine in place, or of object storage by way of a folder of this machine."""
+"""A folder that is written: of this machine in place, or of object storage by way of a folder of this machine."""
 
 from __future__ import annotations
 

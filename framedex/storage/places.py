@@ -1,4 +1,4 @@
-"""CONTRACT: a folder that is read: of this machine, or of object storage. What stands in it, by names relative to it."""
+"""A folder that is read: of this machine, or of object storage. What stands in it, by names relative to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: reading an object bit by bit, as a function of (offset, length) or as a file, with few requests."""
+"""Reading an object bit by bit, as a function of (offset, length) or as a file, with few requests."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from framedex.errors import FramedexError, MissingExtraError, StorageError
+from framedex.storage.errors import as_storage_error
 from framedex.storage.web import WebStore
 
 NO_LISTING = frozenset({"http", "https"})
@@ -79,6 +80,4 @@ def _store(name: str, allowed: Limits) -> Any:
             return stores.GCSStore(bucket, **options)
         return stores.AzureStore(bucket, **options)
     except Exception as error:
-        from framedex.storage.errors import as_storage_error
-
         raise as_storage_error(name, error) from None

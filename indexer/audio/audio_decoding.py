@@ -1,4 +1,4 @@
-"""CONTRACT: decoding audio with a decoder made from nothing but what the index records of the stream."""
+"""Decoding audio with a decoder made from nothing but what the index records of the stream."""
 
 from __future__ import annotations
 

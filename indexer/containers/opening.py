@@ -1,4 +1,4 @@
-"""CONTRACT: opening and demuxing a media file with libavformat so that it reaches neither the network nor other files."""
+"""Opening and demuxing a media file with libavformat so that it reaches neither the network nor other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: a decoded picture's native planes, and a fingerprint of them."""
+"""A decoded picture's native planes, and a fingerprint of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: one image file's bytes as RGB, by rules that do not depend on the file's own mode."""
+"""One image file's bytes as RGB, by rules that do not depend on the file's own mode."""
 
 from __future__ import annotations
 

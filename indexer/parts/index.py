@@ -1,4 +1,4 @@
-"""CONTRACT: reading an index. Everything downstream sees an index through this module and `schema`."""
+"""Reading an index. Everything downstream sees an index through this module and `schema`."""
 
 from __future__ import annotations
 

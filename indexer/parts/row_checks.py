@@ -1,4 +1,4 @@
-"""CONTRACT: whether the columns of a usable row of `videos`, or of one of `frames`, belong together."""
+"""Whether the columns of a usable row of `videos`, or of one of `frames`, belong together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: looking into some packets of a medium whose index was made from sample tables, by reading their headers alone."""
+"""Looking into some packets of a medium whose index was made from sample tables, by reading their headers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: from what the user names to media: files, folders, globs, lists, DALI file lists and listings with columns."""
+"""From what the user names to media: files, folders, globs, lists, DALI file lists and listings with columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: which images make a sequence: those of a folder, of a part of a tar, or of rows of a listing."""
+"""Which images make a sequence: those of a folder, of a part of a tar, or of rows of a listing."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from framedex.loader.bench.compare import CHECKED_CLIPS, PeerResult, Thumbnails,
 from framedex.loader.bench.machine_load import Load, LoadSampler
 from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.clip_loader import ClipLoader
 from framedex.loader.order.order import epoch_order, sample_of
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Root
@@ -140,7 +141,6 @@ def chosen_clips(dataset: ClipDataset, options: BenchOptions) -> NDArray[np.int6
 
 def open_loader(dataset: ClipDataset, options: BenchOptions, order: Any, **how: Any) -> Any:
     """Return a ClipLoader as options say."""
-    from framedex.loader.clip_loader import ClipLoader
 
     return ClipLoader(
         dataset,

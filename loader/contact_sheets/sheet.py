@@ -1,4 +1,4 @@
-"""CONTRACT: what a contact sheet shows: plain records of clips and their pictures, whatever draws them."""
+"""What a contact sheet shows: plain records of clips and their pictures, whatever draws them."""
 
 from __future__ import annotations
 

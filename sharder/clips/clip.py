@@ -1,4 +1,4 @@
-"""CONTRACT: a clip as wanted, as planned or a manifest says it, and as one that cannot be had."""
+"""A clip as wanted, as planned or a manifest says it, and as one that cannot be had."""
 
 from __future__ import annotations
 

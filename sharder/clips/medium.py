@@ -1,4 +1,4 @@
-"""CONTRACT: a medium of a dataset, one row of `media`."""
+"""A medium of a dataset, one row of `media`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: a clip as rows of `clips` and `recipes`, and back."""
+"""A clip as rows of `clips` and `recipes`, and back."""
 
 from __future__ import annotations
 

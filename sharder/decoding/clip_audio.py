@@ -1,4 +1,4 @@
-"""CONTRACT: the audio of a clip, from its frames to its samples: one call plans, one decodes."""
+"""The audio of a clip, from its frames to its samples: one call plans, one decodes."""
 
 from __future__ import annotations
 

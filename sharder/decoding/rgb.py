@@ -1,4 +1,4 @@
-"""CONTRACT: from decoded pictures to RGB with libswscale, by one rule for every picture and decoder.
+"""From decoded pictures to RGB with libswscale, by one rule for every picture and decoder.
 
 The medium's matrix and range decide; where not stated, BT.601 and the limited range. Chroma is interpolated, and taken to lie
 in the middle of the pixels that share it: DALI knows no other place (MPEG's own is half a luma sample to the left).

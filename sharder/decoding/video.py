@@ -1,4 +1,4 @@
-"""CONTRACT: decoding a clip's packets on the CPU with PyAV: one session a run, frames known by their ranks."""
+"""Decoding a clip's packets on the CPU with PyAV: one session a run, frames known by their ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: frames stored as images: their sizes, and encoding with Pillow."""
+"""Frames stored as images: their sizes, and encoding with Pillow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CONTRACT: a clip's packets as a tiny MP4 in memory (ISO/IEC 14496-12). Pure bytes: no demuxer, muxer or file.
+"""A clip's packets as a tiny MP4 in memory (ISO/IEC 14496-12). Pure bytes: no demuxer, muxer or file.
 
 Timestamps are presentation ranks, 0, 1, 2, …, or the real ones from the first on; nothing comes before zero, because
 decoders that count frames (DALI among them) return wrong pictures without an error when an edit list or negative

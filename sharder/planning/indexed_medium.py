@@ -1,4 +1,4 @@
-"""CONTRACT: one medium of an index, ready to plan clips of: its packets, read further where plans need that."""
+"""One medium of an index, ready to plan clips of: its packets, read further where plans need that."""
 
 from __future__ import annotations
 

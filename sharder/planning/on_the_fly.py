@@ -1,4 +1,4 @@
-"""CONTRACT: the clips that a policy finds in an index, by number, each planned when it is asked for: no dataset on disk.
+"""The clips that a policy finds in an index, by number, each planned when it is asked for: no dataset on disk.
 
 Opening counts clips and samples none: how long a medium is and how many frames it has says how many clips most policies find
 in it. Media of which more has to be known (damage, sound, a policy that looks at timestamps) are planned then.

@@ -1,4 +1,4 @@
-"""CONTRACT: packets of media that are not addressable by bytes (TS, PS, ASF, Ogg …): demuxed once into a file beside the dataset.
+"""Packets of media that are not addressable by bytes (TS, PS, ASF, Ogg …): demuxed once into a file beside the dataset.
 
 The file holds all packets of the stream one behind the other, so that the plan goes on as for any other medium. It goes
 away when others took its room, or the run ends.

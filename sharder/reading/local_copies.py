@@ -1,4 +1,4 @@
-"""CONTRACT: sources as files of this machine, for what decodes or demuxes them from their beginning."""
+"""Sources as files of this machine, for what decodes or demuxes them from their beginning."""
 
 from __future__ import annotations
 

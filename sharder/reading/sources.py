@@ -1,4 +1,4 @@
-"""CONTRACT: reading a clip's byte ranges from files and objects, each checked to be the one indexed."""
+"""Reading a clip's byte ranges from files and objects, each checked to be the one indexed."""
 
 from __future__ import annotations
 
