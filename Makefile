@@ -60,17 +60,17 @@ metadata: $(VENV)/.dev
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 check: lint types metadata
-	$(BIN)/python -m pytest -q tests/test_layering.py
+	$(BIN)/python -m pytest -q tests/project/test_layering.py
 
 # torchcodec, which some tests compare with, needs FFmpeg's libraries; where the machine has none, it gets those of PyAV.
-FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.ffmpeg_libraries build/ffmpeg-libraries)"
+FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.support.ffmpeg_libraries build/ffmpeg-libraries)"
 
 test: check
 	$(FFMPEG_LIBRARIES) $(BIN)/python -m pytest -n auto
 
 # The same tests that run on moto in `make test`, on a real S3 server.
 test-s3: $(VENV)/.dev
-	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/test_storage.py tests/test_object_datasets.py
+	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/storage/test_storage.py tests/storage/test_object_datasets.py
 
 # GPU_PYTHON=python3: with what is installed, not in the virtual environment.
 GPU_PYTHON ?= $(BIN)/python
@@ -80,8 +80,8 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
 # Of everything that users may have, the lowest version; of what tests need besides, that of constraints.txt. No torchcodec reads
 # with so early a torch.
 LOWEST := build/lowest
-EXACTNESS := tests/contract tests/test_exact.py tests/test_corpus.py tests/test_every_medium.py tests/test_audio_index.py \
-	tests/test_audio_decoder.py tests/test_mpeg_corpus.py tests/test_av_corpus.py tests/test_pack_clips.py tests/test_dataset.py
+EXACTNESS := tests/contract tests/exactness/test_exact.py tests/exactness/test_corpus.py tests/exactness/test_every_medium.py tests/indexer/audio/test_audio_index.py \
+	tests/sharder/decoding/test_audio_decoder.py tests/exactness/test_mpeg_corpus.py tests/exactness/test_av_corpus.py tests/sharder/packing/test_pack_clips.py tests/loader/dataset/test_dataset.py
 test-lowest: $(VENV)/.dev
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
@@ -89,7 +89,7 @@ test-lowest: $(VENV)/.dev
 	grep -E '^(pytest|pytest-xdist|hypothesis|imageio-ffmpeg|moto)==' constraints.txt >build/test-tools.txt
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python $$(sed 's/^moto==/moto[server]==/' build/test-tools.txt)
 	FRAMEDEX_STRICT_SKIPS=1 $(LOWEST)/bin/python -m pytest -n auto $(EXACTNESS) \
-		--deselect tests/test_pack_clips.py::test_torchcodec_gives_the_wanted_frames_by_number
+		--deselect tests/sharder/packing/test_pack_clips.py::test_torchcodec_gives_the_wanted_frames_by_number
 
 fresh:
 	$(PYTHON) .ci/fresh.py
@@ -100,7 +100,7 @@ wheel: $(VENV)/.dev
 	mkdir -p build
 	$(BIN)/python -m build --outdir build/dist . >build/wheel.log 2>&1 || { cat build/wheel.log; exit 1; }
 	$(BIN)/twine check --strict build/dist/*
-	$(BIN)/python -m tests.media build/wheel-media h264_default.mp4 hevc_open_gop.mkv >/dev/null
+	$(BIN)/python -m tests.support.media build/wheel-media h264_default.mp4 hevc_open_gop.mkv >/dev/null
 	$(PYTHON) -m venv build/empty
 	build/empty/bin/pip $(INSTALL) build/dist/framedex-*.whl
 	cd build/wheel-media && ../empty/bin/framedex --version \

@@ -1,6 +1,6 @@
 """How audio decoded from a planned packet on compares with a full decode, sample by sample, at random places.
 
-Media are those of tests/audio_media.py, encoded on the spot: sweeps, noise, clicks and silence. A clip is exact where all
+Media are those of tests/support/audio_media.py, encoded on the spot: sweeps, noise, clicks and silence. A clip is exact where all
 its samples and its mask are those of the full decode. The same with less pre-roll shows what each codec needs. Where the command ffmpeg is
 installed, a file of libvorbis is also decoded by PyAV and by libvorbis. Prints JSON.
 
@@ -24,8 +24,8 @@ import numpy as np
 from benchmarks.environment import environment
 from framedex.sharder.clips.audio import PRE_ROLL, PreRoll, plan_audio
 from framedex.sharder.decoding.audio import decode_audio
-from tests.audio_media import RECIPES, Truth, encode, truth
-from tests.ffmpeg import ffmpeg
+from tests.support.audio_media import RECIPES, Truth, encode, truth
+from tests.support.ffmpeg import ffmpeg
 
 LONGEST_SECONDS = 0.5
 RESERVOIR = {"reservoir_bytes": 511, "overhead_bytes": 38}

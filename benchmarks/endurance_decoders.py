@@ -25,7 +25,7 @@ from benchmarks.endurance_media import command, make_dataset, shows, wrong_clips
 from framedex import ClipDataset, ClipLoader
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import Fetched, Movie, Wanted
-from tests.media import Recipe, make
+from tests.support.media import Recipe, make
 
 REPORTED = "Failed to create video decoder"
 SHAPES = ((176, 144), (256, 144), (320, 240), (144, 256), (416, 240), (640, 360), (642, 362), (720, 480), (194, 146))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from tests.media import Recipe, make, picture, read_barcode
+from tests.support.media import Recipe, make, picture, read_barcode
 
 FRAMES, FRAMES_A_CLIP = 50, 6
 IMAGE_SIZES = ((320, 256), (272, 208))

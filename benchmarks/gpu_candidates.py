@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.media import Recipe, make
+from tests.support.media import Recipe, make
 
 VP9 = {"deadline": "realtime", "cpu-used": "8", "g": "20", "crf": "30", "b": "0"}
 SHOWN = VP9 | {"auto-alt-ref": "0", "lag-in-frames": "0"}

@@ -23,7 +23,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.media import picture, read_barcode, soft_picture
+from tests.support.media import picture, read_barcode, soft_picture
 
 WIDTH, HEIGHT, RATE = 320, 256, 25
 FIRST_BARCODE = 1  # in the first frame, so that a black picture is none

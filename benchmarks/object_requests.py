@@ -24,9 +24,9 @@ from framedex import ClipDataset
 from framedex.indexer.probing.probe import ProbeTask
 from framedex.indexer.runs.objects import probe_object
 from framedex.storage.objects import upload
-from tests import proxy as proxies
-from tests import rgw
-from tests.proxy import Proxy
+from tests.support import proxy as proxies
+from tests.support import rgw
+from tests.support.proxy import Proxy
 
 FRAMES = 16
 

@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.environment import environment
 from framedex import ClipDataset, ClipLoader, DiskCache
 from framedex.storage.objects import upload
-from tests import rgw
+from tests.support import rgw
 
 FRAMES, BATCH, SIZE = 16, 16, (224, 224)
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
@@ -113,7 +113,14 @@ def measure(options: argparse.Namespace, bucket: str) -> dict[str, Any]:
     """Return the rows of all ways."""
     clips = prepare(options.video, options.folder, bucket, options.clips)
     cache = DiskCache(options.folder / "cache")
-    command = [sys.executable, "-m", "tests.proxy", os.environ["AWS_ENDPOINT_URL"], "--delay", str(options.delay)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.proxy",
+        os.environ["AWS_ENDPOINT_URL"],
+        "--delay",
+        str(options.delay),
+    ]
     proxy = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert proxy.stdout is not None
     os.environ["AWS_ENDPOINT_URL"] = proxy.stdout.readline().strip()

@@ -1,7 +1,7 @@
 """Write the generated pages: docs/format.md, docs/commands.md, docs/performance.md, the tables in docs/exactness.md, and the
 examples in docs/policies.md.
 
-usage: python docs/generate.py   (or `make docs`); tests/test_docs.py fails while a page is not up to date
+usage: python docs/generate.py   (or `make docs`); tests/project/test_docs.py fails while a page is not up to date
 """
 
 from __future__ import annotations

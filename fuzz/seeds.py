@@ -21,8 +21,8 @@ from framedex.indexer.containers.opening import open_container
 from framedex.indexer.mp4 import endings
 from fuzz.fuzz_parsers import TARGETS
 from fuzz.mutation import join_chunks
-from tests import media
 from tests.conftest import CORPUS
+from tests.support import media
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = (

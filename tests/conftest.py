@@ -19,9 +19,9 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from framedex.storage import stores
-from tests import media
-from tests.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
-from tests.s3 import Bucket, Service, service
+from tests.support import media
+from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
+from tests.support.s3 import Bucket, Service, service
 
 # Machines differ, and tests run side by side: no test is about its own duration.
 hypothesis.settings.register_profile("suite", deadline=None)

@@ -16,9 +16,9 @@ from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.indexer.parts.index import Index
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.decoding.rgb import RgbConverter
-from tests.datasets import shard_clips
-from tests.media import RECIPES, read_barcode
-from tests.outcomes import NO_GPU
+from tests.support.datasets import shard_clips
+from tests.support.media import RECIPES, read_barcode
+from tests.support.outcomes import NO_GPU
 
 FRAMES_A_CLIP = 7
 # Streams that NVDEC must not get, and why; every other recipe goes there.
@@ -85,7 +85,7 @@ def test_every_frame_is_the_one_asked_for_in_shuffled_mixed_batches(dataset: Pat
 def test_pictures_agree_with_a_plain_conversion_of_the_full_decode(
     dataset: Path, device: str, medium: Callable[[str], Path]
 ) -> None:
-    from tests.media import full_decode
+    from tests.support.media import full_decode
 
     clips = ClipDataset(dataset)
     loader = ClipLoader(clips, batch_size=6, sampler=ClipSampler(clips), device=device, collate="list")

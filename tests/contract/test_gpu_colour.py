@@ -17,9 +17,20 @@ from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle
 from tests.contract.test_decoders import DEVICES
-from tests.datasets import run, shard_clips
-from tests.pictures import FORMATS, HEIGHT, WIDTH, flat, frame_of, natural, patch_middles, pattern, planes_of, psnr
-from tests.test_colour import dali
+from tests.loader.routing.test_colour import dali
+from tests.support.datasets import run, shard_clips
+from tests.support.pictures import (
+    FORMATS,
+    HEIGHT,
+    WIDTH,
+    flat,
+    frame_of,
+    natural,
+    patch_middles,
+    pattern,
+    planes_of,
+    psnr,
+)
 
 GPU = [device for device in DEVICES if device != "cpu"]
 PATCHES = 4  # frames of flat patches

@@ -11,7 +11,7 @@ from framedex import ClipDataset, ClipLoader
 from framedex.errors import FramedexError
 from framedex.indexer.parts.index import Index
 from tests.contract.test_decoders import DEVICES
-from tests.datasets import run, shard_clips
+from tests.support.datasets import run, shard_clips
 
 ON_GPU = DEVICES[1:]  # skipped where there is none
 

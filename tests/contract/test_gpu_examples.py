@@ -8,9 +8,9 @@ import pytest
 
 from framedex.indexer.parts.index import Index
 from tests.contract.test_decoders import DEVICES
-from tests.datasets import shard_clips
-from tests.test_loader_examples import lines_of
-from tests.test_train import check_killed_run
+from tests.loader.batches.test_loader_examples import lines_of
+from tests.loader.batches.test_train import check_killed_run
+from tests.support.datasets import shard_clips
 
 GPU = [device for device in DEVICES if device != "cpu"]
 

@@ -17,7 +17,7 @@ from framedex.loader.routing.driver import driver_support
 from framedex.loader.verification import verify_gpu
 from framedex.loader.verification.verify_gpu import compare, likeness, neighbours_of, source_pictures, verify_on_gpu
 from tests.contract.test_decoders import DEVICES
-from tests.datasets import run, shard_clips
+from tests.support.datasets import run, shard_clips
 
 GPU = [device for device in DEVICES if device != "cpu"]
 NAMES = ("h264_default.mp4", "h264_open_gop.mp4", "h264_vfr.mkv", "hevc_closed.mp4", "h264_high10.mkv")

@@ -1,0 +1,199 @@
+"""Depth `tables` says what depth `packets` says, reads next to nothing, and plans are the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framedex.indexer.mp4.boxes import UntrustedTables
+from framedex.indexer.mp4.sample_tables import read_layout
+from framedex.indexer.parts.index import Index
+from framedex.indexer.probing.by_tables import tabulate
+from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
+from framedex.indexer.timeline import DAMAGED, START, presentation_order
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from tests.support.media import RECIPES
+
+TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]
+# Recipes of which tables do not tell all, and why.
+UNTRUSTED = {
+    "h264_all_intra.mp4": "nothing says which samples are sync samples",
+    "h264_single.mp4": "nothing says which samples are sync samples",
+    "h264_intra_refresh.mp4": "is a sync sample, and its picture says otherwise",
+    "h264_open_gop.mp4": "a recovery point is believed once all pictures behind it are known",
+}
+
+
+def build(folder: Path, out: Path, depth: Depth) -> Index:
+    options = IndexOptions(
+        sources=[str(folder)], root=str(folder), out=out, depth=depth, workers=2, follow_symlinks=True
+    )
+    build_index(options)
+    return Index(out)
+
+
+def usable(index: Index) -> dict[str, dict[str, Any]]:
+    return {row["uri"]: row for row in index.videos.to_pylist() if row["status"] == "ok"}
+
+
+def compare(auto: Index, packets: Index, damaged: frozenset[str] = frozenset()) -> list[str]:
+    """Compare all media that `auto` read from tables with those of depth `packets`; return their uris.
+
+    damaged: media of which tables cannot show what reading every packet shows.
+    """
+    found = []
+    rows = usable(packets)
+    for uri, row in usable(auto).items():
+        if row["depth"] != "tables":
+            continue
+        one, other = auto.packets(row["media_id"]), packets.packets(rows[uri]["media_id"])
+        assert rows[uri]["depth"] == "packets"
+        assert one.offset is not None
+        assert other.offset is not None
+        assert one.pts.tolist() == other.pts.tolist(), uri
+        assert one.offset.tolist() == other.offset.tolist(), uri
+        assert one.size.tolist() == other.size.tolist(), uri
+        if uri in damaged:
+            continue
+        assert np.flatnonzero(one.flags & START).tolist() == np.flatnonzero(other.flags & START).tolist(), uri
+        assert presentation_order(one.pts, one.flags).tolist() == presentation_order(other.pts, other.flags).tolist()
+        assert other.read.all()
+        assert (
+            one.flags[one.read & (one.flags & START == 0)] == other.flags[one.read & (one.flags & START == 0)]
+        ).all()
+        assert one.state.tolist() == other.state.tolist(), uri
+        for name in row.keys() - {"depth", "non_reference_share", "field_coded", "probed_by"}:
+            assert row[name] == rows[uri][name], (uri, name)
+        found.append(uri)
+    return found
+
+
+def compare_plans(auto: Index, packets: Index, uris: list[str], rng: np.random.Generator) -> int:
+    """Compare recipes of random frames, alone and together; return how many."""
+    compared = 0
+    for uri in uris:
+        media = [IndexedMedium(index, usable(index)[uri], keep_damaged=True) for index in (auto, packets)]
+        count = len(media[1].planner.pts)
+        wanted = [np.array([frame]) for frame in rng.permutation(count)[:15]]
+        wanted += [rng.integers(0, count, 6) for _ in range(5)]
+        for frames in wanted:
+            media[0].read_headers(frames)
+            one, other = (medium.planner.plan(frames) for medium in media)
+            for name in Recipe.__slots__:
+                assert np.array_equal(getattr(one, name), getattr(other, name)), (uri, frames, name)
+            compared += 1
+    return compared
+
+
+@pytest.fixture(scope="module")
+def indexes(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Index, Index]:
+    out = tmp_path_factory.mktemp("depths")
+    return build(all_media, out / "AUTO", "auto"), build(all_media, out / "PACKETS", "packets")
+
+
+def test_tables_say_what_packets_say(indexes: tuple[Index, Index]) -> None:
+    assert sorted(compare(*indexes)) == sorted(set(TRUSTED) - UNTRUSTED.keys())
+
+
+def test_plans_from_both_depths_are_identical(indexes: tuple[Index, Index], rng: np.random.Generator) -> None:
+    uris = [uri for uri in TRUSTED if uri not in UNTRUSTED]
+    assert compare_plans(*indexes, uris, rng) >= 15 * len(uris)
+
+
+@pytest.mark.slow
+def test_both_depths_agree_over_the_corpus(corpus: Path, tmp_path: Path, rng: np.random.Generator) -> None:
+    auto, packets = build(corpus, tmp_path / "AUTO", "auto"), build(corpus, tmp_path / "PACKETS", "packets")
+    damaged = {
+        uri
+        for uri, row in usable(packets).items()
+        if row["damaged_gop_count"]  # what only decoding shows is not in the tables
+    }
+    for uri in damaged:
+        assert (packets.packets(usable(packets)[uri]["media_id"]).flags & DAMAGED).any()
+    uris = compare(auto, packets, frozenset(damaged))
+    assert len(uris) >= 40
+    compare_plans(auto, packets, uris, rng)
+
+
+@pytest.mark.parametrize("name", UNTRUSTED)
+def test_tables_that_do_not_tell_all_are_refused_on_demand(name: str, medium: Callable[[str], Path]) -> None:
+    ((video, _),) = probe_medium(ProbeTask(path=str(medium(name)), depth="tables"))
+    assert (video["status"], video["error_kind"]) == ("refused", "untrusted_tables")
+    assert UNTRUSTED[name] in video["error_message"]
+    ((video, _),) = probe_medium(ProbeTask(path=str(medium(name)), depth="auto"))
+    assert (video["status"], video["depth"]) == ("ok", "packets")
+
+
+def test_matroska_has_no_tables(medium: Callable[[str], Path]) -> None:
+    ((video, _),) = probe_medium(ProbeTask(path=str(medium("h264_vfr.mkv")), depth="tables"))
+    assert (video["status"], video["error_kind"]) == ("refused", "untrusted_tables")
+
+
+def test_what_is_not_read_is_null(medium: Callable[[str], Path]) -> None:
+    ((video, frames),) = probe_medium(ProbeTask(path=str(medium("h264_default.mp4"))))
+    assert video["depth"] == "tables"
+    assert video["non_reference_share"] is None
+    assert frames["flags"].mask.any()
+    assert not frames["flags"].mask[0]
+
+
+def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
+    """The same pictures, one file padded to a hundred times the size with filler in every packet's slice data."""
+    from tests.support.media import Recipe as MediaRecipe
+    from tests.support.media import encode
+
+    read: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for name, quantiser in (("low.mp4", "45"), ("high.mp4", "1")):
+        recipe = MediaRecipe(name=name, options={"qp": quantiser, "g": "25", "preset": "ultrafast"}, size=(640, 480))
+        encode(recipe, tmp_path / name)
+        descriptor = os.open(tmp_path / name, os.O_RDONLY)
+        sizes[name] = (tmp_path / name).stat().st_size
+        count = 0
+
+        def counted(offset: int, length: int, descriptor: int = descriptor) -> bytes:
+            nonlocal count
+            data = os.pread(descriptor, length, offset)
+            count += len(data)
+            return data
+
+        import av
+
+        with av.open(str(tmp_path / name)) as container:
+            stream = container.streams.video[0]
+            configuration, depth = stream.codec_context.extradata or b"", stream.codec_context.reorder_depth
+        layout = read_layout(counted, sizes[name])
+        tabulate(
+            counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth, descriptor=descriptor
+        )
+        os.close(descriptor)
+        read[name] = count
+    assert sizes["high.mp4"] > 20 * sizes["low.mp4"]
+    first_packets = 2  # read whole, to see how units are packed
+    assert read["high.mp4"] - read["low.mp4"] < sizes["high.mp4"] * first_packets / recipe.frames * 3
+
+
+def test_samples_that_share_a_timestamp_are_not_trusted(medium: Callable[[str], Path], corpus: Path) -> None:
+    content = (corpus / "dup_pts.mp4").read_bytes()
+
+    def read(offset: int, length: int) -> bytes:
+        return content[offset : offset + length]
+
+    with pytest.raises(UntrustedTables):
+        tabulate(
+            read,
+            read_layout(read, len(content)),
+            1,
+            codec="h264",
+            configuration=b"",
+            reorder_depth=2,
+            descriptor=None,
+        )

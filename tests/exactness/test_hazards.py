@@ -1,0 +1,83 @@
+"""Media that once gave other frames than a full decode, and no word: exact now, or refused with a reason, at every depth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from benchmarks.exactness import Tried, try_folder
+from framedex.indexer.containers.planes import picture_md5
+from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
+from tests.support.media import HAZARDS, encode, full_decode, make
+
+pytestmark = pytest.mark.xdist_group("hazards")
+
+# Whose decoders leave parts of pictures as they were in memory: which GOPs are held, and why the others are not.
+DAMAGED = {
+    "mjpeg_cut_off.avi": (18, "2 of 20 GOPs are damaged"),
+    "jpegls_wrong_parameters.avi": (0, "1 of 1 GOPs are damaged"),
+    "vp8_lost_packet_35.webm": (60, "1 of 3 GOPs are damaged"),
+    "vp8_lost_packet_50.webm": (60, "1 of 3 GOPs are damaged"),
+}
+# Whose edit leaves the pictures as they are.
+SAME_PICTURES = ("recovery", "before_idr", "jpegls_parameters", "vc2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all hazards."""
+    folder = tmp_path_factory.mktemp("hazards")
+    for recipe in HAZARDS.values():
+        make(recipe, folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=get_args(Depth))
+def tried(folder: Path, request: pytest.FixtureRequest) -> dict[str, Tried]:
+    """What became of each hazard at some depth."""
+    return {medium.uri: medium for medium in try_folder(folder, depth=request.param)}
+
+
+def test_no_frame_of_a_hazard_is_another_one(tried: dict[str, Tried]) -> None:
+    assert tried.keys() == HAZARDS.keys()
+    assert {name: medium.wrong for name, medium in tried.items() if medium.wrong} == {}
+
+
+def test_every_frame_of_a_hazard_is_exact_or_refused_with_a_reason(tried: dict[str, Tried]) -> None:
+    indexed = {name: medium for name, medium in tried.items() if medium.status == "ok"}
+    for name, medium in indexed.items():
+        exact, reason = DAMAGED.get(name, (medium.frames, ""))
+        assert (medium.exact, medium.reason) == (exact, reason), name
+        assert not medium.refused, name
+        assert not medium.undecodable, name
+    for name in tried.keys() - indexed.keys():  # at depth `tables`, which reads what sample tables tell of
+        assert tried[name].status == "refused"
+        assert "--depth packets" in tried[name].reason
+    assert len(indexed) >= 8
+
+
+def test_at_the_usual_depths_every_hazard_is_indexed(tried: dict[str, Tried], request: pytest.FixtureRequest) -> None:
+    depth = request.node.callspec.params["tried"]
+    if depth != "tables":
+        assert {medium.status for medium in tried.values()} == {"ok"}
+
+
+@pytest.mark.parametrize("name", [name for name in HAZARDS if not any(same in name for same in SAME_PICTURES)])
+def test_the_edit_of_a_hazard_changes_what_a_full_decode_presents(name: str, folder: Path, tmp_path: Path) -> None:
+    recipe = HAZARDS[name]
+    whole = tmp_path / recipe.name.replace(".ts", ".mp4")
+    encode(recipe, whole)
+    edited = [picture_md5(frame) for frame in full_decode(folder / name)]
+    assert edited != [picture_md5(frame) for frame in full_decode(whole)]
+
+
+@pytest.mark.parametrize(
+    ("name", "starts"), [("h264_recovery_true.mkv", 3), ("h264_recovery_lies.mkv", 1), ("h264_recovery_lies_b.ts", 1)]
+)
+def test_recovery_points_are_starts_where_nothing_behind_them_refers_to_what_came_before(
+    name: str, starts: int, folder: Path
+) -> None:
+    ((video, _),) = probe_medium(ProbeTask(path=str(folder / name)))
+    assert video["keyframe_count"] == starts

@@ -1,0 +1,301 @@
+"""Whatever stands in the tables and headers of an index or a dataset: an error for the person who has to act, or right frames."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from framedex import ClipDataset, ClipLoader
+from framedex.core.memory import check_room, machine_bytes
+from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
+from framedex.loader.dataset.manifest import GROUP_ROWS
+from tests.sharder.decoding.test_clip_audio import FILMS, make
+from tests.support.datasets import run, shard_clips
+from tests.support.images import sequence
+
+FRAMES = {"h264_b_pyramid.mkv": [9, 2, -1, 30, 2], "aac.mp4": [3, 4, 5], "shots": [1, 0, 2]}
+NUMBERS = [None, -1, -5, 0, 77, 2**31 - 1, -(2**31)]
+LONG_NUMBERS = [*NUMBERS, 2**62, -(2**63), 2**63 - 1]
+TEXTS = [None, "", "zz", "\0", "../../etc/passwd", "a" * 5000, "h264_cuvid", "pcm_s16le"]
+POLICY = {"policy": "frames", "frames": [9, 2, 30, 2]}
+
+
+@pytest.fixture(scope="module")
+def made(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an index and datasets of it: D refers to its media, TARS holds its clips."""
+    top = tmp_path_factory.mktemp("tampered")
+    videos = top / "videos"
+    videos.mkdir()
+    shutil.copy(medium("h264_b_pyramid.mkv"), videos)
+    make(FILMS["aac.mp4"], videos / "aac.mp4")
+    sequence(videos / "shots")
+    run("index", videos, "--out", top / "INDEX", "--workers", 1)
+    clips = [{"uri": uri, "frames": frames, "clip_id": uri} for uri, frames in FRAMES.items()]
+    shard_clips(top / "INDEX", top / "D", clips, "--audio")
+    shard_clips(top / "INDEX", top / "TARS", clips, "--audio", "--pack", "clips", "--workers", "1")
+    return top
+
+
+def elements(kind: pa.DataType) -> list[Any]:
+    """Return hostile values of a type."""
+    if pa.types.is_integer(kind):
+        return LONG_NUMBERS if kind == pa.int64() else NUMBERS
+    if pa.types.is_floating(kind):
+        return [None, float("nan"), float("inf"), -1e300]
+    if pa.types.is_boolean(kind):
+        return [None, True, False]
+    if pa.types.is_string(kind):
+        return TEXTS
+    return [None, b"\0" * 16] if pa.types.is_fixed_size_binary(kind) else [None, b"", b"\0" * 16]
+
+
+def hostile(kind: pa.DataType, value: Any) -> Iterator[Any]:
+    """Yield what a column might hold in place of a value."""
+    if not pa.types.is_list(kind):
+        yield from elements(kind)
+        return
+    yield from (None, [])
+    for element in elements(kind.value_type):
+        yield [element]
+        if value:
+            yield [*value[:-1], element]
+    if value:
+        yield from (value * 2, value[:-1])
+
+
+def rewrite(path: Path, table: pa.Table, column: str, value: Any, row: int) -> None:
+    """Write a table with another value in one row of a column."""
+    place = table.schema.get_field_index(column)
+    values = table[column].to_pylist()
+    values[row] = value
+    kind = table.schema.field(column).type
+    if pa.types.is_list(kind):
+        kind = pa.list_(kind.value_type)
+    changed = table.set_column(place, pa.field(column, kind), pa.array(values, kind))
+    pq.write_table(changed, path, row_group_size=GROUP_ROWS.get(path.parent.name, 100_000))
+
+
+def tampered(path: Path) -> Iterator[tuple[str, int, Any]]:
+    """Yield (column, row, value) of a table, each once the table is rewritten with that value; it is as it was at the end."""
+    table, original = pq.read_table(path), path.read_bytes()
+    for column in table.schema:
+        for row, value in enumerate(table[column.name].to_pylist()):
+            for change in hostile(column.type, value):
+                rewrite(path, table, column.name, change, row)
+                yield column.name, row, change
+        path.write_bytes(original)
+
+
+def loaded(dataset: ClipDataset, number: int) -> dict[str, Any]:
+    item = dataset[number]
+    return {name: item[name] for name in ("frames", "audio") if name in item}
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+# What no other column can be held against: other values of the right kind are another dataset, not a damaged one.
+FREE = {
+    "range_offset",  # of video, whose bytes have no checksum
+    "audio_channels",  # of silence
+    "audio_count",
+    "audio_codec",
+}
+
+
+@pytest.mark.parametrize(("name", "folder"), [("D", "clips"), ("D", "recipes"), ("D", "media"), ("TARS", "recipes")])
+def test_no_column_of_a_manifest_leads_to_other_errors_or_frames(
+    name: str, folder: str, made: Path, tmp_path: Path
+) -> None:
+    right = [loaded(ClipDataset(made / name), number) for number in range(len(FRAMES))]
+    dataset = Path(shutil.copytree(made / name, tmp_path / name))
+    refused, wrong = 0, []
+    for column, row, change in tampered(dataset / folder / "part-000000.parquet"):
+        try:
+            if not same(loaded(ClipDataset(dataset), row), right[row]):  # each clip has its own medium
+                wrong.append((column, row, change, "other frames"))
+        except FramedexError:
+            refused += 1
+        except Exception as error:  # the point of this test
+            wrong.append((column, row, change, repr(error)))
+    assert refused > 100
+    assert [case for case in wrong if case[0] not in FREE or case[3] != "other frames"] == []
+
+
+@pytest.mark.parametrize("folder", ["videos", "frames"])
+def test_no_column_of_an_index_leads_to_other_errors(folder: str, made: Path, tmp_path: Path) -> None:
+    """Other timestamps, flags and offsets are another index, which clips follow; so frames are not compared here."""
+    index = Path(shutil.copytree(made / "INDEX", tmp_path / "INDEX"))
+    refused, wrong = 0, []
+    for column, row, change in tampered(index / folder / "part-000000.parquet"):
+        try:
+            dataset = ClipDataset.from_index(index, POLICY, audio=True)
+            dataset.clip(len(dataset) - 1)  # planned by it; what reading gives is the manifest's test
+        except FramedexError:
+            refused += 1
+        except Exception as error:  # the point of this test
+            wrong.append((column, row, change, repr(error)))
+    assert refused > 50
+    assert wrong == []
+
+
+HEADERS: list[tuple[str, Any]] = [
+    (key, value)
+    for key in ("root", "clips_per_part", "media_per_part", "generation", "images", "index_ffmpeg", "ffmpeg")
+    for value in (None, 5, -5, "zz", "\0", [], [-5], [2**70], [1.5], [True], ["zz"], [[]], {}, {"size": 3}, True)
+]
+
+
+@pytest.mark.parametrize("name", ["D", "INDEX"])
+def test_no_key_of_a_header_leads_to_other_errors(name: str, made: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made / name, tmp_path / name))
+    header = folder / ("index.json" if name == "INDEX" else "dataset.json")
+    content = json.loads(header.read_text())
+    refused, wrong = 0, []
+    for key, value in HEADERS:
+        header.write_text(json.dumps(content | {key: value}))
+        try:
+            dataset = ClipDataset(folder) if name == "D" else ClipDataset.from_index(folder, POLICY)
+            for number in range(len(dataset)):
+                dataset[number]
+        except FramedexError:
+            refused += 1
+        except Exception as error:  # the point of this test
+            wrong.append((key, value, repr(error)))
+    assert refused > 20
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "column", "value", "found"),
+    [
+        ("media", "color_range", "zz", "'zz'"),
+        ("media", "width", -5, "-5"),
+        ("media", "width", 60_000_000, "6"),
+        ("recipes", "run_state", [0, 77], "77"),
+        ("clips", "media_row", 9, "9"),
+    ],
+)
+def test_an_error_names_the_file_the_row_and_the_column(
+    folder: str, column: str, value: Any, found: str, made: Path, tmp_path: Path
+) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    path = dataset / folder / "part-000000.parquet"
+    rewrite(path, pq.read_table(path), column, value, 0)
+    with pytest.raises(FormatError) as error:
+        ClipDataset(dataset)[0]
+    assert error.value.where == f"{path}, row 0, column {column}"
+    assert str(error.value.found).startswith(found)
+    assert error.value.allowed is not None
+    assert error.value.remedy is not None
+
+
+def test_ranks_that_were_swapped_are_seen(made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    path = dataset / "recipes" / "part-000000.parquet"
+    table = pq.read_table(path)
+    ranks, position = table["packet_rank"][0].as_py(), table["position"][0].as_py()
+    right, refused = ClipDataset(made / "D")[0]["frames"], 0
+    for rank in range(len(ranks) - 1):
+        swapped = [{rank: rank + 1, rank + 1: rank}.get(value, value) for value in ranks]
+        rewrite(path, table, "packet_rank", swapped, 0)
+        try:
+            assert np.array_equal(ClipDataset(dataset)[0]["frames"], right), rank
+            assert not {rank, rank + 1} & set(position), rank
+        except FramedexError:
+            refused += 1
+    assert refused > 5
+
+
+def test_a_tampered_clip_is_skipped_without_workers_too(made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    path = dataset / "recipes" / "part-000000.parquet"
+    rewrite(path, pq.read_table(path), "run_state", [77], 1)
+    loader = ClipLoader(ClipDataset(dataset), batch_size=3, on_error="skip", output="numpy", collate="list")
+    assert [name for batch in loader for name in batch["clip_id"]] == ["h264_b_pyramid.mkv", "shots"]
+    assert "column run_state" in loader.report.faults[0].message
+
+
+@pytest.mark.parametrize(
+    ("width", "said"), [(100, "a picture of 176 × 144 in a medium of 100 × 144"), (1_500_000, "the decoder stops")]
+)
+def test_pictures_of_another_size_than_the_media_say_are_refused_before_memory_is_taken(
+    width: int, said: str, made: Path, tmp_path: Path
+) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    path = dataset / "media" / "part-000000.parquet"
+    rewrite(path, pq.read_table(path), "width", width, 0)
+    with pytest.raises(DecodeError, match=said):
+        ClipDataset(dataset)[0]
+
+
+def test_what_needs_more_memory_than_there_is_is_refused() -> None:
+    check_room(machine_bytes(), "all of it", where="here")
+    with pytest.raises(DecodeError, match="5,000,000 frames of 60000 × 60000"):
+        check_room(5_000_000 * 60_000**2 * 3, "5,000,000 frames of 60000 × 60000", where="here")
+
+
+def test_a_missing_column_and_one_of_another_type_are_named(made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    path = dataset / "recipes" / "part-000000.parquet"
+    table = pq.read_table(path)
+    for changed in (table.drop_columns(["position"]), table.set_column(
+        table.schema.get_field_index("position"), "position", pa.array(["zz"] * len(table))
+    )):  # fmt: skip
+        pq.write_table(changed, path)
+        with pytest.raises(FormatError, match="position"):
+            ClipDataset(dataset)[0]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9, 0.99])
+@pytest.mark.parametrize("folder", ["clips", "recipes", "media"])
+def test_parts_that_were_cut_short_are_named(folder: str, share: float, made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    path = dataset / folder / "part-000000.parquet"
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    with pytest.raises(FormatError, match="a part of the dataset is missing or damaged"):
+        ClipDataset(dataset)[0]
+
+
+@pytest.mark.parametrize("folder", ["videos", "frames"])
+def test_parts_of_an_index_that_were_cut_short_are_named(folder: str, made: Path, tmp_path: Path) -> None:
+    index = Path(shutil.copytree(made / "INDEX", tmp_path / "INDEX"))
+    path = index / folder / "part-000000.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(FormatError, match="a part of the index is damaged"):
+        ClipDataset.from_index(index, POLICY)[0]
+
+
+def test_bytes_flipped_within_a_part_are_an_error_of_the_dataset(made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "D", tmp_path / "D"))
+    path = dataset / "recipes" / "part-000000.parquet"
+    content = path.read_bytes()
+    right, refused = ClipDataset(made / "D")[0]["frames"], 0
+    for at in range(4, len(content) - 8, max(1, len(content) // 150)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
+        try:
+            assert np.array_equal(ClipDataset(dataset)[0]["frames"], right), at
+        except FramedexError:
+            refused += 1
+    assert refused > 5
+
+
+def test_a_tar_exchanged_for_another_of_its_size_and_time_is_stale(made: Path, tmp_path: Path) -> None:
+    dataset = Path(shutil.copytree(made / "TARS", tmp_path / "TARS"))
+    (tar,) = (dataset / "shards").glob("*.tar")
+    status, content = tar.stat(), tar.read_bytes()
+    tar.write_bytes(content[::-1])
+    os.utime(tar, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert tar.stat().st_size == status.st_size
+    with pytest.raises(StaleError):
+        ClipDataset(dataset)[0]

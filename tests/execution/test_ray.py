@@ -1,0 +1,238 @@
+"""On a Ray cluster: the bytes of a run on one machine, and a loss costs the medium that causes it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from framedex.execution.engine import Engine
+from framedex.execution.ray_engine import _attempt, _pool
+from framedex.indexer.parts.index import Index
+from framedex.options.engines import ENGINE_RULES, engine_options
+from framedex.options.rules import RuledCommand
+from tests.support.datasets import content, run
+from tests.support.running import ROOT, environment
+from tests.support.s3 import Bucket, Service
+
+Medium = Callable[[str], Path]
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+
+
+def surroundings() -> dict[str, str]:
+    """Return the environment of the cluster and of its drivers, which share a secret."""
+    return environment(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="secret" * 8, RAY_USAGE_STATS_ENABLED="0")
+
+
+@pytest.fixture(scope="module")
+def cluster(s3_service: Service) -> Iterator[str]:
+    """The address of a cluster of two processors on this machine, whose workers see this checkout and an S3 service."""
+    started = "import ray, time; context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)"
+    code = f"{started}; print(context.address_info['gcs_address'], flush=True); time.sleep(3600)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=surroundings() | dict(s3_service.environment),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    yield process.stdout.readline().strip()
+    process.send_signal(signal.SIGTERM)
+    process.wait(60)
+
+
+def ray_command(cluster: str, *words: object) -> list[str]:
+    main = "from framedex.cli import main; main()"
+    return [str(word) for word in (sys.executable, "-c", main, *words, "--engine", "ray", "--ray-address", cluster)]
+
+
+def on_ray(cluster: str, *words: object, code: int = 0) -> str:
+    done = subprocess.run(ray_command(cluster, *words), env=surroundings(), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def videos(tmp_path: Path, medium: Medium) -> Path:
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    for number in range(12):
+        name = ("h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4")[number % 3]
+        shutil.copy(medium(name), folder / f"{number:02d}{Path(name).suffix}")
+    (folder / "broken.mp4").write_bytes(b"no video")
+    return folder
+
+
+def test_an_index_and_datasets_have_the_bytes_of_a_run_on_one_machine(
+    cluster: str, videos: Path, tmp_path: Path
+) -> None:
+    on_ray(cluster, "index", videos, "--out", tmp_path / "RAY", "--max-failures", "1")
+    run("index", videos, "--out", tmp_path / "LOCAL", "--max-failures", "1")
+    assert content(tmp_path / "RAY") == content(tmp_path / "LOCAL")
+    (tmp_path / "p.yaml").write_text("policy: stride\nstride: 3\nframes: 4\n")
+    for pack in ("clips", "images"):
+        words = ("shard", tmp_path / "LOCAL", "--policy", tmp_path / "p.yaml", "--pack", pack)
+        on_ray(cluster, *words, "--out", tmp_path / f"{pack}-ray")
+        run(*words, "--out", tmp_path / f"{pack}-local")
+        assert content(tmp_path / f"{pack}-ray") == content(tmp_path / f"{pack}-local")
+
+
+def test_a_cluster_indexes_and_packs_a_bucket(cluster: str, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
+    for number in range(3):
+        bucket.put(f"v/{number}.mp4", medium("h264_default.mp4"))
+    (tmp_path / "p.yaml").write_text("policy: stride\nstride: 3\nframes: 4\n")
+    out = ["--policy", tmp_path / "p.yaml", "--pack", "clips", "--out"]
+    on_ray(cluster, "index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/RAY")
+    on_ray(cluster, "shard", f"{bucket.uri}/RAY", *out, f"{bucket.uri}/D")
+    run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
+    run("shard", tmp_path / "I", *out, tmp_path / "D")
+    for key in content(tmp_path / "D"):
+        assert bucket.get(f"D/{key}") == (tmp_path / "D" / key).read_bytes(), key
+
+
+def work(item: tuple[str, str]) -> str:
+    """Do what an item's name says, note in a folder that it was tried, and return the name in capitals."""
+    name, home = item[0], Path(item[1])
+    with open(home / "tried.txt", "a") as file:
+        file.write(f"{name}\n")
+    if name == "raise":
+        raise RuntimeError("mine")
+    if name == "crash":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    once = name == "once" and not (home / "once").exists()
+    if once:
+        (home / "once").touch()
+    if name == "poison" or once:
+        os.kill(os.getppid(), signal.SIGKILL)  # Ray's own worker
+        time.sleep(60)
+    return name.upper()
+
+
+LOSSES = """
+import json
+import sys
+from pathlib import Path
+from framedex.execution.ray_engine import RayEngine
+from tests.execution.test_ray import work
+
+if __name__ == "__main__":
+    names = [f"item{number}" for number in range(20)]
+    names[3], names[5], names[7], names[13] = "raise", "crash", "once", "poison"
+    outcomes = RayEngine(sys.argv[1])(
+        work,
+        [(name, sys.argv[2]) for name in names],
+        workers=2,
+        timeout_seconds=60,
+        together=8,
+        passes=lambda item: item[0] == "item10",
+    )
+    rows = [(outcome.item[0], outcome.result, outcome.kind, outcome.message) for outcome in outcomes]
+    Path(sys.argv[2], "rows.json").write_text(json.dumps(rows))
+"""
+
+
+def test_a_worker_that_is_killed_costs_the_item_that_kills_it(cluster: str, tmp_path: Path) -> None:
+    script = tmp_path / "losses.py"
+    script.write_text(LOSSES)
+    command = [sys.executable, str(script), cluster, str(tmp_path)]
+    done = subprocess.run(command, env=surroundings(), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    expected = [[f"item{number}", f"ITEM{number}", None, None] for number in range(20)]
+    expected[3] = ["raise", None, "internal_error", "framedex itself failed: RuntimeError: mine"]
+    expected[5] = ["crash", None, "crash", "its process died (exit code -11)"]
+    expected[7][:2], expected[10][1] = ["once", "ONCE"], None
+    assert rows[:13] + rows[14:] == expected[:13] + expected[14:]
+    assert rows[13][:3] == ["poison", None, "crash"]
+    assert rows[13][3].startswith("its Ray task was lost: ")
+    tried = (tmp_path / "tried.txt").read_text().splitlines()
+    assert tried.count("once") >= 2
+    assert tried.count("poison") >= 4, "once, once more, in ever smaller halves, and alone twice"
+
+
+def test_a_driver_that_is_killed_keeps_the_parts_that_are_written(cluster: str, videos: Path, tmp_path: Path) -> None:
+    for number in range(20, 80):
+        shutil.copy(videos / "00.mp4", videos / f"{number}.mp4")
+    driver, out = tmp_path / "driver.py", tmp_path / "INDEX"
+    driver.write_text(
+        "import sys\nfrom framedex.cli import main\nfrom framedex.indexer.parts import part_pairs\nfrom framedex.indexer.runs import build\n"
+        "part_pairs.FILES_A_PART = build.FILES_A_PART = build.FILES_TOGETHER = 4\n"
+        "if __name__ == '__main__':\n    main(sys.argv[1:])\n"
+    )
+    words = ["index", videos, "--out", out, "--max-failures", "1", "--engine", "ray", "--ray-address", cluster]
+    command = [str(word) for word in (sys.executable, driver, *words, "--json")]
+    process = subprocess.Popen(command, env=surroundings(), cwd=ROOT, start_new_session=True, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while not len(list((out / "videos").glob("part-*"))) >= 3:
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = len(Index(out).videos)
+    assert 12 <= kept < 73
+    done = subprocess.run(command, env=surroundings(), cwd=ROOT, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["unchanged"] >= kept - 1, "the broken one is tried again"
+    assert len(Index(out).videos) == 73
+    run("index", videos, "--out", tmp_path / "LOCAL", "--max-failures", "1")
+    expected = {row["uri"]: row["frame_count"] for row in Index(tmp_path / "LOCAL").videos.to_pylist()}
+    assert {row["uri"]: row["frame_count"] for row in Index(out).videos.to_pylist()} == expected
+
+
+def test_a_cluster_that_is_not_there_is_an_error(videos: Path, tmp_path: Path) -> None:
+    words = ["index", videos, "--out", tmp_path / "INDEX"]
+    done = subprocess.run(
+        ray_command("127.0.0.1:1", *words), env=surroundings(), cwd=ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 1
+    assert "no Ray cluster can be reached" in done.stderr
+    assert "127.0.0.1:1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
+    @click.command(cls=RuledCommand, rules=ENGINE_RULES)
+    @engine_options
+    def told(engine: Engine) -> None:
+        del engine
+        said = threading.Thread(target=print, args=("(raylet) a worker died",))
+        said.start()
+        said.join()
+        click.echo("the answer")
+
+    result = CliRunner().invoke(told, ["--engine", "ray"])
+    assert (result.stdout, result.stderr) == ("the answer\n", "(raylet) a worker died\n")
+    assert "needs --engine ray" in CliRunner().invoke(told, ["--ray-address", "a:1"]).output
+
+
+def process_id(item: str) -> int:
+    """Return the process that does an item."""
+    return os.getpid()
+
+
+def test_a_process_that_dies_between_two_calls_makes_the_task_one_to_try_again() -> None:
+    (outcome,) = _attempt(process_id, ["a"], 60.0, None)
+    assert outcome.result is not None
+    os.kill(outcome.result, signal.SIGKILL)
+    time.sleep(1.0)
+    with contextlib.suppress(RuntimeError):  # where nothing was running, the whole pool is broken
+        assert _attempt(process_id, ["b"], 60.0, None)[0].result != outcome.result
+    (outcome,) = _attempt(process_id, ["c"], 60.0, None)
+    assert outcome.result is not None
+    _pool(None).__exit__(None, None, None)
+    _pool.cache_clear()

@@ -1,0 +1,124 @@
+"""Workers that are stopped, in whatever state, cost a time limit and no run; workers start in every way that torch has."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from framedex.execution.local_pool import LocalPool, run_local
+from framedex.indexer.parts.index import Index
+from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
+from tests.support.datasets import shard_clips
+
+SECONDS = 5.0  # in which a worker starts
+
+
+def stop_at(number: int) -> int:
+    """Return a number, but for 3: stop this process there."""
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return number
+
+
+def large(number: int) -> str:
+    """Return more than a pipe holds."""
+    return "x" * (8 << 20) if number else ""
+
+
+def process_id(_: int) -> int:
+    return os.getpid()
+
+
+def test_a_worker_that_is_stopped_at_an_item_costs_that_item() -> None:
+    outcomes = list(run_local(stop_at, range(8), workers=2, timeout_seconds=SECONDS))
+    assert [outcome.result for outcome in outcomes] == [0, 1, 2, None, 4, 5, 6, 7]
+    assert outcomes[3].kind == "timeout"
+
+
+@pytest.mark.parametrize("limit", [SECONDS, None])
+def test_a_pool_whose_workers_are_stopped_between_two_items_ends(
+    limit: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("framedex.execution.local_pool.STOPPED_SECONDS", SECONDS)
+    with LocalPool(workers=2, memory_bytes=None) as pool:
+        assert [outcome.result for outcome in pool.run(abs, range(4), timeout_seconds=limit)] == [0, 1, 2, 3]
+        for process in active_children():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        outcomes = list(pool.run(abs, range(4), timeout_seconds=limit))
+    assert time.monotonic() - begun > SECONDS
+    assert {outcome.kind for outcome in outcomes} <= {None, "broken", "crash"}
+    assert len(outcomes) == 4
+
+
+def test_a_loaders_worker_that_is_stopped_is_replaced() -> None:
+    pool = WorkerPool(stop_at, workers=1, timeout_seconds=SECONDS)
+    try:
+        assert pool.submit(1).result() == 1
+        with pytest.raises(WorkerDiedError, match="took longer than 5 s"):
+            pool.submit(3).result()
+        assert pool.submit(4).result() == 4
+    finally:
+        pool.close()
+
+
+def test_a_loaders_worker_that_is_stopped_between_two_clips_is_replaced() -> None:
+    pool = WorkerPool(process_id, workers=1, timeout_seconds=SECONDS)
+    try:
+        first = pool.submit(0).result()
+        os.kill(first, signal.SIGSTOP)
+        with pytest.raises(WorkerDiedError):
+            pool.submit(0).result()
+        assert pool.submit(0).result() not in (first, os.getpid())
+    finally:
+        pool.close()
+
+
+def test_a_loaders_worker_that_is_stopped_within_its_answer_is_replaced() -> None:
+    pool = WorkerPool(large, workers=1, timeout_seconds=SECONDS)
+    try:
+        assert pool.submit(0).result() == ""
+        (process,) = pool.process_ids
+        stopped = 0
+        while not stopped:  # the answer is on its way for some milliseconds
+            future = pool.submit(1)
+            timer = threading.Timer(0.004, os.kill, (process, signal.SIGSTOP))
+            timer.start()
+            try:
+                assert len(future.result(10 * SECONDS)) == 8 << 20
+                timer.join()
+                os.kill(process, signal.SIGCONT)
+            except WorkerDiedError:
+                stopped += 1
+        assert len(pool.submit(1).result(60)) == 8 << 20
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_of_every_start_method_give_the_same_clips(
+    method: str, persistent: bool, index: Index, tmp_path: Path
+) -> None:
+    from torch.utils.data import DataLoader  # here, as workers of the other tests import this module
+
+    from framedex import ClipDataset, ClipSampler
+
+    clips = [{"uri": name, "frames": [9, 2, 30]} for name in ("h264_default.mp4", "hevc_open_gop.mp4", "h264_vfr.mkv")]
+    dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
+    expected = [dataset[number]["frames"] for number in range(len(dataset))]
+    options: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": method, "persistent_workers": persistent}
+    loader = DataLoader(dataset, batch_size=None, sampler=ClipSampler(dataset), timeout=120, **options)
+    for _ in range(2):
+        found = [np.asarray(item["frames"]) for item in loader]
+        assert len(found) == len(expected) == 3
+        assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))

@@ -1,0 +1,163 @@
+"""An index that is killed at any moment: readers never see half of anything, and a rerun does the rest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framedex.errors import FormatError
+from framedex.indexer.parts.index import Index
+from tests.support.running import environment
+
+Medium = Callable[[str], Path]
+Row = dict[str, Any]
+
+MEDIA, KILLS = 120, 50
+# Parts of six media, so that a run of a second writes many.
+DRIVER = """
+import sys
+from framedex.cli import main
+from framedex.indexer.parts import part_pairs
+part_pairs.FILES_A_PART = 6
+if __name__ == "__main__":
+    main(sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def videos(tmp_path: Path, medium: Medium) -> Path:
+    """A folder of many small media, good ones and bad."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    names = ["h264_single.mp4", "h264_all_intra.mp4", "h264_vfr.mkv", "hevc_closed.mp4", "h264_audio.mkv"]
+    for number in range(MEDIA):
+        source = medium(names[number % len(names)])
+        content = source.read_bytes()
+        whole = number % 10 != 9
+        (folder / f"{number:03d}{source.suffix}").write_bytes(content if whole else content[: len(content) // 2])
+    return folder
+
+
+def start(videos: Path, out: Path) -> subprocess.Popen[bytes]:
+    driver = out.parent / "driver.py"
+    driver.write_text(DRIVER)
+    command = [sys.executable, str(driver), "index", str(videos), "--out", str(out), "--workers", "2"]
+    command += ["--max-failures", str(MEDIA)]
+    return subprocess.Popen(command, env=environment(), start_new_session=True, stdout=subprocess.DEVNULL)
+
+
+def content(out: Path) -> dict[str, tuple[Row, list[list[int]]]]:
+    """Return everything that an index says of each medium by uri, without what differs from run to run."""
+    index = Index(out)
+    found = {}
+    for row in index.videos.to_pylist():
+        packets = index.packets(row["media_id"])
+        columns = [
+            packets.pts.tolist(),
+            None if packets.offset is None else packets.offset.tolist(),
+            packets.size.tolist(),
+            packets.flags.tolist(),
+        ]
+        assert row["packet_count"] is None or row["packet_count"] == len(packets.pts)
+        assert (row["status"] == "ok") == bool(len(packets.pts))
+        found[row["uri"]] = ({key: row[key] for key in row if key not in ("probed_by", "mtime_ns")}, columns)
+    return found
+
+
+@contextlib.contextmanager
+def reading(out: Path, pause: threading.Lock) -> Iterator[list[Exception | int]]:
+    """Read the whole index again and again meanwhile; gives what went wrong, or how many media were seen."""
+    seen: list[Exception | int] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                with pause:
+                    seen.append(len(content(out)))
+            except Exception as error:
+                if not (isinstance(error, FormatError) and error.found == "no index.json"):
+                    seen.append(error)
+            time.sleep(0.02)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        reader.join()
+
+
+def survivors(out: Path) -> list[int]:
+    """Return the processes that the tests of this index's folder started, and theirs."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            environment = (entry / "environ").read_bytes()
+            if entry.name.isdigit() and f"FRAMEDEX_TEST={out.parent}".encode() in environment.split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.slow
+def test_readers_and_reruns_survive_fifty_kills(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAMEDEX_TEST", str(tmp_path))
+    begin = time.monotonic()
+    undisturbed = tmp_path / "undisturbed"
+    assert start(videos, undisturbed).wait() == 0
+    whole_seconds = time.monotonic() - begin
+    truth = content(undisturbed)
+    assert len(truth) == MEDIA
+    assert len(list((undisturbed / "videos").iterdir())) == MEDIA // 6
+
+    chance = random.Random(50)
+    out = tmp_path / "INDEX"
+    midway = 0
+    pause = threading.Lock()
+    with reading(out, pause) as seen:
+        for _ in range(KILLS):
+            process = start(videos, out)
+            time.sleep(chance.uniform(0, whole_seconds))
+            with contextlib.suppress(ProcessLookupError):  # it may have finished
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            done = len(content(out)) if (out / "index.json").exists() else 0
+            midway += 0 < done < MEDIA
+            if done == MEDIA or chance.random() < 0.2:
+                with pause:  # starting anew is this test's doing, which no reader need survive
+                    shutil.rmtree(out, ignore_errors=True)
+    assert not [problem for problem in seen if isinstance(problem, Exception)]
+    assert len(set(seen)) > 5, "the reader saw the index grow"
+    assert midway > KILLS // 5, "kills hit indexes that were half done"
+    assert start(videos, out).wait() == 0
+    assert content(out) == truth
+    assert not list(out.rglob(".writing-*"))
+
+
+@pytest.mark.slow
+def test_workers_of_a_killed_run_go_away(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRAMEDEX_TEST", str(tmp_path))
+    out = tmp_path / "INDEX"
+    process = start(videos, out)
+    end = time.monotonic() + 90
+    while len(survivors(out)) < 3:  # the run and its two workers, if not multiprocessing's own helper
+        assert time.monotonic() < end
+        assert process.poll() is None
+    process.kill()  # the main process alone, as the kernel does when memory is short
+    process.wait()
+    while survivors(out):
+        assert time.monotonic() < end
+        time.sleep(0.05)

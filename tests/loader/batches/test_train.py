@@ -1,0 +1,93 @@
+"""examples/train.py: it learns, and a run that is killed in mid-epoch ends where an undisturbed one does."""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.running import ROOT, environment
+
+EPOCHS = 3
+
+
+def start(out: Path, *arguments: object) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        ROOT / "examples/train.py",
+        "--out",
+        out,
+        "--epochs",
+        EPOCHS,
+        *arguments,
+    ]
+    return subprocess.Popen(
+        [str(part) for part in command],
+        env=environment(OMP_NUM_THREADS="1"),
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def seen(out: Path) -> list[dict[str, Any]]:
+    record = out / "seen.jsonl"
+    lines = record.read_text().splitlines(keepends=True) if record.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+@pytest.mark.slow
+def test_a_killed_run_sees_every_clip_once_an_epoch_and_ends_the_same(tmp_path: Path) -> None:
+    undisturbed, resumed = check_killed_run(tmp_path, "cpu")
+    for name, weights in undisturbed.items():  # convolutions round differently from run to run
+        assert torch.allclose(weights, resumed[name], atol=0.02), name
+
+
+def check_killed_run(tmp_path: Path, device: str) -> tuple[dict[str, torch.Tensor], ...]:
+    """Train on a device, undisturbed and killed twice; compare what was seen, and return both models' weights."""
+    undisturbed = start(tmp_path / "undisturbed", "--device", device)
+    undisturbed.communicate()
+    assert undisturbed.returncode == 0
+    truth = seen(tmp_path / "undisturbed")
+    steps = len(truth) // EPOCHS
+
+    out = tmp_path / "killed"
+    for kill_at, save_every in ((steps // 2, 1), (steps + steps // 3, 4)):
+        process = start(out, "--device", device, "--save-every", save_every)
+        end = time.monotonic() + 120
+        while len(seen(out)) < kill_at:
+            assert time.monotonic() < end
+            assert process.poll() is None, "it was to be killed before it is done"
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+        assert len(seen(out)) % steps, "it was killed in mid-epoch"
+    resumed = start(out, "--device", device)
+    again, _ = resumed.communicate()
+    assert resumed.returncode == 0
+    assert "going on behind step" in again
+
+    found = seen(out)
+    for epoch in range(EPOCHS):
+        counts = collections.Counter(name for line in found if line["epoch"] == epoch for name, _ in line["clips"])
+        assert len(counts) > 50
+        assert set(counts.values()) == {1}
+    assert found == truth, "the same clips, with the same frames, in the same order"
+    frames = [
+        {name: frames for line in truth if line["epoch"] == epoch for name, frames in line["clips"]} for epoch in (0, 1)
+    ]
+    assert frames[0].keys() == frames[1].keys()
+    assert frames[0] != frames[1], "each epoch draws other frames"
+    states = [torch.load(folder / "checkpoint.pt", map_location="cpu") for folder in (tmp_path / "undisturbed", out)]
+    assert states[0]["step"] == states[1]["step"] == len(truth)
+    return tuple(state["model"] for state in states)

@@ -1,0 +1,183 @@
+"""What the documents show is what happens."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "page", ["format.md", "commands.md", "performance.md", "policies.md", "exactness.md", "audit.md"]
+)
+def test_generated_pages_are_up_to_date(generate: ModuleType, page: str) -> None:
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
+
+
+def test_the_readme_says_what_a_fresh_machine_took(generate: ModuleType) -> None:
+    demo, test = generate.load("fresh_debian_13.json")["commands"]
+    assert (demo["command"], test["command"]) == ("make demo", "make test")
+    megabytes, gigabytes = round(demo["downloaded_bytes"] / 1e6), test["downloaded_bytes"] / 1e9
+    assert f"`make demo` takes {demo['seconds']} s and downloads {megabytes} MB" in README
+    assert f"`make test` downloads {gigabytes:.1f} GB" in README
+    assert f"takes {test['seconds'] / 60:.0f} minutes on two cores" in README
+
+
+def sessions() -> list[tuple[str, str]]:
+    """Return the (command, output) pairs of the README's terminal sessions."""
+    pairs = []
+    for block in CONSOLE.findall(README):
+        for entry in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = entry.partition("\n")
+            pairs.append((command, output.strip()))
+    return pairs
+
+
+def test_the_readmes_commands_print_what_it_shows(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    """Run them in order, where the README's three videos and its broken one lie."""
+    videos = tmp_path / "videos"
+    videos.mkdir()
+    for shown, recipe in (
+        ("walk.mp4", "h264_default.mp4"),
+        ("phone.mkv", "h264_vfr.mkv"),
+        ("camera.mp4", "hevc_open_gop.mp4"),
+    ):
+        (videos / shown).write_bytes(medium(recipe).read_bytes())
+    (videos / "broken.mp4").write_text("no video")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONWARNINGS": "default",
+    }
+    commands = sessions()
+    assert len(commands) >= 4
+    for command, shown in commands:
+        result = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert result.stdout.strip() == shown, f"$ {command}\n{result.stdout}{result.stderr}"
+    (script,) = PYTHON.findall(README)
+    result = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    expected = re.findall(r"# → (.*)", script)
+    assert result.stdout.strip().splitlines() == expected
+
+
+def test_the_readmes_measurements_are_the_committed_ones(generate: ModuleType) -> None:
+    assert generate.random_access_table(generate.load("random_access.json")) in README
+    low, high = (row["warm"] for row in generate.load("index.json")["results"])
+    for row, shown in ((low, "{:.0f} ms for 180 000 packets"), (high, "{:.1f} ms for a file of 1 GB")):
+        assert shown.format(1000 * row["seconds"]["framedex, tables"]) in README
+    times = [f"{row['times_as_fast_as_ffprobe']['framedex, tables']:.0f}" for row in (low, high)]
+    assert f"{times[0]} and\n{times[1]} times as fast as `ffprobe -show_packets`" in README
+    stored = generate.load("index_rows.json")["real_bytes_a_frame"]["all"]
+    assert f"{stored:.1f} bytes a frame of real video" in README
+
+
+def a_loader_result() -> dict[str, Any]:
+    """Return what benchmarks/loader.py writes, made up."""
+    load = {"cpu_cores": 3.25, "nvdec_percent": 91.0, "nvdec_peak": 97.0, "gpu_percent": 5.0, "measured_by": "NVML"}
+    ours = {"way": "nvdec", "load": load, "decoded": {"nvdec": 384, "cpu": 0}, "compared": 512, "different": 0}
+    return {
+        "environment": {"command": "python -m benchmarks.loader", "cpu": "CPU", "cores": 16, "versions": {"av": "18"}},
+        "setup": {
+            "clips": 128,
+            "frames_a_clip": 16,
+            "batch_size": 64,
+            "size": [224, 224],
+            "epochs_measured": 3,
+            "warm_up_epochs": 1,
+            "warm_up_clips_of_others": 8,
+        },
+        "results": [
+            ours | {"video_seconds": 60, "median_seconds": 8.512},
+            ours | {"video_seconds": 3000, "median_seconds": 8.634},
+            {"way": "decord", "version": "0.6.0", "video_seconds": 60, "median_seconds": 5.2}
+            | {"compared": 512, "different": 3},
+            {"way": "opencv", "video_seconds": 60, "median_seconds": None, "reason": "past 300 s", "clips_done": 64},
+            {"way": "opencv", "video_seconds": 3000, "median_seconds": None, "reason": "its process ended with -11: x"},
+            {"way": "pynvvideocodec", "video_seconds": 60, "reason": "not installed: No module named 'PyNvVideoCodec'"},
+        ],
+    }
+
+
+def test_a_loader_result_becomes_a_table_that_hides_no_failure(generate: ModuleType) -> None:
+    two = [
+        {"way": "nvdec_on_1_gpus", "video_seconds": 60, "gpus": 1, "clips_a_second": 15.0, "median_seconds": 1.0},
+        {"way": "nvdec_on_2_gpus", "video_seconds": 60, "gpus": 2, "clips_a_second": 29.4, "median_seconds": 1.0},
+    ]
+    slow = [{"name": "DALI readers.video", "video_seconds": 60, "seconds": [187.2]}]
+    section = generate.loader_section(
+        a_loader_result(), a_loader_result() | {"results": two}, a_loader_result() | {"results": slow}
+    )
+    assert "DALI took 187 s with `readers.video` out of 60 s of video." in section
+    assert "| seconds for 128 clips | 60 s of video | 3000 s of video |" in section
+    assert "| framedex, by reference, NVDEC alone | 8.51 | 8.63 |" in section
+    assert "| decord, 16 processes (0.6.0) | 5.20, 3 of 512 frames wrong | – |" in section
+    assert "| OpenCV, 16 processes | past 300 s, 64 clips done | failed |" in section
+    assert "| PyNvVideoCodec `SimpleDecoder`, 16 threads | not installed | – |" in section
+    assert "| framedex, by reference, NVDEC alone | 91 % | 3.2 | nvdec 384 |" in section
+    assert "29.4 clips a second, 1.96 × the 15.0 of one" in section
+
+
+def test_a_hazards_result_becomes_a_table_that_hides_no_wrong_frame(generate: ModuleType) -> None:
+    fine = {"right": 88, "wrong": 0, "refused": 0, "clips_not_seen": 0}
+    environment = a_loader_result()["environment"]
+    rows = [
+        {"set": "made", "codec": "h264", "hazard": "default", "gate": {"nvdec": 11}, "loader": fine, "cpu": fine},
+        {"set": "made", "codec": "h264", "hazard": "open GOP", "gate": {"an open start point": 10, "nvdec": 1}}
+        | {"loader": fine, "cpu": fine, "forced": fine | {"right": 8, "wrong": 72, "outcome": "wrong"}},
+        {"set": "corpus", "codec": "h264", "hazard": "paff.mp4", "gate": {"field-coded pictures": 11}}
+        | {"loader": fine, "cpu": fine, "forced": fine | {"right": 0, "refused": 8, "outcome": "hangs"}},
+    ]
+    section = generate.hazards_section({"environment": environment, "rows": rows})
+    assert "| h264 | default | NVDEC (11) | 88 right | – | 88 right |" in section
+    gate = "CPU: an open start point (10)<br>NVDEC (1)"
+    assert f"| h264 | open GOP | {gate} | 88 right | **8 right, 72 wrong** | 88 right |" in section
+    assert "The corpus itself, 1 media at their own size: 88 frames right, 0 wrong." in section
+    assert "| h264 | paff.mp4 | CPU: field-coded pictures (11) | 88 right | hangs; 8 refused | 88 right |" in section
+
+
+def test_the_audio_pages_measurements_are_the_committed_ones(generate: ModuleType) -> None:
+    page, result = (ROOT / "docs" / "audio.md").read_text(encoding="utf-8"), generate.load("audio_alignment.json")
+    assert generate.AUDIO_BEGIN + generate.audio_section() + generate.AUDIO_END in page, "run `make docs`"
+    inexact = {row["medium"] for row in result["results"] if row["exact"] < row["clips"]}
+    assert inexact == {"aac.mp4", "mp2.mkv", "opus_voice.mkv"}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for name in re.findall(
+            r"`((?:indexer|sharder|loader|configs|tests|benchmarks|docs|examples|framedex)/[\w./*]+)`",
+            page.read_text(encoding="utf-8"),
+        ):
+            assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}"

@@ -1,0 +1,138 @@
+"""Options that would have no effect beside the others are usage errors: nothing is done, and the message says what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from framedex.cli import COMMANDS, main
+from framedex.indexer.parts.index import Index
+from framedex.options.rules import Rule, RuledCommand
+from tests.support.datasets import run, shard_clips
+
+INDEX = {
+    ("--compact", "--workers", "2"): "--workers has no effect beside --compact",
+    ("--compact", "--dry-run", "--images", "single"): "--images and --dry-run have no effect beside --compact",
+    ("SOURCE", "--ray-address", "a:1"): "--ray-address needs --engine ray",
+    ("SOURCE", "--task", "0/2", "--finish"): "--task has no effect beside --finish: --finish follows",
+    ("SOURCE", "--task", "0/2", "--dry-run"): "--task has no effect beside --dry-run",
+    ("SOURCE", "--finish", "--dry-run"): "--finish has no effect beside --dry-run",
+    ("SOURCE", "--verify", "--depth", "tables"): "--depth has no effect beside --verify: that reads every packet",
+}
+SHARD = {
+    ("--short-side", "64"): "--short-side needs --pack images",
+    ("--pack", "clips", "--size", "64x64"): "--size needs --pack images",
+    ("--pack", "needed", "--box", "64", "--quality", "90"): "--quality and --box need --pack images",
+    ("--image-format", "jpeg"): "--image-format needs --pack images",
+    (
+        "--pack",
+        "images",
+        "--image-format",
+        "png",
+        "--quality",
+        "80",
+    ): "--quality has no effect beside --image-format png",
+    ("--shard-size", "1GB"): "--shard-size needs --pack",
+    ("--workers", "2"): "--workers needs --pack",
+    ("--engine", "ray"): "--engine needs --pack",
+    ("--pack", "clips", "--ray-address", "a:1"): "--ray-address needs --engine ray",
+    ("--scratch", "S"): "--scratch needs --out in object storage",
+    ("--audio-rate", "16000"): "--audio-rate needs --audio",
+    ("--audio-seconds", "1", "--audio-channels", "1"): "--audio-channels and --audio-seconds need --audio",
+    ("--audio-format", "wav", "--pack", "clips"): "--audio-format needs --audio",
+    ("--audio-format", "wav", "--audio"): "--audio-format needs --pack",
+}
+OF_DATASETS = {
+    ("verify", "--seed", "3"): "--seed needs --sample",
+    ("inspect", "--clip", "C", "--out", "sheet.html", "--seed", "3"): "--seed needs --sample",
+    ("bench", "--decode", "cpu"): "--decode needs --device gpu",
+    ("bench", "--gpu", "0"): "--gpu needs --device gpu",
+    ("bench", "--limit", "5"): "--limit needs --compare or --peer",
+    ("bench", "--compare", "--peer", "torchcodec"): "--compare has no effect beside --peer: that names what to run",
+    ("audit", "--check", "list", "--root", "x"): "--root has no effect beside --check list",
+    ("audit", "--check", "list", "--overwrite", "--json"): "--json and --overwrite have no effect beside --check list",
+    ("audit", "--check", "list", "--check", "empty"): "takes no other one",
+    ("audit", "--check", "empty", "--files"): "--files has no effect beside a --check that does not look at files",
+    ("audit", "--sql", "SELECT 1", "--check", "empty"): "--check has no effect beside --sql, --ask and --duckdb",
+    ("audit", "--duckdb", "views.duckdb", "--fail-on", "note"): "--fail-on has no effect beside --sql",
+    ("audit", "--sql", "SELECT 1", "--root", "x"): "--root needs --files or --report with pictures",
+    ("audit", "--root", "x"): "--root needs --files or --report with pictures",
+    ("audit", "--report", "r.html", "--no-pictures", "--root", "x"): "--root needs --files or --report with pictures",
+    ("audit", "--format", "csv"): "--format needs --sql or --ask",
+    ("audit", "--ask", "list", "--out", "o.csv"): "--out has no effect beside --ask list",
+    ("audit", "--no-pictures"): "--no-pictures needs --report",
+    ("audit", "--pictures"): "--pictures needs --report",
+    ("audit", "--overwrite"): "--overwrite needs --out, --duckdb or --report",
+}
+
+
+@pytest.mark.parametrize(("options", "said"), INDEX.items(), ids=lambda value: " ".join(value) if value else "")
+def test_index_refuses_options_without_effect(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    words = [str(tmp_path) if word == "SOURCE" else word for word in options]
+    assert said in run("index", *words, "--out", tmp_path / "OUT", code=2).output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("options", "said"), SHARD.items(), ids=lambda value: " ".join(value) if value else "")
+def test_shard_refuses_options_without_effect(options: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text("policy: fps\nfps: 1\n")
+    words = ("--policy", tmp_path / "policy.yaml", "--out", tmp_path / "OUT", *options)
+    assert said in run("shard", tmp_path, *words, code=2).output
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.yaml"]
+
+
+def test_a_choice_of_frames_is_for_explicit_clips(tmp_path: Path) -> None:
+    words = ("--policy", "p.yaml", "--out", tmp_path / "OUT", "--choose", "next")
+    assert "--choose needs --clips" in run("shard", tmp_path, *words, code=2).output
+
+
+@pytest.mark.parametrize(("words", "said"), OF_DATASETS.items(), ids=lambda value: " ".join(value) if value else "")
+def test_other_commands_refuse_options_without_effect(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    command, *options = words
+    output = run(command, tmp_path, *options, code=2).output
+    assert said in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_at_their_defaults_are_refused_only_if_they_are_given(index: Index, tmp_path: Path) -> None:
+    clips = [{"uri": "h264_vfr.mp4", "frames": [0]}]
+    shard_clips(index.path, tmp_path / "D", clips)
+    shard_clips(index.path, tmp_path / "E", clips, "--quality", "90", code=2)
+    assert not (tmp_path / "E").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_rules_for_its_options(command: str) -> None:
+    found = main.get_command(click.Context(main), command)
+    assert isinstance(found, RuledCommand)
+    assert found.rules
+
+
+def test_all_options_without_effect_are_named_at_once() -> None:
+    rules = (
+        Rule(options=["b"], when=lambda values: values["a"], needs="--a"),
+        Rule(options=["c", "d"], when=lambda values: not values["a"], beside="--a", why="a is alone"),
+    )
+
+    @click.command(cls=RuledCommand, rules=rules)
+    @click.option("--a", is_flag=True)
+    @click.option("--b", type=int, default=1)
+    @click.option("--c/--no-c", default=True)
+    @click.option("--d")
+    def command(**values: object) -> None:
+        click.echo(f"ran {values['b']}")
+
+    def said(*words: str) -> str:
+        return CliRunner().invoke(command, words).output.strip().splitlines()[-1]
+
+    assert said() == said("--c", "--d", "x") == said("--a") == "ran 1"
+    assert said("--b", "1") == "Error: --b needs --a"
+    assert said("--a", "--no-c", "--d", "x") == "Error: --no-c and --d have no effect beside --a: a is alone"
+
+
+def test_a_rule_about_an_option_that_is_not_there_is_a_bug() -> None:
+    with pytest.raises(ValueError, match="unknown parameters: \\['no'\\]"):
+        RuledCommand("made", rules=[Rule(options=["no"], when=lambda values: True, needs="--a")])

@@ -1,0 +1,116 @@
+"""Tiny files are planned and cut in worker processes: the same steps as in one process, whatever happens to a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from framedex.errors import FramedexError
+from framedex.execution.engine import Outcome
+from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
+from framedex.sharder.build import DEFAULTS
+from framedex.sharder.clips.clip import Clip, Failure, WantedClip
+from framedex.sharder.clips.samples import Step
+from framedex.sharder.packing import cutting
+from framedex.sharder.packing.cutting import Making, Part, Task, cut
+from tests.conftest import Truth
+from tests.sharder.packing.test_pack_killed import content
+from tests.support.datasets import run, write_clips
+from tests.support.media import RECIPES
+
+MAKING = Making(keep_damaged=False, pack="clips", audio=None, audio_format="flac")
+
+
+def wanted(name: str, *frames: int) -> WantedClip:
+    """Return a clip of some frames."""
+    return WantedClip(
+        clip_id=name, frames=np.array(frames), mask=np.ones(len(frames), np.bool_), columns={}, asked_in="line 1"
+    )
+
+
+def said(steps: list[Step]) -> list[tuple[str | None, int, list[int]]]:
+    """Return what some steps give: the clip, the plan's progress, and the sizes of its members."""
+    return [(step.outcome.clip_id, step.done, [len(member) for member in step.members]) for step in steps]
+
+
+@pytest.fixture
+def task(index: Index) -> Task:
+    """A task of clips of two media, one of which cannot be planned, and of one that is known to be impossible."""
+    first, second = index.videos["media_id"].to_pylist()[:2]
+    return Task(
+        index=index.path,
+        making=MAKING,
+        parts=[
+            Part(media_id=first, items=[wanted("a", 3, 9), wanted("past the end", 10**6)], done=1),
+            Part(media_id=None, items=[Failure(clip_id="no medium", uri="x", kind="request", message="")], done=2),
+            Part(media_id=second, items=[wanted("b", 5)], done=3),
+        ],
+    )
+
+
+def test_tasks_of_any_size_give_the_same_bytes_as_one_process(
+    index: Index, truth: Callable[[str], Truth], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(5)
+    clips = [
+        {"uri": name, "frames": rng.integers(0, len(truth(name).md5), 5).tolist(), "clip_id": f"{name}-{number}"}
+        for number in range(4)
+        for name in rng.permutation(sorted(RECIPES)).tolist()
+    ]
+    clips[3]["frames"] = [10**6]
+    path = write_clips(tmp_path / "clips.jsonl", clips)
+    command = ["shard", index.path, "--clips", path, "--pack", "clips", "--max-failures", len(clips), "--out"]
+    run(*command, tmp_path / "A", "--workers", 1)
+    monkeypatch.setattr(cutting, "CLIPS_A_TASK", 5)
+    monkeypatch.setattr(cutting, "TASKS_AT_FIRST", 1)
+    run(*command, tmp_path / "B", "--workers", 2)
+    assert len(content(tmp_path / "A")) > 5
+    assert content(tmp_path / "A") == content(tmp_path / "B")
+
+
+def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: Task) -> None:
+    steps = list(cutting._steps(Outcome(item=task, kind="crash", message="its process died")))
+    assert said(steps) == said(cut(task))
+    assert [isinstance(step.outcome, Clip) for step in steps] == [True, False, False, True]
+
+
+def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: Task) -> None:
+    part = Part(media_id=task.parts[0].media_id, items=[wanted("a", 3)], done=1)
+    lonely = Task(index=index.path, making=MAKING, parts=[part])
+    [step] = cutting._steps(Outcome(item=lonely, kind="crash", message="its process died (exit code -11)"))
+    assert isinstance(step.outcome, Failure)
+    assert step.outcome.kind == "crash"
+    assert step.outcome.uri == index.video(part.media_id or "")["uri"]
+    assert step.outcome.counts
+
+
+def test_a_small_plan_starts_no_process(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise FramedexError("a process was started")
+
+    monkeypatch.setattr("pebble.ProcessPool.schedule", refuse)
+    clips = [{"uri": name, "frames": [0, 2], "clip_id": name} for name in sorted(RECIPES)]
+    path = write_clips(tmp_path / "clips.jsonl", clips)
+    run(
+        *("shard", index.path, "--clips", path, "--out", tmp_path / "D"),
+        *("--pack", "clips", "--workers", 2, "--max-failures", 1),  # one recipe cannot be cut
+    )
+    assert (tmp_path / "D" / "dataset.json").exists()
+
+
+def test_items_that_pass_keep_their_turn_and_have_no_result() -> None:
+    outcomes = list(run_local(abs, [-1, 2, -3, 4], workers=1, timeout_seconds=60, passes=lambda item: item > 0))
+    assert [(outcome.item, outcome.result, outcome.kind) for outcome in outcomes] == [
+        (-1, 1, None),
+        (2, None, None),
+        (-3, 3, None),
+        (4, None, None),
+    ]
+
+
+def test_the_options_that_make_clips_are_those_of_the_build() -> None:
+    assert DEFAULTS.making == Making(keep_damaged=False, pack=None, audio=None, audio_format="flac")

@@ -1,0 +1,224 @@
+"""Packing that is killed at any moment, or finds the disk full: a rerun gives the same bytes as an undisturbed run."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framedex.files.parts import ASIDE
+from framedex.indexer.parts.index import Index
+from framedex.sharder.schema import SHARDS_FOLDER
+from framedex.sharder.writing.checkpoints import PROGRESS_NAME
+from framedex.sharder.writing.tables import Tables
+from tests.support.datasets import run
+from tests.support.media import Recipe, encode
+from tests.support.running import environment
+
+KILLS = 12
+DRIVER = """
+import sys
+from framedex.cli import main
+if __name__ == "__main__":
+    main(sys.argv[1:])
+"""
+PACKS = {
+    "clips": ["--pack", "clips", "--shard-size", "150KB"],
+    "images": ["--pack", "images", "--image-format", "png", "--short-side", "64", "--shard-size", "150KB"],
+    "needed": ["--pack", "needed", "--shard-size", "50KB"],
+}
+
+
+def content(dataset: Path) -> dict[str, str]:
+    """Return a digest of every file of a dataset."""
+    files = [path for path in dataset.rglob("*") if path.is_file()]
+    return {str(path.relative_to(dataset)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}
+
+
+def command(index: Path, out: Path, *arguments: object) -> list[str]:
+    """Return a command line that shards all of an index into short clips."""
+    driver, policy = out.parent / "driver.py", out.parent / "policy.yaml"
+    driver.write_text(DRIVER)
+    policy.write_text("policy: stride\nstride: 2\nframes: 4\n")
+    words = [sys.executable, driver, "shard", index, "--policy", policy, "--out", out, *arguments]
+    return [str(word) for word in words]
+
+
+def start(words: list[str], **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words, env=environment(), start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        **options,  # type: ignore[call-overload]
+    )  # fmt: skip
+
+
+def whole(words: list[str]) -> None:
+    process = start(words)
+    output, _ = process.communicate()
+    assert process.returncode == 0, output
+
+
+@pytest.fixture(scope="module")
+def mixed_index(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index over every recipe, and over transport streams."""
+    folder = tmp_path_factory.mktemp("mixed")
+    (folder / "videos").symlink_to(index.root)
+    (folder / "streams").mkdir()
+    for number in range(3):
+        encode(Recipe(name=f"{number}.ts", options={"g": "12"}), folder / "streams" / f"{number}.ts")
+    run("index", folder / "videos", folder / "streams", "--out", folder / "INDEX", "--follow-symlinks")
+    return folder / "INDEX"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pack", PACKS)
+def test_a_killed_run_is_completed_to_the_same_bytes(mixed_index: Path, tmp_path: Path, pack: str) -> None:
+    whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS[pack], "--workers", "1"))
+    expected = content(tmp_path / "UNDISTURBED")
+    assert sum(name.endswith(".tar") for name in expected) > 2
+    chance = random.Random(pack)
+    out, midway = tmp_path / "D", 0
+    words = command(mixed_index, out, *PACKS[pack], "--workers", "2")
+    progress = tmp_path / "D.unfinished" / PROGRESS_NAME
+    for _ in range(KILLS):
+        before = size_of(progress)
+        process = start(words)
+        while process.poll() is None and size_of(progress) <= before and chance.random() < 0.99:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.05))
+        with contextlib.suppress(ProcessLookupError):  # it may have finished
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        midway += size_of(progress) > 0
+        if out.exists():
+            break
+    if not out.exists():
+        whole(words)
+    assert midway, "some run was killed half done"
+    assert content(out) == expected
+    assert not (tmp_path / "D.unfinished").exists()
+
+
+def size_of(path: Path) -> int:
+    """Return a file's size, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.parametrize("pack", PACKS)
+def test_workers_and_earlier_runs_do_not_show_in_the_bytes(mixed_index: Path, tmp_path: Path, pack: str) -> None:
+    first = command(mixed_index, tmp_path / "A", *PACKS[pack], "--workers", "1")[2:]
+    second = command(mixed_index, tmp_path / "B", *PACKS[pack], "--workers", "3")[2:]
+    run(*first)
+    run(*second)
+    assert content(tmp_path / "A") == content(tmp_path / "B")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path] | None]:
+    """Mount file systems of some size, where root may; else give None."""
+    mounted: list[Path] = []
+
+    def mount(size: int) -> Path:
+        path = tmp_path / f"disk{len(mounted)}"
+        path.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], check=True, capture_output=True)
+        mounted.append(path)
+        return path
+
+    try:
+        mount(4096)
+    except (OSError, subprocess.CalledProcessError):
+        yield None
+    else:
+        yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
+@pytest.mark.parametrize("pack", ["clips", "images"])
+def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
+    mixed_index: Path, tmp_path: Path, pack: str, small_disk: Callable[[int], Path] | None
+) -> None:
+    """On a small tmpfs where root may mount one; else files may not grow past a limit, which stops the first tar."""
+    whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS[pack]))
+    expected = content(tmp_path / "UNDISTURBED")
+    used = sum(path.stat().st_size for path in (tmp_path / "UNDISTURBED").rglob("*"))
+    if small_disk is None:
+        out = tmp_path / "D"
+        words = command(mixed_index, out, *PACKS[pack])
+        process = start(words, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)))
+        output, _ = process.communicate()
+    else:
+        disk = small_disk(used // 2)
+        out = disk / "D"
+        words = command(mixed_index, tmp_path / "D", *PACKS[pack])
+        words[words.index("--out") + 1] = str(out)
+        process = start(words)
+        output, _ = process.communicate()
+    assert process.returncode == 1, output
+    assert "cannot be written to the end" in output
+    assert "make room and run the same command again" in output
+    assert not out.exists()
+    if small_disk is not None:
+        assert "0 clips are kept" not in output
+        subprocess.run(["mount", "-o", f"remount,size={10 * used}", disk], check=True)
+    whole(words)
+    assert content(out) == expected
+
+
+@pytest.mark.parametrize("place", ["tables", "line"])
+def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
+    mixed_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS["clips"]))
+    words = command(mixed_index, tmp_path / "D", *PACKS["clips"], "--workers", "1")[2:]
+    shards = tmp_path / "D.unfinished" / SHARDS_FOLDER
+    refused: list[bool] = []
+
+    def take_room() -> None:
+        """Find the disk full the first time, when the next tar is open."""
+        end = time.monotonic() + 5
+        while not refused and not any(shards.glob(f"{ASIDE}*.tar")) and time.monotonic() < end:
+            time.sleep(0.01)
+        refused.append(any(shards.glob(f"{ASIDE}*.tar")))
+        if refused[-1]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    write, flush = Tables.write, os.fsync
+
+    def write_tables(tables: Tables, *arguments: Any, **options: Any) -> list[bytes]:
+        take_room()
+        return write(tables, *arguments, **options)
+
+    def flush_line(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(PROGRESS_NAME):
+            take_room()
+        flush(descriptor)
+
+    if place == "tables":
+        monkeypatch.setattr(Tables, "write", write_tables)
+    else:
+        monkeypatch.setattr(os, "fsync", flush_line)
+    output = run(*words, code=1).output
+    assert refused == [True, False]
+    assert "cannot be written to the end" in output
+    assert "0 clips are kept" not in output
+    assert len((tmp_path / "D.unfinished" / PROGRESS_NAME).read_text().splitlines()) == 1
+    assert [path.name for path in sorted(shards.iterdir())] == ["clips-000000.idx", "clips-000000.tar"]
+    monkeypatch.undo()
+    assert "taken up from an unfinished run" in run(*words).output
+    assert content(tmp_path / "D") == content(tmp_path / "UNDISTURBED")

@@ -1,0 +1,191 @@
+"""From a listing's columns to splits and subsets: filters and splits of a policy, and the clips of one split."""
+
+from __future__ import annotations
+
+import csv
+import json
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from framedex import ClipDataset
+from framedex.core.tallies import few, tally
+from framedex.errors import FramedexError, PolicyError
+from tests.support.datasets import run
+
+NAMES = ("h264_default.mp4", "h264_vfr.mp4", "hevc_open_gop.mp4", "h264_vfr.mkv")
+
+
+@pytest.fixture
+def listed(medium: Callable[[str], Path], tmp_path: Path) -> Path:
+    """An index over a listing with labels, folds and ranges."""
+    with open(tmp_path / "list.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["uri", "label", "fold", "start", "end"])
+        for number, name in enumerate(NAMES):
+            shutil.copy(medium(name), tmp_path / name)  # under the root, so that ids are the same in every run
+            rows.writerow([name, "cat" if number % 2 else "dog", number, 0.2, 0.8])
+            rows.writerow([name, "bird", number, 1.0, 1.6])
+    run("index", tmp_path / "list.csv", "--out", tmp_path / "INDEX")
+    return tmp_path / "INDEX"
+
+
+def shard(index: Path, policy: dict[str, Any], code: int = 0) -> Path:
+    path, out = index.parent / "policy.yaml", index.parent / "D"
+    of_ranges = {} if policy["policy"] == "per_row" else {"range": None}  # which the listing has
+    path.write_text(yaml.safe_dump(policy | of_ranges))
+    run("shard", index, "--policy", path, "--out", out, "--overwrite", code=code)
+    return out
+
+
+def run_shard(index: Path, policy: dict[str, Any]) -> str:
+    """Return what sharding by a policy that is refused prints."""
+    path = index.parent / "refused.yaml"
+    path.write_text(yaml.safe_dump(policy | {"range": None}))
+    return run("shard", index, "--policy", path, "--out", index.parent / "D", code=1).output
+
+
+def columns(dataset: Path) -> dict[str, list[Any]]:
+    return pq.read_table(dataset / "clips").to_pydict()
+
+
+def test_each_row_of_a_listing_gives_the_clips_of_its_own_range(listed: Path) -> None:
+    dataset = ClipDataset(shard(listed, {"policy": "per_row", "uniform": 4}))
+    assert len(dataset) == 2 * len(NAMES)
+    for number in range(len(dataset)):
+        clip = dataset.clip(number)
+        first = clip.medium.start_pts * clip.medium.time_base_num / clip.medium.time_base_den
+        assert (clip.seconds - first >= clip.columns["start"] - 1e-6).all()
+        assert (clip.seconds - first <= clip.columns["end"] + 1e-6).all()
+
+
+def test_a_filter_sees_the_index_and_the_listing(listed: Path) -> None:
+    found = columns(shard(listed, {"policy": "uniform", "frames": 3, "filter": 'label == "cat" and codec == "h264"'}))
+    assert found["label"] == ["cat", "cat"]
+
+
+def test_media_that_a_filter_leaves_out_are_counted_and_named(listed: Path) -> None:
+    policy = listed.parent / "policy.yaml"
+    words = ("shard", listed, "--policy", policy, "--out", listed.parent / "D", "--overwrite")
+    policy.write_text("policy: uniform\nrange:\nframes: 3\nfilter: fold == 1 and label == 'cat'\n")
+    others = [name for name in NAMES if name != NAMES[1]]
+    assert f"3 media left out by the filter ({', '.join(others)})" in run(*words).output
+    assert json.loads(run(*words, "--json").output)["filtered"] == {"count": 3, "examples": others}
+    policy.write_text("policy: uniform\nrange:\nframes: 3\nfilter: label == 'bird'\n")
+    assert "left out by the filter" not in run(*words).output, "one row of each video is taken"
+    assert json.loads(run(*words, "--json").output)["filtered"] == {"count": 0, "examples": []}
+
+
+def test_a_filter_that_matches_nothing_is_an_error_that_names_the_values_there_are(listed: Path) -> None:
+    policy = {"policy": "uniform", "frames": 3, "filter": 'label == "Cat" and fold < 9 and column("codec") != "x"'}
+    said = run_shard(listed, policy)
+    assert "the filter leaves out all 4 usable media" in said
+    assert 'found:   label == "Cat"' in said
+    assert (
+        "allowed: label: 'bird' (4), 'dog' (2), 'cat' (2); fold: 0 (2), 1 (2), 2 (2), 3 (2); codec: 'h264' (6)" in said
+    )
+    assert not (listed.parent / "D").exists()
+    said = run_shard(listed, {"policy": "uniform", "frames": 3, "filter": "duration_seconds > 1000"})
+    assert re.search(r"allowed: duration_seconds: [\d.]+ \(\d\)", said)
+    with pytest.raises(PolicyError, match="leaves out all 4 usable media"):
+        ClipDataset.from_index(listed, policy | {"range": None})
+
+
+def test_where_that_no_clip_meets_is_an_error_that_names_the_values_there_are(listed: Path) -> None:
+    policy = {"policy": "uniform", "frames": 3, "range": None}
+    path = shard(listed, policy)
+    for opened in (
+        lambda where: ClipDataset(path, where=where),
+        lambda where: ClipDataset.from_index(listed, policy, where=where),
+    ):
+        with pytest.raises(FramedexError) as error:
+            opened({"label": "Cat"})
+        assert "no clip has this value" in str(error.value)
+        assert "found:   label='Cat'" in str(error.value)
+        assert "allowed: label: 'bird' (4), 'dog' (2), 'cat' (2)" in str(error.value)
+        with pytest.raises(FramedexError, match=r"no clip has all of these values\n.*'cat', fold=2"):
+            opened({"label": "cat", "fold": 2})
+        assert len(opened({"label": "cat", "fold": 1})) == 1
+
+
+def test_of_many_values_a_few_are_named_and_the_others_counted() -> None:
+    assert few({"a": 1, "b": 3, "c": 2}, most=2) == "b (3), c (2) and 1 other"
+    assert few({str(value): 1 for value in range(1000)}).endswith("4 (1) and 995 others")
+    assert few({"a": 1}) == "a (1)"
+    assert tally([pa.array([1.5, None, 1.5]), pa.array([[1], [1]])]) == {"1.5": 2, "empty": 1, "[1]": 2}
+
+
+def test_an_unknown_column_in_a_filter_stops_the_run_and_names_a_close_one(listed: Path) -> None:
+    (listed.parent / "p.yaml").write_text('policy: uniform\nrange:\nframes: 3\nfilter: lable == "cat"\n')
+    output = run("shard", listed, "--policy", listed.parent / "p.yaml", "--out", listed.parent / "D", code=1).output
+    assert "lable" in output
+    assert "label" in output
+    assert not (listed.parent / "D").exists()
+
+
+def test_a_split_by_column_becomes_a_column_of_clips_and_a_subset(listed: Path) -> None:
+    split = {"column": "fold", "names": {0: "train", 1: "train", 2: "val", 3: "test"}}
+    out = shard(listed, {"policy": "uniform", "frames": 3, "split": split})
+    train = ClipDataset(out, where={"split": "train"})
+    assert len(train) == 4
+    assert {train.clip(number).columns["fold"] for number in range(4)} == {0, 1}
+    assert train.clip(-1).clip_id == train.clip(3).clip_id
+    assert len(ClipDataset(out, where={"split": "val", "label": "bird"})) == 1
+    with pytest.raises(FramedexError, match="no clip has this value"):
+        ClipDataset(out, where={"split": "nowhere"})
+    again = pickle.loads(pickle.dumps(train))
+    assert [again.clip(n).clip_id for n in range(4)] == [train.clip(n).clip_id for n in range(4)]
+    with pytest.raises(IndexError):
+        train[4]
+
+
+def test_a_split_by_hash_keeps_all_clips_of_a_medium_together(listed: Path) -> None:
+    split = {"shares": {"train": 1, "val": 1}, "seed": 3}
+    found = columns(shard(listed, {"policy": "windows", "frames": 8, "split": split}))
+    of_medium: dict[int, set[str]] = {}
+    for row, name in zip(found["media_row"], found["split"], strict=True):
+        of_medium.setdefault(row, set()).add(name)
+    assert all(len(names) == 1 for names in of_medium.values())
+    assert set(found["split"]) == {"train", "val"}
+
+
+def test_asking_for_what_clips_do_not_have_is_an_error(listed: Path) -> None:
+    out = shard(listed, {"policy": "uniform", "frames": 3})
+    with pytest.raises(FramedexError, match="no such column"):
+        ClipDataset(out, where={"splitt": "train"})
+    with pytest.raises(FramedexError, match="never has such a value"):
+        ClipDataset(out, where={"fold": "many"})
+
+
+def test_padding_by_repeating_frames_is_masked(listed: Path) -> None:
+    policy = {"policy": "windows", "frames": 40, "pad": "edge", "filter": 'label == "bird"'}
+    dataset = ClipDataset(shard(listed, policy))
+    item = dataset[1]
+    assert item["mask"].tolist() == [True] * 10 + [False] * 30
+    assert item["frame_index"].tolist() == list(range(40, 50)) + [49] * 30
+    assert (item["frames"][10:] == item["frames"][9]).all()
+    assert not np.isnan(item["seconds"]).any()
+
+
+def test_what_a_policy_leaves_out_has_a_row_that_does_not_count(listed: Path) -> None:
+    out = shard(listed, {"policy": "windows", "frames": 1000, "last": "drop"})
+    failures = pq.read_table(out / "failures.parquet").to_pydict()
+    assert set(failures["kind"]) == {"short"}
+    assert not any(failures["counts"])
+    assert len(failures["uri"]) == 2 * len(NAMES)
+
+
+def test_a_video_that_is_too_short_stops_the_run_if_asked_to(listed: Path) -> None:
+    (listed.parent / "p.yaml").write_text("policy: windows\nrange:\nframes: 1000\nshort: error\n")
+    output = run("shard", listed, "--policy", listed.parent / "p.yaml", "--out", listed.parent / "D", code=1).output
+    assert NAMES[0] in output
+    assert not (listed.parent / "D").exists()

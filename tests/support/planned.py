@@ -1,0 +1,149 @@
+"""Demuxed streams, full in-order decodes, and decoding single frames as scanners plan it: what scanner tests share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.logging
+import numpy as np
+from av.codec.context import CodecContext
+from av.video.codeccontext import VideoCodecContext
+
+from framedex.indexer.bitstream.base.pictures import NO_START, Pictures
+from framedex.indexer.bitstream.registry import scanner_for
+from framedex.indexer.containers.planes import picture_md5
+from tests.support.media import picture
+
+INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """Packets of one video stream in decode order, and what a decoder is told before the first of them."""
+
+    decoder: str
+    codec: str
+    packets: tuple[bytes, ...]
+    intra_only: bool = False
+    codec_tag: str = ""
+    extradata: bytes = b""
+    reorder_depth: int = 0
+    size: tuple[int, int] = (0, 0)
+    coded_bits: int = 0
+    hidden: frozenset[int] = frozenset()  # packets that are decoded and not presented
+    # The container's flags: FFmpeg's PNG decoder adds a picture that is not flagged to the one before.
+    not_key: frozenset[int] = frozenset()
+
+    def open_decoder(self) -> VideoCodecContext:
+        """Return a fresh decoder with one thread."""
+        context = CodecContext.create(self.decoder, "r")
+        assert isinstance(context, VideoCodecContext)
+        context.extradata = self.extradata or None
+        if self.codec_tag:
+            context.codec_tag = self.codec_tag
+        context.width, context.height = self.size
+        context.bits_per_coded_sample = self.coded_bits
+        context.reorder_depth = self.reorder_depth
+        context.thread_count = 1
+        return context
+
+    def decode(self, numbers: Sequence[int], state: bytes = b"") -> list[tuple[int | None, str]]:
+        """Return (packet number, md5) of every picture that a fresh decoder gives for these packets, in its order."""
+        context = self.open_decoder()
+        pictures = []
+        for number in numbers:
+            data = state + self.packets[number]
+            state = b""
+            packet = av.Packet(len(data))
+            if data:
+                packet.update(data)
+            packet.pts = number
+            packet.is_keyframe = number not in self.not_key
+            pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(packet)]
+        pictures += [(frame.pts, picture_md5(frame)) for frame in context.decode(None)]
+        return pictures
+
+
+def demux(path: Path) -> Stream:
+    """Return the first video stream of a file."""
+    av.logging.set_level(None)
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        packets = [packet for packet in container.demux(stream) if packet.size or packet.dts is not None]
+        return Stream(
+            decoder=context.name,
+            codec=context.codec.canonical_name,
+            intra_only=bool(context.codec.properties & INTRA_ONLY),
+            codec_tag=context.codec_tag,
+            extradata=context.extradata or b"",
+            reorder_depth=context.reorder_depth,
+            size=(context.width, context.height),
+            coded_bits=context.bits_per_coded_sample,
+            packets=tuple(bytes(packet) for packet in packets),
+            hidden=frozenset(number for number, packet in enumerate(packets) if packet.is_discard),
+            not_key=frozenset(number for number, packet in enumerate(packets) if not packet.is_keyframe),
+        )
+
+
+def scan(stream: Stream) -> Pictures:
+    """Return what the codec's scanner says of the stream. Raises BitstreamError."""
+    scanner = scanner_for(stream.codec, stream.intra_only)(stream.extradata)
+    for data in stream.packets:
+        scanner.feed(data)
+    return scanner.finish()
+
+
+def presented(pictures: Pictures, hidden: frozenset[int] = frozenset()) -> list[int]:
+    """Return the packet numbers of the frames that are output, in output order."""
+    silent = pictures.skipped | pictures.continues
+    shown = np.setdiff1d(np.flatnonzero(~silent), sorted(hidden))
+    return [int(n) for n in shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]]
+
+
+def plan(pictures: Pictures, target: int) -> tuple[list[int], bytes]:
+    """Return the packets to decode for one frame, and the state to give before them."""
+    starts = np.flatnonzero(pictures.start != NO_START)
+    number = int(np.searchsorted(starts, target, side="right")) - 1 - int(pictures.leading[target])
+    begin = int(starts[max(number, 0)])
+    end = target
+    while end + 1 < len(pictures.start) and pictures.continues[end + 1]:
+        end += 1
+    kept = [n for n in range(begin, end + 1) if n >= target or not pictures.non_reference[n]]
+    return kept, pictures.states[pictures.state[begin]]
+
+
+def wrong_frames(stream: Stream, pictures: Pictures, truth: dict[int, str], seed: int, most: int = 10**9) -> list[int]:
+    """Return the packet numbers of frames that come out wrong, or not, when decoded alone in shuffled order."""
+    targets = np.random.default_rng(seed).permutation(presented(pictures, stream.hidden))[:most]
+    wrong = []
+    for target in targets.tolist():
+        found = [md5 for number, md5 in stream.decode(*plan(pictures, target)) if number == target]
+        if found != [truth[target]]:
+            wrong.append(target)
+    return wrong
+
+
+def encode(
+    path: Path, codec: str, options: dict[str, str], *, pix_fmt: str, size: tuple[int, int], frames: int
+) -> Path:
+    """Encode numbered pictures at 25 a second into a file, unless it is there; return its path."""
+    if path.exists():
+        return path
+    aside = path.with_name(f"{os.getpid()}-{path.name}")
+    with av.open(str(aside), "w") as out:
+        stream = out.add_stream(codec, rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = *size, pix_fmt
+        stream.codec_context.thread_count = 1
+        for number in range(frames):
+            frame = av.VideoFrame.from_ndarray(picture(number, *size), format="rgb24").reformat(format=pix_fmt)
+            frame.pts, frame.time_base = number, Fraction(1, 25)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    aside.rename(path)
+    return path
