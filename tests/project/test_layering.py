@@ -1,4 +1,4 @@
-"""Data flows one way: rooms import as the table below says, and heavy libraries are loaded where they are needed alone.
+"""Data flows one way: rooms import as the table in docs/design.md says, and heavy libraries are loaded where they are needed alone.
 
 A room is a folder of modules. A module that lies beside folders, such as `indexer/schema.py`, is a room of its own.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,133 +18,10 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("indexer", "sharder", "loader", "audit")
 MOST_MODULES = 15  # in a folder
 
-# Which rooms each room imports, from the floor to the top. A permission that nobody uses is an error, too.
-IMPORTS = {
-    "errors": "",
-    "indexer.bitstream.audio": "",
-    "indexer.bitstream.base": "",
-    "indexer.mp4": "",
-    "core": "errors",
-    "html": "errors",
-    "indexer.bitstream.av1_vpx": "indexer.bitstream.base",
-    "indexer.bitstream.h26x": "indexer.bitstream.base",
-    "indexer.bitstream.intra": "indexer.bitstream.base",
-    "indexer.bitstream.mpeg": "indexer.bitstream.base",
-    "indexer.timeline": "indexer.bitstream.base",
-    "loader.arguments": "errors",
-    "loader.order": "errors",
-    "sharder.configuration": "errors",
-    "storage": "errors",
-    "execution": "core errors",
-    "files": "core errors storage",
-    "indexer.bitstream.registry": (
-        "indexer.bitstream.av1_vpx indexer.bitstream.base indexer.bitstream.h26x indexer.bitstream.intra "
-        "indexer.bitstream.mpeg"
-    ),
-    "indexer.schema": "core",
-    "indexer.media_rows": "errors indexer.schema",
-    "indexer.sources": "core errors files indexer.timeline storage",
-    "options": "errors execution storage",
-    "sharder.schema": "core indexer.schema",
-    "indexer.containers": "core errors files indexer.media_rows storage",
-    "indexer.parts": "core errors files indexer.media_rows indexer.schema indexer.sources indexer.timeline storage",
-    "sharder.policies": "errors sharder.configuration sharder.schema",
-    "indexer.audio": "core indexer.bitstream.audio indexer.containers indexer.mp4 indexer.timeline",
-    "indexer.images": (
-        "errors files indexer.containers indexer.media_rows indexer.schema indexer.sources indexer.timeline"
-    ),
-    "sharder.selection": (
-        "core errors files indexer.parts indexer.schema indexer.sources sharder.configuration sharder.policies"
-    ),
-    "indexer.probing": (
-        "core errors files indexer.audio indexer.bitstream.base indexer.bitstream.h26x "
-        "indexer.bitstream.intra indexer.bitstream.registry indexer.containers indexer.images "
-        "indexer.media_rows indexer.mp4 indexer.schema indexer.timeline storage"
-    ),
-    "sharder.clips": "core errors indexer.audio indexer.parts indexer.schema indexer.timeline sharder.schema storage",
-    "indexer.runs": (
-        "core errors execution files indexer.containers indexer.images indexer.media_rows indexer.parts "
-        "indexer.probing indexer.schema indexer.sources storage"
-    ),
-    "sharder.reading": "core errors files indexer.schema sharder.clips storage",
-    "indexer.cli": (
-        "core errors execution indexer.parts indexer.probing indexer.runs indexer.schema indexer.sources "
-        "options storage"
-    ),
-    "sharder.decoding": (
-        "core errors indexer.audio indexer.containers indexer.images indexer.parts indexer.schema "
-        "indexer.timeline sharder.clips sharder.reading sharder.schema"
-    ),
-    "sharder.planning": (
-        "core errors files indexer.containers indexer.parts indexer.probing indexer.timeline sharder.clips "
-        "sharder.configuration sharder.decoding sharder.policies sharder.reading sharder.schema "
-        "sharder.selection storage"
-    ),
-    "audit.tables": (
-        "errors files indexer.parts indexer.schema indexer.timeline sharder.clips sharder.planning "
-        "sharder.policies sharder.schema storage"
-    ),
-    "sharder.packing": (
-        "core errors execution files indexer.bitstream.h26x indexer.containers indexer.images indexer.parts "
-        "indexer.schema indexer.timeline sharder.clips sharder.decoding sharder.planning sharder.reading "
-        "sharder.schema storage"
-    ),
-    "audit.findings": "audit.tables core errors files",
-    "loader.dataset": "core errors files indexer.parts sharder.clips sharder.packing sharder.schema storage",
-    "loader.routing": (
-        "errors indexer.bitstream.h26x indexer.containers indexer.schema loader.arguments sharder.clips "
-        "sharder.packing sharder.reading"
-    ),
-    "sharder.cli_options": "options sharder.clips sharder.decoding sharder.packing",
-    "sharder.writing": (
-        "errors files indexer.parts sharder.clips sharder.packing sharder.reading sharder.schema "
-        "sharder.selection storage"
-    ),
-    "loader.batches": (
-        "core errors indexer.schema indexer.timeline loader.routing sharder.clips sharder.decoding "
-        "sharder.reading sharder.schema"
-    ),
-    "sharder.build": (
-        "errors execution indexer.parts indexer.schema sharder.clips sharder.configuration sharder.packing "
-        "sharder.planning sharder.policies sharder.schema sharder.selection sharder.writing storage"
-    ),
-    "loader.dali": "errors loader.batches loader.routing sharder.decoding sharder.schema",
-    "sharder.cli": (
-        "core errors execution indexer.parts options sharder.build sharder.cli_options sharder.clips "
-        "sharder.packing sharder.policies sharder.selection sharder.writing storage"
-    ),
-    "loader.clip_dataset": (
-        "errors loader.batches loader.dali loader.dataset loader.order loader.routing sharder.clips "
-        "sharder.decoding sharder.planning sharder.policies sharder.reading storage"
-    ),
-    "loader.clip_loader": (
-        "errors loader.arguments loader.batches loader.clip_dataset loader.dali loader.order loader.routing "
-        "sharder.decoding"
-    ),
-    "loader.contact_sheets": (
-        "core errors files loader.clip_dataset loader.order options sharder.clips sharder.decoding "
-        "sharder.schema storage"
-    ),
-    "loader.verification": (
-        "errors execution indexer.containers indexer.schema indexer.sources loader.batches "
-        "loader.clip_dataset loader.dali loader.dataset loader.order loader.routing sharder.clips "
-        "sharder.decoding sharder.packing sharder.reading sharder.schema storage"
-    ),
-    "audit.report": (
-        "audit.findings audit.tables core errors execution files html indexer.parts indexer.schema "
-        "loader.contact_sheets sharder.clips sharder.decoding sharder.planning sharder.reading storage"
-    ),
-    "loader.bench": (
-        "core errors indexer.schema loader.arguments loader.clip_dataset loader.clip_loader "
-        "loader.contact_sheets loader.order options sharder.clips sharder.decoding sharder.schema storage"
-    ),
-    "loader.cli": "core errors loader.verification options storage",
-    "audit.run": "audit.findings audit.report audit.tables errors storage",
-    "audit.cli": "audit.findings audit.run audit.tables core errors options storage",
-    # The commands, each imported by its name when it is called, and what users import.
-    "cli": "core errors",
-    "framedex": "core indexer.parts loader.clip_dataset loader.clip_loader loader.dali loader.order storage",
-}
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| `([\w.]+)` \| [^|]+ \|([^|]*)\|$", DESIGN, re.MULTILINE)
+# Which rooms each room imports, from the floor to the top: the table of docs/design.md.
+IMPORTS = {own: set(re.findall(r"`([\w.]+)`", others)) for own, others in ROWS}
 # The rooms in which a library is used, and nowhere else.
 LIBRARIES = {
     "av": (
@@ -255,10 +133,6 @@ def libraries(module: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def allowed(of: str) -> set[str]:
-    return set(IMPORTS[of].split())
-
-
 def test_every_module_is_in_a_room_of_the_table() -> None:
     assert len(MODULES) > 250
     filled = {room(module) for module in MODULES if module not in PACKAGES or imports(module)}
@@ -268,21 +142,21 @@ def test_every_module_is_in_a_room_of_the_table() -> None:
 def test_rooms_import_what_the_table_says() -> None:
     seen = 0
     for module, own, imported, other in edges():
-        assert other in allowed(own), f"{module} imports {imported}: may {own} import {other}?"
+        assert other in IMPORTS[own], f"{module} imports {imported}: may {own} import {other}?"
         seen += 1
     assert seen > 500
 
 
 def test_no_permission_is_unused() -> None:
     used = {(own, other) for _, own, _, other in edges()}
-    given = {(own, other) for own in IMPORTS for other in allowed(own)}
+    given = {(own, other) for own in IMPORTS for other in IMPORTS[own]}
     assert given - used == set()
 
 
 def test_the_table_has_no_circle() -> None:
     lower: set[str] = set()
     for own in IMPORTS:  # from the floor to the top, so that each stands on those before it
-        assert allowed(own) <= lower, f"{own} imports rooms that stand below it in the table: {allowed(own) - lower}"
+        assert IMPORTS[own] <= lower, f"{own} imports rooms that stand below it in the table: {IMPORTS[own] - lower}"
         lower.add(own)
 
 
@@ -290,7 +164,7 @@ def test_stages_import_no_later_stage() -> None:
     for own in IMPORTS:
         stage = own.split(".")[0]
         later = STAGES[STAGES.index(stage) + 1 :] if stage in STAGES else () if stage in ("cli", "framedex") else STAGES
-        assert not [other for other in allowed(own) if other.split(".")[0] in later], own
+        assert not [other for other in IMPORTS[own] if other.split(".")[0] in later], own
 
 
 def test_modules_of_a_room_import_in_no_circle() -> None:

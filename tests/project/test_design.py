@@ -1,0 +1,58 @@
+"""docs/design.md draws the rooms as they are, and tells the way of a clip as it goes. (Imports: test_layering.py.)"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from framedex import ClipDataset
+from tests.project.test_layering import IMPORTS
+from tests.support.datasets import run
+
+ROOT = Path(__file__).resolve().parents[2]
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+STEP = re.compile(r"^(\d+)\. `([\w/]+\.py)`: `([\w.]+)`", re.MULTILINE)
+
+
+def called_by(function: Callable[[], object]) -> list[tuple[str, str]]:
+    """Return (file, function) of the project's functions that a call enters, in the order of their first calls."""
+    seen: dict[tuple[str, str], None] = {}
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename).resolve()
+        if event == "call" and path.is_relative_to(ROOT):
+            seen.setdefault((path.relative_to(ROOT).as_posix(), frame.f_code.co_qualname))
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return list(seen)
+
+
+def test_a_clip_takes_the_way_that_is_told(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    steps = STEP.findall(DESIGN)
+    assert [int(number) for number, *_ in steps] == list(range(1, 13))
+    run("index", medium("h264_default.mp4"), "--out", tmp_path / "INDEX", "--depth", "tables")
+    dataset = ClipDataset.from_index(tmp_path / "INDEX", {"policy": "frames", "frames": [9, 2, 20, 2]})
+    entered = called_by(lambda: dataset[0])
+    told = [(path, function) for _, path, function in steps]
+    assert [call for call in entered if call in told] == told
+
+
+def test_every_room_is_drawn() -> None:
+    drawing = DESIGN.split("## Rooms")[1].split("The table says")[0]
+    lines = [line.split(maxsplit=1) for line in drawing.splitlines() if line.startswith("    ")]
+    drawn = {f"{stage}.{room}" for stage, rooms in lines for room in re.findall(r"\w+", rooms)}
+    below = {"indexer.schema", "indexer.timeline", "indexer.media_rows", "sharder.schema", "sharder.cli_options"}
+    of_table = {
+        room if "." in room else f"floor.{room}"
+        for room in (".".join(own.split(".")[:2]) for own in IMPORTS)
+        if room not in ("cli", "framedex") and not room.endswith(".cli") and room not in below
+    }
+    assert of_table - drawn <= {"loader.arguments", "audit.run"}
+    assert drawn - of_table == set()
