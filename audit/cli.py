@@ -15,12 +15,12 @@ from framedex.audit.findings.findings import missing
 from framedex.audit.findings.queries import SEVERITIES, Question, Severity, checks, questions
 from framedex.audit.findings.text import lines
 from framedex.audit.run import run
-from framedex.audit.tables.database import GIBIBYTE, Limits, database, write_database
+from framedex.audit.tables.database import GIBIBYTE, QueryLimits, database, write_database
 from framedex.audit.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.options.places import FILE, PLACE_THAT_IS_THERE
-from framedex.options.rules import Rule, RuledCommand, Values
+from framedex.options.rules import OptionRule, RuledCommand, Values
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
@@ -57,40 +57,40 @@ def _goes_to_media(values: Values) -> bool:
 
 
 RULES = (
-    Rule(
+    OptionRule(
         all_but=["names"],
         when=lambda values: "list" not in values["names"] or not _asks_checks(values),
         beside="--check list",
     ),
-    Rule(
+    OptionRule(
         options=["names", "fail_on", "as_json", "look", "policy"],
         when=_asks_checks,
         beside="--sql, --ask and --duckdb",
         why="no checks are asked",
     ),
-    Rule(
+    OptionRule(
         options=["look"],
         when=lambda values: _some_check_needs(values, "files", "tars"),
         beside="a --check that does not look at files",
     ),
-    Rule(
+    OptionRule(
         options=["policy"],
         when=lambda values: _some_check_needs(values, "policy_misses"),
         beside="a --check other than too_short",
     ),
-    Rule(options=["root"], when=_goes_to_media, needs="--files or --report with pictures"),
-    Rule(
+    OptionRule(options=["root"], when=_goes_to_media, needs="--files or --report with pictures"),
+    OptionRule(
         options=["form", "out", "timeout", "memory", "spill"],
         when=lambda values: values["sql"] is not None or values["ask"] is not None,
         needs="--sql or --ask",
     ),
-    Rule(
+    OptionRule(
         options=["form", "out", "timeout", "memory", "spill"],
         when=lambda values: values["ask"] != "list",
         beside="--ask list",
     ),
-    Rule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
-    Rule(
+    OptionRule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
+    OptionRule(
         options=["overwrite"],
         when=lambda values: any(values[name] is not None for name in ("out", "duckdb_file", "report")),
         needs="--out, --duckdb or --report",
@@ -192,7 +192,7 @@ def audit(
     if duckdb_file is not None:
         _write_database(what, duckdb_file)
     elif sql is not None or ask is not None:
-        limits = Limits(
+        limits = QueryLimits(
             seconds=timeout or SECONDS,
             memory_bytes=int((memory or MEMORY_GIBIBYTES) * GIBIBYTE),
             spill_bytes=int((SPILL_GIBIBYTES if spill is None else spill) * GIBIBYTE),
@@ -232,7 +232,7 @@ def _list_checks(what: Place) -> None:
             echo(f"{check.name:<18} {check.severity:<8} {check.title}")
 
 
-def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None, limits: Limits) -> None:
+def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None, limits: QueryLimits) -> None:
     with opened(what, frames=ask is not None or bool(FRAMES_VIEWS.search(sql or ""))) as audited:
         known: dict[str, Question] = {}
         if ask is not None:

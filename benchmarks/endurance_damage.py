@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import Fetched, Wanted
+from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.recipe import Recipe
@@ -71,7 +71,7 @@ class DamagingFetcher(Fetcher):
         self._sources = DamagedSources()
         dataset.sources = self._sources
 
-    def __call__(self, wanted: Wanted) -> Any:
+    def __call__(self, wanted: ClipRequest) -> Any:
         hit = is_damaged(wanted.number)
         self._dataset.sources = self._sources
         self._sources.damage = self._damage if hit and self._where == "source" else None

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.endurance_media import command, make_dataset, shows, wrong_clips
 from framedex import ClipDataset, ClipLoader
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import Fetched, Movie, Wanted
+from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip
 from tests.support.media import Recipe, make
 
 REPORTED = "Failed to create video decoder"
@@ -97,7 +97,7 @@ def movies_of(home: Path, *, codecs: Sequence[str] = ("libx264", "libx265")) -> 
         command("index", media, "--out", home / "SHAPES-INDEX")
         command("shard", home / "SHAPES-INDEX", "--clips", home / "shapes.jsonl", "--out", stored)
     fetch = Fetcher(ClipDataset(stored), FetchOptions())
-    found = [fetch(Wanted(number=number, on_gpu=True)) for number in range(len(names))]
+    found = [fetch(ClipRequest(number=number, on_gpu=True)) for number in range(len(names))]
     return [clip for clip in found if isinstance(clip, Fetched) and clip.movie is not None]
 
 
@@ -242,7 +242,7 @@ def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
             for number in range(count):
                 some = [movies[(3 * number + place) % len(movies)] for place in range(4)]
 
-                def one(some: list[tuple[Movie, Any]] = some, fate: str = fate, no_copy: bool = no_copy) -> bool:
+                def one(some: list[tuple[NvdecClip, Any]] = some, fate: str = fate, no_copy: bool = no_copy) -> bool:
                     nonlocal made
                     made = made or movie_pipeline(no_copy=no_copy, batch_size=4, gpu=gpu)
                     return fed_once(made, some, fate)
@@ -255,7 +255,7 @@ def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
     return found
 
 
-def fed_once(made: Any, some: list[tuple[Movie, Any]], fate: str) -> bool:
+def fed_once(made: Any, some: list[tuple[NvdecClip, Any]], fate: str) -> bool:
     """Feed one batch, let the buffers have their fate, run; return whether the pictures are right."""
     buffers = [movie.content.copy() for movie, _ in some]
     made.feed_input("movie", buffers)
@@ -275,9 +275,9 @@ def fed_once(made: Any, some: list[tuple[Movie, Any]], fate: str) -> bool:
     return right
 
 
-def plain_movies(home: Path) -> Iterator[tuple[Movie, Fetched]]:
+def plain_movies(home: Path) -> Iterator[tuple[NvdecClip, Fetched]]:
     """Yield movies that DALI decodes on a CPU, whole VP9 files, and what is wanted of them."""
     for path in sorted((home / "shapes").glob("libvpx-vp9_*")):
         wanted = np.array([0, 3, 17], np.int32)
-        movie = Movie(content=np.fromfile(path, np.uint8), wanted=wanted, color=np.eye(3, 4, dtype=np.float32))
+        movie = NvdecClip(content=np.fromfile(path, np.uint8), wanted=wanted, color=np.eye(3, 4, dtype=np.float32))
         yield movie, Fetched(number=0, item={"frame_index": wanted})

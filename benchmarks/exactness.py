@@ -30,7 +30,7 @@ from framedex.indexer.schema import FAILED, NO_VIDEO
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.loader.verification.verify import verify
 from framedex.sharder.build import ShardOptions, build_from_requests
-from framedex.sharder.selection.explicit_clips import Request, Requests
+from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips
 from tests.support.media import HAZARDS, RECIPES, make
 
 FRAMES_A_CLIP = 8
@@ -137,7 +137,7 @@ def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: i
 def _run(
     index: Index,
     out: Path,
-    requests: list[Request],
+    requests: list[ExplicitClip],
     workers: int,
     rows: dict[tuple[str, int], dict[str, Any]],
     truth: Oracle,
@@ -165,7 +165,7 @@ def _run(
     return {failure["clip_id"] for failure in report.failures}
 
 
-def written(requests: list[Request], path: Path) -> Requests:
+def written(requests: list[ExplicitClip], path: Path) -> ExplicitClips:
     """Write explicit clips into a file, as a user would, and open it."""
     rows = [
         {"uri": request.uri, "clip_id": request.clip_id, "frames": request.frames}
@@ -173,7 +173,7 @@ def written(requests: list[Request], path: Path) -> Requests:
         for request in requests
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return Requests(path)
+    return ExplicitClips(path)
 
 
 def _tried(index: Index, row: dict[str, Any], truth: list[tuple[int | None, str]]) -> Tried:
@@ -194,7 +194,7 @@ def _tried(index: Index, row: dict[str, Any], truth: list[tuple[int | None, str]
     )
 
 
-def _requests(index: Index, rows: dict[tuple[str, int], dict[str, Any]], shuffler: random.Random) -> list[Request]:
+def _requests(index: Index, rows: dict[tuple[str, int], dict[str, Any]], shuffler: random.Random) -> list[ExplicitClip]:
     """Return clips that want every frame outside of damaged GOPs once, shuffled, and one of each clip's frames twice."""
     requests = []
     for (uri, stream), row in rows.items():
@@ -208,7 +208,7 @@ def _requests(index: Index, rows: dict[tuple[str, int], dict[str, Any]], shuffle
             wanted = frames[at : at + FRAMES_A_CLIP]
             clip_id = f"{uri}#{stream}-{at}"
             requests.append(
-                Request(line=len(requests), clip_id=clip_id, uri=uri, stream=stream, frames=[*wanted, wanted[0]])
+                ExplicitClip(line=len(requests), clip_id=clip_id, uri=uri, stream=stream, frames=[*wanted, wanted[0]])
             )
     return requests
 

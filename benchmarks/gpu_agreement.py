@@ -38,7 +38,7 @@ from framedex.indexer.runs.work import IndexOptions
 from framedex.loader import clip_loader
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.build import build_from_requests
-from framedex.sharder.selection.explicit_clips import Request
+from framedex.sharder.selection.explicit_clips import ExplicitClip
 
 CLIPS_A_MEDIUM = 6
 FRAMES_A_CLIP = 7
@@ -49,7 +49,7 @@ def plan_clips(folder: Path, scratch: Path, depth: Depth) -> tuple[Path, dict[st
     build_index(IndexOptions(sources=[str(folder)], root=str(folder), out=scratch / "INDEX", depth=depth))
     index = Index(scratch / "INDEX")
     rng = np.random.default_rng(3)
-    requests: list[Request] = []
+    requests: list[ExplicitClip] = []
     depths: dict[str, int] = collections.Counter()
     for row in index.videos.to_pylist():
         if row["status"] != "ok" or row["frame_count"] == 0:
@@ -61,7 +61,7 @@ def plan_clips(folder: Path, scratch: Path, depth: Depth) -> tuple[Path, dict[st
             if number == 0:
                 frames[0] = frames[-1] = -1
             requests.append(
-                Request(line=len(requests), clip_id=f"{row['uri']}-{number}", uri=row["uri"], frames=frames)
+                ExplicitClip(line=len(requests), clip_id=f"{row['uri']}-{number}", uri=row["uri"], frames=frames)
             )
     build_from_requests(index, scratch / "DATASET", written(requests, scratch / "clips.jsonl"), choose="nearest")
     return scratch / "DATASET", dict(depths)

@@ -45,7 +45,7 @@ from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.timeline import DAMAGED, presentation_order
 from framedex.sharder.build import ShardOptions, build_from_requests
 from framedex.sharder.decoding.rgb import RgbConverter
-from framedex.sharder.selection.explicit_clips import Request
+from framedex.sharder.selection.explicit_clips import ExplicitClip
 
 RESULT = Path(__file__).parent / "results" / "gpu_hazards.json"
 LIMIT = (
@@ -105,7 +105,7 @@ def planned(
         )
     )  # fmt: skip
     index = Index(scratch / "INDEX")
-    requests: list[Request] = []
+    requests: list[ExplicitClip] = []
     rng = np.random.default_rng(7)
     for row in sorted(index.videos.to_pylist(), key=lambda row: str(row["uri"])):
         hazard = hazards.get(row["uri"].split("/")[0])
@@ -132,7 +132,7 @@ def planned(
         media.rows[row["media_id"]] = facts
         for wanted in clip_frames(frames, rng):
             clip_id = f"{row['uri']}-{len(requests)}"
-            requests.append(Request(line=len(requests), clip_id=clip_id, uri=row["uri"], frames=wanted))
+            requests.append(ExplicitClip(line=len(requests), clip_id=clip_id, uri=row["uri"], frames=wanted))
     build_from_requests(
         index,
         media.dataset,

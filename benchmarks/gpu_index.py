@@ -44,7 +44,7 @@ from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from framedex.sharder.build import build_from_requests
-from framedex.sharder.selection.explicit_clips import Request
+from framedex.sharder.selection.explicit_clips import ExplicitClip
 
 Frames = NDArray[np.uint8]
 Timed = Callable[[], dict[str, float]]
@@ -153,7 +153,7 @@ def make_clip(path: Path, folder: Path) -> tuple[Path, int, dict[str, float]]:
     index = Index(folder / "INDEX")
     (row,) = index.videos.to_pylist()
     count = int(row["frame_count"])
-    request = Request(line=1, clip_id="last", uri=row["uri"], frames=[count - 1])
+    request = ExplicitClip(line=1, clip_id="last", uri=row["uri"], frames=[count - 1])
     build_from_requests(index, folder / "DATASET", written([request], folder / "clips.jsonl"), choose="nearest")
     spent = {"index": round(indexed - started, 3), "shard": round(time.perf_counter() - indexed, 3)}
     return folder / "DATASET", count, spent

@@ -24,7 +24,7 @@ from framedex.errors import FramedexError
 from framedex.indexer.schema import IMAGES
 from framedex.loader.batches import fetch
 from framedex.loader.batches.faults import Fault, LoaderReport
-from framedex.loader.batches.fetched import Wanted
+from framedex.loader.batches.fetched import ClipRequest
 from framedex.loader.batches.frames import Finish
 from framedex.loader.routing.colour import NO_CORRECTION
 from framedex.loader.routing.driver import DriverSupport, driver_support
@@ -136,7 +136,7 @@ def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row
     decoder = GpuFrames(finish, device_id=0, batch_size=1, threads=2, scaled=False)
     for number in clips:
         try:
-            fetched = fetcher(Wanted(number=number, on_gpu=True))
+            fetched = fetcher(ClipRequest(number=number, on_gpu=True))
             if isinstance(fetched, Fault):
                 raise fetched.error()
             with decoder.working():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.policies.records import Sampled, Sampling, Track
+from framedex.sharder.policies.records import Sampled, Sampling, Timeline
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 ROW = {"start": 2.5, "end": 6.0, "cuts": [0, 4, 7, 10.4]}
@@ -16,23 +16,23 @@ RATES = ((24, 96), (60, 180), (30, 102))  # (frames a second, how many of them)
 TICKS = 600  # a second
 
 
-def example_track() -> Track:
+def example_timeline() -> Timeline:
     """Return a video of 10.4 s: 4 s at 24 frames a second, 3 s at 60, 3.4 s at 30; a start point about every 2 s."""
     gaps = np.concatenate([np.full(count, TICKS // rate) for rate, count in RATES])
     pts = np.cumsum(gaps) - gaps
     starts = np.searchsorted(pts, np.arange(0, int(gaps.sum()), 2 * TICKS))
-    return Track(
+    return Timeline(
         pts=pts, duration_pts=int(gaps.sum()), time_base=Fraction(1, TICKS), starts=starts, name="0123456789abcdef"
     )
 
 
 def example_text() -> str:
     """Return what the example video is, in words."""
-    track = example_track()
+    timeline = example_timeline()
     rates = ", then ".join(f"{count / rate:g} s at {rate} frames a second" for rate, count in RATES)
-    starts = ", ".join(map(str, track.starts.tolist()))
+    starts = ", ".join(map(str, timeline.starts.tolist()))
     return (
-        f"The example video has a variable frame rate: {rates}; {float(track.seconds):g} s and {len(track.pts)} frames in all, with "
+        f"The example video has a variable frame rate: {rates}; {float(timeline.seconds):g} s and {len(timeline.pts)} frames in all, with "
         f"start points at frames {starts}. Its row of the listing says `start: {ROW['start']}`, `end: {ROW['end']}`, "
         f"`cuts: {ROW['cuts']}`. Padded frames stand in parentheses, `–` where nothing is shown."
     )
@@ -44,30 +44,30 @@ def clip_text(clip: Sampled) -> str:
     return " ".join(str(frame) if real else f"({frame if frame >= 0 else '–'})" for frame, real in frames)
 
 
-def span_text(track: Track, clip: Sampled) -> str:
+def span_text(timeline: Timeline, clip: Sampled) -> str:
     """Return the times of a clip's earliest and latest frame of its own."""
-    seconds = track.pts[clip.frames[clip.mask]] * float(track.time_base)
+    seconds = timeline.pts[clip.frames[clip.mask]] * float(timeline.time_base)
     return f"{seconds.min():.2f}–{seconds.max():.2f} s"
 
 
-def sampling_table(track: Track, sampling: Sampling, most: int = 4) -> str:
+def sampling_table(timeline: Timeline, sampling: Sampling, most: int = 4) -> str:
     """Return the clips that a policy found as a Markdown table; of many, the first ones and the last."""
     lines = ["| clip | from–to | frames |", "| --- | --- | --- |"]
     shown = sampling.clips if len(sampling.clips) <= most else [*sampling.clips[: most - 1], sampling.clips[-1]]
     for place, clip in enumerate(shown):
         if place == most - 1 and len(sampling.clips) > most:
             lines.append("| … | | |")
-        lines.append(f"| {clip.number} | {span_text(track, clip)} | {clip_text(clip)} |")
+        lines.append(f"| {clip.number} | {span_text(timeline, clip)} | {clip_text(clip)} |")
     lines += [f"| {missed.number} | | {missed.kind}: {missed.message} |" for missed in sampling.missed]
     return "\n".join(lines)
 
 
 def policies_table() -> str:
     """Return every YAML with what it gives, in Markdown."""
-    track = example_track()
+    timeline = example_timeline()
     parts = [example_text()]
     for path in sorted(CONFIGS.glob("*.yaml")):
         made = read_policy(path)
-        table = sampling_table(track, made.policy.sample(track, ROW))
+        table = sampling_table(timeline, made.policy.sample(timeline, ROW))
         parts.append(f"### configs/{path.name}\n\n```yaml\n{path.read_text(encoding='utf-8').strip()}\n```\n\n{table}")
     return "\n\n".join(parts) + "\n"

@@ -143,7 +143,7 @@ TARGETS: dict[str, Target] = {
     "hevc_vps": bytes_parser(hevc.parse_vps, ValueError),
     "length_prefixed": bytes_parser(lambda data: nal.split_length_prefixed(data[1:], 1 + (data[0] & 3)), ValueError),
     "annex_b": bytes_parser(nal.split_annex_b),
-    "requests": file_parser("clips.jsonl", requests.Requests, PolicyError),
+    "requests": file_parser("clips.jsonl", requests.ExplicitClips, PolicyError),
     "policy": file_parser("policy.yaml", reading.read_policy, PolicyError),
     "list": file_parser("list.txt", lambda path: discover.discover([f"@{path}"]), SourceError),
     "listing_csv": file_parser("listing.csv", lambda path: discover.discover([str(path)]), SourceError),

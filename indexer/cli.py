@@ -29,7 +29,7 @@ from framedex.indexer.sources.listed import Images
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.places import PLACE_TO_WRITE
-from framedex.options.rules import Rule, RuledCommand
+from framedex.options.rules import OptionRule, RuledCommand
 from framedex.storage.places import Place, Stored
 
 TABLE_ROWS = 20
@@ -45,20 +45,20 @@ Example:
 
 # --dry-run and --finish go with the options of the run that they are about, --workers among them: the same command again.
 RULES = (
-    Rule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
-    Rule(
+    OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
+    OptionRule(
         options=["task"],
         when=lambda values: not values["finish"],
         beside="--finish",
         why="--finish follows when all slices are done",
     ),
-    Rule(
+    OptionRule(
         options=["task", "finish"],
         when=lambda values: not values["dry_run"],
         beside="--dry-run",
         why="it says what the whole run would do",
     ),
-    Rule(
+    OptionRule(
         options=["depth"],
         when=lambda values: not values["verify"] or values["depth"] == "packets",
         beside="--verify",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from framedex.core.column_rules import FAR, Key, Rule
+from framedex.core.column_rules import FAR, ColumnRule, Key
 
 FORMAT = "framedex-index"
 SCHEMA_VERSION = "3.3"  # readers accept any minor version of their own major one
@@ -167,57 +167,57 @@ HEADER_KEYS = {
 # of 2^28 pixels, and Pillow's limit is lower; MOST_REORDERED: no H.264, HEVC or VVC decoder holds back more than 16 pictures,
 # and FFmpeg's H.264 decoder ends its process where it is told to (MAX_DELAYED_PIC_COUNT).
 MOST_PIXELS, MOST_REORDERED, MOST_FRAMES = 1 << 28, 16, (1 << 31) - 1
-CODE_POINT = Rule(least=0, most=255, needed=True)  # of ISO/IEC 23091-2, in eight bits
+CODE_POINT = ColumnRule(least=0, most=255, needed=True)  # of ISO/IEC 23091-2, in eight bits
 FURTHEST = 1 << 62  # a timestamp; real files state absurd ones
-TIME = Rule(least=-FURTHEST, most=FURTHEST)
+TIME = ColumnRule(least=-FURTHEST, most=FURTHEST)
 VIDEO_RULES = {
-    "media_id": Rule(needed=True),
-    "kind": Rule(among=frozenset({VIDEO, IMAGES}), needed=True),
-    "uri": Rule(needed=True),
-    "stream_index": Rule(least=-1, most=MOST_FRAMES, needed=True),
-    "size_bytes": Rule(least=0, most=FAR, needed=True),
-    "mtime_ns": Rule(needed=True),
-    "fingerprint": Rule(needed=True),
-    "container": Rule(needed=True),
-    "codec": Rule(needed=True),
-    "bits_per_coded_sample": Rule(least=0, most=256),
-    "width": Rule(least=1, most=MOST_PIXELS, needed=True),
-    "height": Rule(least=1, most=MOST_PIXELS, needed=True),
-    "rotation_degrees": Rule(least=-360, most=360, needed=True),
-    "field_order": Rule(among=frozenset(FIELD_ORDERS.values())),
-    "sample_aspect_ratio": Rule(least=0, most=1 << 31),
-    "color_range": Rule(among=frozenset(COLOR_RANGES.values())),
+    "media_id": ColumnRule(needed=True),
+    "kind": ColumnRule(among=frozenset({VIDEO, IMAGES}), needed=True),
+    "uri": ColumnRule(needed=True),
+    "stream_index": ColumnRule(least=-1, most=MOST_FRAMES, needed=True),
+    "size_bytes": ColumnRule(least=0, most=FAR, needed=True),
+    "mtime_ns": ColumnRule(needed=True),
+    "fingerprint": ColumnRule(needed=True),
+    "container": ColumnRule(needed=True),
+    "codec": ColumnRule(needed=True),
+    "bits_per_coded_sample": ColumnRule(least=0, most=256),
+    "width": ColumnRule(least=1, most=MOST_PIXELS, needed=True),
+    "height": ColumnRule(least=1, most=MOST_PIXELS, needed=True),
+    "rotation_degrees": ColumnRule(least=-360, most=360, needed=True),
+    "field_order": ColumnRule(among=frozenset(FIELD_ORDERS.values())),
+    "sample_aspect_ratio": ColumnRule(least=0, most=1 << 31),
+    "color_range": ColumnRule(among=frozenset(COLOR_RANGES.values())),
     "color_matrix": CODE_POINT,
     "color_primaries": CODE_POINT,
     "color_transfer": CODE_POINT,
-    "time_base_num": Rule(least=1, most=(1 << 31) - 1, needed=True),
-    "time_base_den": Rule(least=1, most=(1 << 31) - 1, needed=True),
-    "start_pts": Rule(least=-FURTHEST, most=FURTHEST, needed=True),
-    "pts_source": Rule(needed=True),
-    "duration_pts": Rule(least=0, most=2 * FURTHEST - 1, needed=True),
-    "states": Rule(needed=True),
-    "reorder_depth": Rule(least=0, most=MOST_REORDERED, needed=True),
-    "chroma_format": Rule(least=0, most=3),
-    "max_ref_frames": Rule(least=0, most=255),
-    "frame_count": Rule(least=0, most=MOST_FRAMES, needed=True),
-    "damaged_gop_count": Rule(least=0, most=MOST_FRAMES, needed=True),
-    "audio_stream_index": Rule(least=0, most=MOST_FRAMES),
-    "audio_rate": Rule(least=1, most=MOST_FRAMES),
-    "audio_channels": Rule(least=1, most=1024),
-    "audio_bits_per_coded_sample": Rule(least=0, most=256),
+    "time_base_num": ColumnRule(least=1, most=(1 << 31) - 1, needed=True),
+    "time_base_den": ColumnRule(least=1, most=(1 << 31) - 1, needed=True),
+    "start_pts": ColumnRule(least=-FURTHEST, most=FURTHEST, needed=True),
+    "pts_source": ColumnRule(needed=True),
+    "duration_pts": ColumnRule(least=0, most=2 * FURTHEST - 1, needed=True),
+    "states": ColumnRule(needed=True),
+    "reorder_depth": ColumnRule(least=0, most=MOST_REORDERED, needed=True),
+    "chroma_format": ColumnRule(least=0, most=3),
+    "max_ref_frames": ColumnRule(least=0, most=255),
+    "frame_count": ColumnRule(least=0, most=MOST_FRAMES, needed=True),
+    "damaged_gop_count": ColumnRule(least=0, most=MOST_FRAMES, needed=True),
+    "audio_stream_index": ColumnRule(least=0, most=MOST_FRAMES),
+    "audio_rate": ColumnRule(least=1, most=MOST_FRAMES),
+    "audio_channels": ColumnRule(least=1, most=1024),
+    "audio_bits_per_coded_sample": ColumnRule(least=0, most=256),
     "audio_first_sample": TIME,
     "audio_end_sample": TIME,
 }
 FRAME_RULES = {
     "pts": TIME,
     "gap": TIME,
-    "size": Rule(least=0, most=MOST_FRAMES),
-    "flags": Rule(least=0, most=4095),
-    "start_state": Rule(least=0, most=MOST_FRAMES),
-    "crc32": Rule(least=0, most=(1 << 32) - 1),
+    "size": ColumnRule(least=0, most=MOST_FRAMES),
+    "flags": ColumnRule(least=0, most=4095),
+    "start_state": ColumnRule(least=0, most=MOST_FRAMES),
+    "crc32": ColumnRule(least=0, most=(1 << 32) - 1),
     "audio_sample": TIME,
     "audio_gap": TIME,
-    "audio_size": Rule(least=0, most=MOST_FRAMES),
+    "audio_size": ColumnRule(least=0, most=MOST_FRAMES),
 }
 
 DELTA_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "audio_sample", "audio_gap", "audio_size")

@@ -16,7 +16,7 @@ from framedex.errors import printable
 from framedex.loader.verification.verify import verify as verify_dataset
 from framedex.loader.verification.verify_gpu import CheckedOnGpu, verify_on_gpu
 from framedex.options.places import PLACE_THAT_IS_THERE
-from framedex.options.rules import Rule, RuledCommand
+from framedex.options.rules import OptionRule, RuledCommand
 from framedex.storage.places import Place
 
 RIGHT = ("exact", "nearest")
@@ -28,7 +28,7 @@ Example:
 """
 
 
-RULES = (Rule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
+RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
 
 
 @click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)

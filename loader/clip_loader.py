@@ -29,7 +29,7 @@ from framedex.loader.arguments import (
 from framedex.loader.batches.collate import COLLATES, Collate, collate_clips
 from framedex.loader.batches.faults import ON_ERROR, Fault, LoaderReport, OnError
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import Fetched, Wanted
+from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Layout, Made, Normalize
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from framedex.loader.batches.rotation import Rotation
@@ -139,7 +139,7 @@ class ClipLoader:
             colour=colour,
             caps=driver_support(device_id) if device == "gpu" else None,
         )
-        self._pool: WorkerPool[Wanted, Fetched | Fault] = WorkerPool(
+        self._pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
             Fetcher(dataset, options), workers=num_workers, timeout_seconds=TASK_SECONDS
         )
         finish = Finish(
@@ -239,7 +239,7 @@ class ClipLoader:
         self._asked += len(numbers)
         futures: dict[int, Future[Fetched | Fault]] = {}
         for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):
-            futures[place] = self._pool.submit(Wanted(number=numbers[place], on_gpu=on_gpu[place]))
+            futures[place] = self._pool.submit(ClipRequest(number=numbers[place], on_gpu=on_gpu[place]))
         fetched = [futures[place] for place in range(len(numbers))]
         batch = _Batch(numbers=numbers, on_gpu=on_gpu, padding=padding, fetched=fetched)
         if self._makers is not None:
@@ -362,7 +362,7 @@ class ClipLoader:
                 "a decoder on the GPU failed on clip %s, which the CPU gets: %s", printable(clip.item["clip_id"]), error
             )
             self.report.add(retried="clip")
-        again = self._pool.submit(Wanted(number=clip.number, on_gpu=False))
+        again = self._pool.submit(ClipRequest(number=clip.number, on_gpu=False))
         other = self._or_another(self._result(clip.number, again))
         return None if other is None else (other, stage.decode([other], self.report)[0])
 
@@ -374,7 +374,7 @@ class ClipLoader:
             LOG.warning("%s while it was at clip %d, which is fetched again", error, number)
             self.report.add(retried="crash")
         try:
-            return self._pool.submit(Wanted(number=number, on_gpu=False)).result()
+            return self._pool.submit(ClipRequest(number=number, on_gpu=False)).result()
         except WorkerDiedError as error:
             return Fault(number=number, kind="crash", message=str(error))
 
@@ -394,7 +394,7 @@ class ClipLoader:
         """Return a clip in place of one that cannot be had: of a few drawn by its number, the first that can be."""
         draws = np.random.default_rng(number).integers(0, len(self.dataset), TRIES).tolist()
         for draw in draws:
-            result = self._result(draw, self._pool.submit(Wanted(number=draw, on_gpu=False)))
+            result = self._result(draw, self._pool.submit(ClipRequest(number=draw, on_gpu=False)))
             if isinstance(result, Fetched):
                 self.report.add(replaced=1)
                 return result

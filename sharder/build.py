@@ -21,7 +21,7 @@ from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.configuration.parameters import located
-from framedex.sharder.packing.cutting import Bench, Making, cut_in_workers
+from framedex.sharder.packing.cutting import ClipCutter, Making, cut_in_workers
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import JSON_KEYS, ImagePacking, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
@@ -32,7 +32,7 @@ from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import PAD, SCHEMA_VERSION
-from framedex.sharder.selection.explicit_clips import Request, Requests, UriResolver, frames_of
+from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, UriResolver, frames_of
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import usable_media, user_columns
@@ -98,7 +98,7 @@ def _policy_batches(index: Index, file: PolicyFile, making: Making) -> Iterator[
         items: list[WantedClip | Failure] = []
         for mention in mentioned.mentions:
             try:
-                sampling = file.policy.sample(medium.track, mention.columns)
+                sampling = file.policy.sample(medium.timeline, mention.columns)
             except PolicyError as error:
                 raise located(error, mentioned.video["uri"]) from error
             items += [wanted_clip(mention.name, clip, mention.columns) for clip in sampling.clips]
@@ -107,7 +107,7 @@ def _policy_batches(index: Index, file: PolicyFile, making: Making) -> Iterator[
 
 
 def build_from_requests(
-    index: Index, out: Place, requests: Requests, *, choose: Choose, options: ShardOptions = DEFAULTS
+    index: Index, out: Place, requests: ExplicitClips, *, choose: Choose, options: ShardOptions = DEFAULTS
 ) -> ShardReport:
     """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError, PolicyError.
 
@@ -118,7 +118,7 @@ def build_from_requests(
     return _build(index, out, resolved, requests.user_schema, batches, len(requests), options)
 
 
-def _request_batches(index: Index, requests: Requests, choose: Choose, making: Making) -> Iterator[Round]:
+def _request_batches(index: Index, requests: ExplicitClips, choose: Choose, making: Making) -> Iterator[Round]:
     """Yield what explicit clips want, in the order requested."""
     resolver = UriResolver(index)
 
@@ -136,14 +136,14 @@ def _request_batches(index: Index, requests: Requests, choose: Choose, making: M
         number += len(found)
 
 
-def _chunks(requests: Requests, size: int) -> Iterator[list[Request]]:
+def _chunks(requests: ExplicitClips, size: int) -> Iterator[list[ExplicitClip]]:
     left = iter(requests)
     while chunk := list(itertools.islice(left, size)):
         yield chunk
 
 
 def _find(
-    request: Request, resolver: UriResolver, medium_of: Callable[[str], IndexedMedium], choose: Choose
+    request: ExplicitClip, resolver: UriResolver, medium_of: Callable[[str], IndexedMedium], choose: Choose
 ) -> tuple[IndexedMedium | None, WantedClip | Failure]:
     """Return the medium that a request means, and the frames that it wants of it, or why they cannot be had."""
     line = f"line {request.line}"
@@ -154,7 +154,7 @@ def _find(
             stream = {} if request.stream is None else {"found": f"stream {request.stream}"}
             raise PolicyError("the index has no such medium", **stream, remedy="index it first")
         medium = medium_of(identity)
-        frames = frames_of(request, medium.track, choose)
+        frames = frames_of(request, medium.timeline, choose)
     except PolicyError as error:
         return medium, Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
     return medium, WantedClip(
@@ -234,7 +234,7 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
         packing = ImagePacking(options.images, workers=options.workers, engine=options.engine)
         return with_audio(packing.pack(plan(rounds, spools)), options.audio_format)
     if options.workers == 1 and options.engine is run_local:
-        return Bench(index, options.making, spools).steps(rounds)
+        return ClipCutter(index, options.making, spools).steps(rounds)
     return cut_in_workers(index, options.making, spools, rounds, workers=options.workers, engine=options.engine)
 
 

@@ -18,7 +18,7 @@ from framedex.execution.engine import Engine
 from framedex.indexer.parts.index import Index
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.places import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
-from framedex.options.rules import Rule, RuledCommand
+from framedex.options.rules import OptionRule, RuledCommand
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, BYTE_COUNT, IMAGE_RULES, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
@@ -27,7 +27,7 @@ from framedex.sharder.packing.pack import PACKS, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import read_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
-from framedex.sharder.selection.explicit_clips import Requests
+from framedex.sharder.selection.explicit_clips import ExplicitClips
 from framedex.sharder.writing.writer import ShardReport
 from framedex.storage.places import Place, Stored
 
@@ -42,11 +42,13 @@ Example:
 
 
 RULES = (
-    Rule(options=["choose"], when=lambda values: values["clips"] is not None, needs="--clips"),
-    Rule(
+    OptionRule(options=["choose"], when=lambda values: values["clips"] is not None, needs="--clips"),
+    OptionRule(
         options=["shard_size", "workers", "engine_name"], when=lambda values: values["pack"] is not None, needs="--pack"
     ),
-    Rule(options=["scratch"], when=lambda values: isinstance(values["out"], Stored), needs="--out in object storage"),
+    OptionRule(
+        options=["scratch"], when=lambda values: isinstance(values["out"], Stored), needs="--out in object storage"
+    ),
     *IMAGE_RULES,
     *AUDIO_RULES,
     *ENGINE_RULES,
@@ -168,7 +170,7 @@ def shard(
             report = build_from_policy(opened, out, read_policy(policy), options)
         else:
             assert clips is not None
-            report = build_from_requests(opened, out, Requests(clips), choose=choose, options=options)
+            report = build_from_requests(opened, out, ExplicitClips(clips), choose=choose, options=options)
     if as_json:
         echo(json_text(asdict(report) | {"out": str(report.out)}))
     else:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from framedex.options.rules import Rule
+from framedex.options.rules import OptionRule
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
@@ -109,12 +109,12 @@ AUDIO_OPTIONS = (
 )
 
 IMAGE_RULES = (
-    Rule(
+    OptionRule(
         options=["image_format", "quality", "short_side", "box", "size"],
         when=lambda values: values["pack"] == "images",
         needs="--pack images",
     ),
-    Rule(
+    OptionRule(
         options=["quality"],
         when=lambda values: values["image_format"] != "png",
         beside="--image-format png",
@@ -122,12 +122,12 @@ IMAGE_RULES = (
     ),
 )
 AUDIO_RULES = (
-    Rule(
+    OptionRule(
         options=["audio_rate", "audio_channels", "audio_seconds", "audio_format"],
         when=lambda values: values["audio"],
         needs="--audio",
     ),
-    Rule(options=["audio_format"], when=lambda values: values["pack"] is not None, needs="--pack"),
+    OptionRule(options=["audio_format"], when=lambda values: values["pack"] is not None, needs="--pack"),
 )
 
 

@@ -6,7 +6,7 @@ import re
 
 import pyarrow as pa
 
-from framedex.core.column_rules import FAR, Key, Rule
+from framedex.core.column_rules import FAR, ColumnRule, Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
@@ -150,48 +150,53 @@ HEADER_KEYS = {
 }
 
 INT32 = (1 << 31) - 1
-TIME = Rule(least=-FAR, most=FAR)
-BYTES = Rule(least=0, most=FAR, needed=True)
-COUNT = Rule(least=0, most=INT32, needed=True)
-PLACE = Rule(least=PAD, most=INT32, needed=True)
+TIME = ColumnRule(least=-FAR, most=FAR)
+BYTES = ColumnRule(least=0, most=FAR, needed=True)
+COUNT = ColumnRule(least=0, most=INT32, needed=True)
+PLACE = ColumnRule(least=PAD, most=INT32, needed=True)
 CLIP_RULES = {
-    "clip_id": Rule(needed=True, any_text=True),
+    "clip_id": ColumnRule(needed=True, any_text=True),
     "media_row": COUNT,
     "frames": PLACE,
-    "mask": Rule(needed=True),
-    "pts": Rule(needed=True),
-    "seconds": Rule(needed=True),
-    "shard": Rule(least=0, most=INT32),
+    "mask": ColumnRule(needed=True),
+    "pts": ColumnRule(needed=True),
+    "seconds": ColumnRule(needed=True),
+    "shard": ColumnRule(least=0, most=INT32),
 }
 RECIPE_RULES = {
     "range_offset": BYTES,
     "range_length": BYTES,
-    "range_crc32": Rule(least=0, most=(1 << 32) - 1),
+    "range_crc32": ColumnRule(least=0, most=(1 << 32) - 1),
     "packet_size": COUNT,
     "packet_rank": COUNT,
     "run_first": COUNT,
-    "run_open": Rule(needed=True),
+    "run_open": ColumnRule(needed=True),
     "run_state": COUNT,
-    "damaged": Rule(needed=True),
+    "damaged": ColumnRule(needed=True),
     "position": PLACE,
 }
 AUDIO_PLAN_RULES = {
-    "audio_rate": Rule(least=1, most=INT32, needed=True),
-    "audio_channels": Rule(least=1, most=1024, needed=True),
-    "audio_first": Rule(least=-FAR, most=FAR, needed=True),
-    "audio_count": Rule(least=0, most=FAR, needed=True),
+    "audio_rate": ColumnRule(least=1, most=INT32, needed=True),
+    "audio_channels": ColumnRule(least=1, most=1024, needed=True),
+    "audio_first": ColumnRule(least=-FAR, most=FAR, needed=True),
+    "audio_count": ColumnRule(least=0, most=FAR, needed=True),
     "audio_range_offset": BYTES,
     "audio_range_length": BYTES,
 }
 AUDIO_PACKET_RULES = {
     "audio_packet_size": COUNT,
-    "audio_packet_sample": Rule(least=-FAR, most=FAR, needed=True),
-    "audio_begin_sample": Rule(least=-FAR, most=FAR, needed=True),
-    "audio_end_sample": Rule(least=-FAR, most=FAR, needed=True),
+    "audio_packet_sample": ColumnRule(least=-FAR, most=FAR, needed=True),
+    "audio_begin_sample": ColumnRule(least=-FAR, most=FAR, needed=True),
+    "audio_end_sample": ColumnRule(least=-FAR, most=FAR, needed=True),
 }
-AUDIO_FILE_RULES = {"audio_present": Rule(least=0, most=FAR, needed=True)}
+AUDIO_FILE_RULES = {"audio_present": ColumnRule(least=0, most=FAR, needed=True)}
 MEDIA_RULES = {name: rule for name, rule in VIDEO_RULES.items() if name in MEDIA.names}
-SHARD_RULES = {"name": Rule(needed=True), "size_bytes": BYTES, "fingerprint": Rule(needed=True), "clips": COUNT}
+SHARD_RULES = {
+    "name": ColumnRule(needed=True),
+    "size_bytes": BYTES,
+    "fingerprint": ColumnRule(needed=True),
+    "clips": COUNT,
+}
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
 # One clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of 400

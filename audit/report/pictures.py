@@ -65,7 +65,7 @@ class Strip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PictureTask:
     """A medium of an index, or a clip of a dataset, to draw.
 
     root: where the media lie now, if they moved. folder: for temporary files. most_pixels: decoded; beyond, start points are
@@ -105,7 +105,7 @@ def strips(db: Database, identities: list[str], root: str | None) -> dict[str, S
     audited, found = db.audited, {}
     with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
         tasks = [
-            Task(
+            PictureTask(
                 kind=audited.kind,
                 place=audited.place,
                 root=root,
@@ -128,7 +128,7 @@ def strips(db: Database, identities: list[str], root: str | None) -> dict[str, S
     return found
 
 
-def draw(task: Task) -> list[Strip]:
+def draw(task: PictureTask) -> list[Strip]:
     """Return the pictures of one medium or clip; none of a clip that could not be had, whose row says why."""
     try:
         return _of_medium(task) if task.kind == "index" else _of_clip(task)
@@ -146,7 +146,7 @@ def _inspector(dataset: Place, root: str | None) -> Inspector:
     return Inspector(dataset, longest_side=LONGEST_SIDE, root=root)
 
 
-def _of_clip(task: Task) -> list[Strip]:
+def _of_clip(task: PictureTask) -> list[Strip]:
     inspector = _inspector(task.place, task.root)
     try:
         number = inspector.dataset.manifest.find(task.identity)
@@ -168,7 +168,7 @@ def _index(path: Place) -> Index:
     return Index(path)
 
 
-def _of_medium(task: Task) -> list[Strip]:
+def _of_medium(task: PictureTask) -> list[Strip]:
     index = _index(task.place)
     video = index.video(task.identity)
     name = video["uri"]
@@ -190,10 +190,10 @@ def _of_medium(task: Task) -> list[Strip]:
 
 def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
     """Return a clip a frame: frames far apart, or start points near those where decoding would take long."""
-    count = len(medium.track.pts)
+    count = len(medium.timeline.pts)
     frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
     cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)
-    starts = medium.track.starts
+    starts = medium.timeline.starts
     if cost > most_pixels and starts is not None and len(starts):
         frames = np.unique(starts[np.maximum(np.searchsorted(starts, frames, side="right") - 1, 0)])
     clips, first_error = [], None

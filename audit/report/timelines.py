@@ -76,7 +76,7 @@ class FramesTimeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownClip:
+class TimelineClip:
     """A clip on a timeline. seconds: float64 [frames], ascending. lane: in which row it stands, of clips that overlap."""
 
     clip_id: str
@@ -94,7 +94,7 @@ class ClipsTimeline:
     total: int
     begin_seconds: float
     end_seconds: float
-    clips: list[ShownClip]
+    clips: list[TimelineClip]
 
     def as_json(self) -> dict[str, Any]:
         """Return its facts as JSON values."""
@@ -215,7 +215,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
         begin_seconds=float(begin),
         end_seconds=max([float(begin + length), *ends]),
         clips=[
-            ShownClip(clip_id=clip_id, lane=lane, seconds=each)
+            TimelineClip(clip_id=clip_id, lane=lane, seconds=each)
             for (clip_id, _), lane, each in zip(clips, lanes, times, strict=True)
             if len(each)
         ],

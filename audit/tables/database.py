@@ -30,7 +30,7 @@ LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class QueryLimits:
     """What somebody's own queries may take. seconds: all of them. memory_bytes: of DuckDB. spill_bytes: of what it writes beside that,
     into a temporary folder.
     """
@@ -142,7 +142,7 @@ def _errors_of_queries() -> Iterator[None]:
 
 @contextlib.contextmanager
 def database(
-    audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None, limits: Limits | None = None
+    audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None, limits: QueryLimits | None = None
 ) -> Iterator[Database]:
     """Open the views of an index or a dataset, for queries of anybody's: they read its files, and nothing else, and write nothing.
 

@@ -24,7 +24,7 @@ FAR = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class ColumnRule:
     """What a value of a column may be, or each element of a list.
 
     least, most: of numbers, inclusive. among: the only texts. any_text: null characters, too, which other texts never have. needed:
@@ -46,7 +46,7 @@ class Rule:
         return f"{self.least:,} to {self.most:,}"
 
 
-Rules = Mapping[str, Rule]
+Rules = Mapping[str, ColumnRule]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
             raise at.wrong(name, value, rule.allowed())
 
 
-def wrong_rows(column: pa.ChunkedArray, rule: Rule) -> NDArray[np.int64]:
+def wrong_rows(column: pa.ChunkedArray, rule: ColumnRule) -> NDArray[np.int64]:
     """Return int64, ascending: the rows of a column of plain values that hold what cannot be."""
     wrong = pa.chunked_array([pa.array(np.zeros(len(column), np.bool_))])
     if rule.needed and column.null_count:

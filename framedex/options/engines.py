@@ -12,12 +12,12 @@ from typing import Any
 import click
 
 from framedex.execution.choice import EngineName, engine_of
-from framedex.options.rules import Rule
+from framedex.options.rules import OptionRule
 
 Command = Callable[..., None]
 
 ENGINE_RULES = (
-    Rule(options=["ray_address"], when=lambda values: values["engine_name"] == "ray", needs="--engine ray"),
+    OptionRule(options=["ray_address"], when=lambda values: values["engine_name"] == "ray", needs="--engine ray"),
 )
 
 

@@ -14,7 +14,7 @@ NOT_GIVEN = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class OptionRule:
     """Some options of a command, and when they have an effect.
 
     Args:
@@ -55,7 +55,7 @@ class Rule:
 class RuledCommand(click.Command):
     """A command that refuses options which would have no effect: exit code 2, and nothing is done."""
 
-    def __init__(self, *arguments: Any, rules: Sequence[Rule] = (), **others: Any) -> None:
+    def __init__(self, *arguments: Any, rules: Sequence[OptionRule] = (), **others: Any) -> None:
         super().__init__(*arguments, **others)
         known = {parameter.name for parameter in self.params}
         for rule in rules:
@@ -69,7 +69,7 @@ class RuledCommand(click.Command):
         return super().invoke(ctx)
 
 
-def check_options(context: click.Context, rules: Sequence[Rule]) -> None:
+def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
     """Raise UsageError that names every option which was given and has no effect."""
     given = [
         parameter

@@ -13,7 +13,7 @@ MOST_BYTES = 8 << 20  # of a request; more is several, which run at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requests:
+class RangeRequests:
     """begin, end: int64 [requests], half-open, ascending. request: int64 [ranges], the first request that holds bytes of each."""
 
     begin: NDArray[np.int64]
@@ -28,7 +28,7 @@ def coalesce(
     gap: int = GAP_BYTES,
     waste: float = WASTE,
     most: int = MOST_BYTES,
-) -> Requests:
+) -> RangeRequests:
     """Return the requests that fetch some ranges, int64 [ranges] each, in any order, overlapping or not.
 
     Ranges are joined over gaps of up to `gap` bytes, smallest gaps first, until what nobody wants is `waste` of what is
@@ -36,7 +36,7 @@ def coalesce(
     """
     if not len(offset):
         nothing = np.zeros(0, np.int64)
-        return Requests(begin=nothing, end=nothing, request=nothing)
+        return RangeRequests(begin=nothing, end=nothing, request=nothing)
     order = np.argsort(offset, kind="stable")
     begin, end = offset[order], np.maximum.accumulate((offset + length)[order])
     between = np.maximum(begin[1:] - end[:-1], 0)
@@ -52,4 +52,4 @@ def coalesce(
     number = np.arange(int(pieces.sum())) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     cut_begin = np.repeat(run_begin, pieces) + number * most
     cut_end = np.minimum(cut_begin + most, np.repeat(run_end, pieces))
-    return Requests(begin=cut_begin, end=cut_end, request=np.searchsorted(cut_begin, offset, side="right") - 1)
+    return RangeRequests(begin=cut_begin, end=cut_end, request=np.searchsorted(cut_begin, offset, side="right") - 1)

@@ -19,7 +19,7 @@ _OPENED_BY: list[int] = []  # the process that began to use stores; one that was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class StoreLimits:
     """How long a request may take, and how often it is repeated where the store is at fault.
 
     Between two tries the wait doubles, from 0.1 s to 15 s; after `TRYING_SECONDS` nothing is repeated.
@@ -32,11 +32,11 @@ class Limits:
 TRYING_SECONDS = 180.0
 
 
-def limits() -> Limits:
+def limits() -> StoreLimits:
     """Return what the environment says. Raises FramedexError for what is no number."""
-    usual = Limits()
+    usual = StoreLimits()
     try:
-        return Limits(
+        return StoreLimits(
             seconds=float(os.environ.get(TIMEOUT, usual.seconds)), retries=int(os.environ.get(RETRIES, usual.retries))
         )
     except ValueError as error:
@@ -57,7 +57,7 @@ def open_store(name: str) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def _store(name: str, allowed: Limits) -> Any:
+def _store(name: str, allowed: StoreLimits) -> Any:
     scheme, _, bucket = name.partition("://")
     if scheme in NO_LISTING:
         return WebStore(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)

@@ -19,7 +19,7 @@ from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.media_rows import no_frames, problem_columns
 from framedex.indexer.schema import IMAGES, OK
-from framedex.indexer.sources.image_times import TIMES_NAME, Times, at_rate, at_seconds, read_times
+from framedex.indexer.sources.image_times import TIMES_NAME, ImageTimes, at_rate, at_seconds, read_times
 from framedex.indexer.sources.listed import Form, readable_name
 from framedex.indexer.sources.sequences import group_names
 from framedex.indexer.sources.tar_members import TarImage, read_tar
@@ -138,7 +138,7 @@ def _probe_folder(path: str, task: ImageTask, medium: Row, verify: bool) -> tupl
     return video, frames | {"offset": np.zeros(len(task.names), np.int64), "path": list(task.names)}
 
 
-def _folder_times(path: str, task: ImageTask) -> Times:
+def _folder_times(path: str, task: ImageTask) -> ImageTimes:
     """Return when a folder's images are shown. Raises MediaError for times that are stated, and are none."""
     count = len(task.names)
     if task.seconds is not None:
@@ -191,7 +191,9 @@ def _only(images: list[TarImage]) -> TarImage:
     return image
 
 
-def _in_file(descriptor: int, images: Sequence[TarImage], times: Times, medium: Row, verify: bool) -> tuple[Row, Row]:
+def _in_file(
+    descriptor: int, images: Sequence[TarImage], times: ImageTimes, medium: Row, verify: bool
+) -> tuple[Row, Row]:
     """Return the rows of images that are byte ranges of one file."""
 
     def read(number: int) -> bytes:
@@ -206,7 +208,7 @@ def _in_file(descriptor: int, images: Sequence[TarImage], times: Times, medium: 
 
 
 def _probe_sequence(
-    names: Sequence[str], read: Callable[[int], bytes], times: Times, medium: Row, verify: bool
+    names: Sequence[str], read: Callable[[int], bytes], times: ImageTimes, medium: Row, verify: bool
 ) -> tuple[Row, Row]:
     """Read every image once and return the columns of `videos` and `frames`, those on where the images lie excepted.
 

@@ -54,7 +54,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SlicedRun:
     """What all slices of a run share, as `slices.json` holds it. work: a digest of all that is to be done. parts: how many
     are written, from first_part on.
     """
@@ -99,14 +99,14 @@ def _opened(out: Place, lock: str, *, shared: bool = False, wait: bool = False) 
         yield Output(out)
 
 
-def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Plan, Work]:
+def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
     """Return what the slices of a run have agreed upon, and the work; agree upon it if this is the first one."""
     with _opened(options.out, f"{LOCK_NAME}-plan", wait=True):
         stored = read_plan(options.out)
         first = next_part(options.out) if stored is None else stored.first_part
         work = plan_work(options, before=first)
         parts = -(-len(work.items) // files_a_part(options))
-        plan = Plan(slices=slices, first_part=first, parts=parts, work=digest(options, work))
+        plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
             if not isinstance(options.out, Stored):  # there, --finish does: many slices may come first
                 begin(output, work)
@@ -123,7 +123,7 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Plan
         return plan, work
 
 
-def _agree(output: Output, plan: Plan) -> Plan:
+def _agree(output: Output, plan: SlicedRun) -> SlicedRun:
     """Write the plan down, unless another slice has just done so; return what is written."""
     write_json_aside(output.local / SLICES_NAME, asdict(plan))
     try:
@@ -136,13 +136,13 @@ def _agree(output: Output, plan: Plan) -> Plan:
     return plan
 
 
-def read_plan(out: Place) -> Plan | None:
+def read_plan(out: Place) -> SlicedRun | None:
     """Return what the slices of a run in an index have agreed upon, None where there is no such run."""
     path = out / SLICES_NAME
-    return Plan(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return SlicedRun(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
 
-def _part(out: Place, plan: Plan, number: int) -> Place:
+def _part(out: Place, plan: SlicedRun, number: int) -> Place:
     return part_path(out / VIDEOS_FOLDER, plan.first_part + number)
 
 

@@ -25,7 +25,7 @@ RATE = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?|[0-9]{1,20}/[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class ImageTimes:
     """When images are shown. pts: int64 [images], in units of `tick` seconds. last_duration: of the last one, in ticks; 0:
     the median distance. source: as `videos.pts_source`.
     """
@@ -47,9 +47,9 @@ def rate_of(value: object) -> Fraction:
     return rate
 
 
-def at_rate(count: int, rate: Fraction | None) -> Times:
+def at_rate(count: int, rate: Fraction | None) -> ImageTimes:
     """Return the times of images at a rate; without one, an image a second."""
-    return Times(
+    return ImageTimes(
         pts=np.arange(count, dtype=np.int64),
         tick=1 / rate if rate is not None else Fraction(1),
         last_duration=1,
@@ -57,7 +57,7 @@ def at_rate(count: int, rate: Fraction | None) -> Times:
     )
 
 
-def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> Times:
+def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> ImageTimes:
     """Return times as stated, rounded to microseconds; a lone image lasts a second.
 
     Raises MediaError for too few or too many, for one that is missing, and for times that do not ascend.
@@ -70,7 +70,7 @@ def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> Times:
             raise _refused(
                 f"timestamps do not ascend: image {number} at {after / PER_SECOND:g} s follows {before / PER_SECOND:g} s"
             )
-    return Times(
+    return ImageTimes(
         pts=np.array(ticks, np.int64),
         tick=Fraction(1, PER_SECOND),
         last_duration=PER_SECOND if count == 1 else 0,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.indexer.schema import IMAGES
 from framedex.loader.batches.faults import Fault, fault_of
-from framedex.loader.batches.fetched import Fetched, Images, Movie, Wanted
+from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip, NvjpegClip
 from framedex.loader.batches.items import ClipSource, describe
 from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
 from framedex.loader.routing.colour import Colour
@@ -45,14 +45,14 @@ class Fetcher:
     def __init__(self, dataset: ClipSource, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
-    def __call__(self, wanted: Wanted) -> Fetched | Fault:
+    def __call__(self, wanted: ClipRequest) -> Fetched | Fault:
         """Return a clip, or why it is not available. What is raised is a bug."""
         try:
             return self._fetch(wanted)
         except MEDIUM_ERRORS as error:
             return fault_of(wanted.number, error)
 
-    def _fetch(self, wanted: Wanted) -> Fetched:
+    def _fetch(self, wanted: ClipRequest) -> Fetched:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
         encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
@@ -80,14 +80,14 @@ class Fetcher:
         if clip.medium.kind == IMAGES:
             if not self._options.nvjpeg or nvjpeg_obstacle(clip) is not None:
                 return False
-            fetched.images = Images(content=_images(clip, encoded, unique))
+            fetched.images = NvjpegClip(content=_images(clip, encoded, unique))
         else:
             if gpu_obstacle(clip, encoded, self._options.caps, colour=self._options.colour) is not None:
                 return False
             movie = gpu_movie(clip, encoded)
             if movie is None:
                 return False
-            fetched.movie = Movie(content=movie.movie, wanted=unique.astype(np.int32), color=movie.correction)
+            fetched.movie = NvdecClip(content=movie.movie, wanted=unique.astype(np.int32), color=movie.correction)
         fetched.order = np.where(position == PAD, PAD, np.searchsorted(unique, position))
         return True
 

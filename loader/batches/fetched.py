@@ -12,7 +12,7 @@ from framedex.sharder.decoding.video import Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ClipRequest:
     """A clip to fetch. on_gpu: a GPU is to decode it, if it can."""
 
     number: int
@@ -20,7 +20,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Movie:
+class NvdecClip:
     """A clip for NVDEC. content: uint8 [bytes], a tiny MP4. wanted: int32 [unique], ascending frame numbers in it.
     color: float32 [3, 4], the affine map of 0…255 that turns DALI's RGB into the stream's.
     """
@@ -40,7 +40,7 @@ class Movie:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
+class NvjpegClip:
     """A clip for nvJPEG. content: uint8 [bytes] of each image, a JPEG."""
 
     content: list[NDArray[np.uint8]]
@@ -59,8 +59,8 @@ class Fetched:
     number: int
     item: dict[str, Any]
     frames: NDArray[np.uint8] | None = None
-    movie: Movie | None = None
-    images: Images | None = None
+    movie: NvdecClip | None = None
+    images: NvjpegClip | None = None
     order: NDArray[np.int64] | None = None
     size: Size | None = None
     turns: int = 0

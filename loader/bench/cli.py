@@ -18,7 +18,7 @@ from framedex.loader.bench.measure import BenchOptions, BenchResult, Decode, kno
 from framedex.loader.bench.measure import bench as bench_dataset
 from framedex.loader.contact_sheets.sheet import size_text
 from framedex.options.places import PLACE_THAT_IS_THERE
-from framedex.options.rules import Rule, RuledCommand
+from framedex.options.rules import OptionRule, RuledCommand
 from framedex.storage.places import Place
 
 EXAMPLE = """\b
@@ -28,9 +28,13 @@ Example:
 """
 
 RULES = (
-    Rule(options=["decode", "gpu"], when=lambda values: values["device"][0] == "gpu", needs="--device gpu"),
-    Rule(options=["compare"], when=lambda values: not values["peers"], beside="--peer", why="that names what to run"),
-    Rule(options=["limit"], when=lambda values: values["compare"] or values["peers"], needs="--compare or --peer"),
+    OptionRule(options=["decode", "gpu"], when=lambda values: values["device"][0] == "gpu", needs="--device gpu"),
+    OptionRule(
+        options=["compare"], when=lambda values: not values["peers"], beside="--peer", why="that names what to run"
+    ),
+    OptionRule(
+        options=["limit"], when=lambda values: values["compare"] or values["peers"], needs="--compare or --peer"
+    ),
 )
 
 

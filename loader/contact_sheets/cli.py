@@ -17,7 +17,7 @@ from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.loader.order.order import sample_of
 from framedex.options.places import PLACE_THAT_IS_THERE
-from framedex.options.rules import Rule, RuledCommand
+from framedex.options.rules import OptionRule, RuledCommand
 from framedex.storage.places import Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet}
@@ -29,7 +29,7 @@ Example:
 """
 
 
-RULES = (Rule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
+RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
 
 
 @click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
-from framedex.loader.batches.fetched import Movie
+from framedex.loader.batches.fetched import NvdecClip
 from framedex.loader.dali.stagger import Turns
 from framedex.sharder.decoding.video import Size
 
@@ -46,7 +46,7 @@ def _images(scaled: bool) -> DataNode:
 
 
 def _movie_inputs() -> tuple[DataNode, DataNode, DataNode, DataNode]:
-    """Return what `Movie.inputs` names."""
+    """Return what `NvdecClip.inputs` names."""
     return (
         fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
         fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
@@ -152,7 +152,7 @@ class MovieDecoder:
         threads = min(most, os.cpu_count() or 1)
         self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
 
-    def run(self, movies: Sequence[Movie], sizes: Sequence[Size | None]) -> list[Any]:
+    def run(self, movies: Sequence[NvdecClip], sizes: Sequence[Size | None]) -> list[Any]:
         """Return tensor lists on the GPU, uint8 [unique, H, W, 3] a movie, of one run's movies each. Raises RuntimeError."""
         outputs = []
         for part in even_parts(len(movies), MOVIES_AT_ONCE):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from framedex.loader.batches.faults import Fault
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import Fetched, Movie, Wanted
+from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip
 from framedex.loader.batches.items import ClipSource
 from framedex.loader.routing.driver import driver_support
 from framedex.sharder.decoding.video import Size
@@ -18,7 +18,7 @@ from framedex.sharder.schema import PAD
 
 NO_ORDER = np.zeros(1, np.int32)
 NO_FRAMES = np.zeros((1, 1, 1, 3), np.uint8)
-NO_MOVIE = Movie(content=np.zeros(1, np.uint8), wanted=NO_ORDER, color=np.eye(3, 4, dtype=np.float32))
+NO_MOVIE = NvdecClip(content=np.zeros(1, np.uint8), wanted=NO_ORDER, color=np.eye(3, 4, dtype=np.float32))
 
 
 class ProxiedDataset:
@@ -44,7 +44,7 @@ class ProxiedDataset:
 
         Raises as ClipDataset does.
         """
-        fetched = self._fetch(Wanted(number=number, on_gpu=True))
+        fetched = self._fetch(ClipRequest(number=number, on_gpu=True))
         if isinstance(fetched, Fault):
             raise fetched.error()
         return {"frames": self._proxy(**proxy_inputs(fetched))} | fetched.item

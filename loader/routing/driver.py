@@ -39,7 +39,7 @@ class DecodeCaps(ctypes.Structure):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DecoderLimits:
     """The sizes that a decoder takes, of coded pictures. Widths and heights in pixels; engines: how many decode such."""
 
     least_width: int
@@ -54,7 +54,7 @@ class Limits:
 class DriverSupport:
     """What a device decodes: limits by (codec, chroma_format_idc, bits). reason: why nothing is known, else None."""
 
-    limits: Mapping[Format, Limits] = field(default_factory=dict)
+    limits: Mapping[Format, DecoderLimits] = field(default_factory=dict)
     reason: str | None = None
 
     def lack(self, codec: str, chroma_format: int, bits: int, width: int, height: int) -> str | None:
@@ -103,7 +103,7 @@ def driver_support(device_id: int = 0) -> DriverSupport:
         cuda.cuDevicePrimaryCtxRelease_v2(device)
 
 
-def _ask_all(cuvid: ctypes.CDLL) -> dict[Format, Limits]:
+def _ask_all(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
     found = {}
     for codec, number in CODECS.items():
         for chroma_format in CHROMA_FORMATS:
@@ -115,11 +115,11 @@ def _ask_all(cuvid: ctypes.CDLL) -> dict[Format, Limits]:
     return found
 
 
-def limits_of(caps: DecodeCaps) -> Limits | None:
+def limits_of(caps: DecodeCaps) -> DecoderLimits | None:
     """Return what the driver's answer allows, None where it supports no such pictures."""
     if not caps.is_supported:
         return None
-    return Limits(
+    return DecoderLimits(
         least_width=caps.least_width,
         least_height=caps.least_height,
         most_width=caps.most_width,

@@ -16,7 +16,7 @@ from framedex.errors import DecodeError, FramedexError, StaleError
 from framedex.indexer.schema import IMAGES
 from framedex.loader.batches.faults import Fault, LoaderReport
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import Fetched, Wanted
+from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.frames import Finish, Frames
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
@@ -151,7 +151,7 @@ def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, supp
     images = clip.medium.kind == IMAGES
     if (nvjpeg_obstacle(clip) if images else gpu_obstacle(clip, encoded, support)) is not None:
         return None
-    fetched = fetcher(Wanted(number=number, on_gpu=True))
+    fetched = fetcher(ClipRequest(number=number, on_gpu=True))
     if isinstance(fetched, Fault):
         raise fetched.error()
     return None if fetched.movie is None and fetched.images is None else fetched

@@ -19,7 +19,7 @@ from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.samples import FileRanges, Member, Piece
-from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, TIMESCALE, UNSPECIFIED, Look, Times, movie_header
+from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, TIMESCALE, UNSPECIFIED, Look, SampleTimes, movie_header
 from framedex.sharder.packing.mux import Template, configuration_record, mux
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.sharder.schema import PAD
@@ -226,19 +226,19 @@ def _suffix(codec: str) -> str:
     return "mov" if codec in MOV_CODECS else "avi" if codec in AVI_CODECS else "mkv"
 
 
-def _muxed_times(clip: Clip, suffix: str) -> tuple[Times, bool]:
+def _muxed_times(clip: Clip, suffix: str) -> tuple[SampleTimes, bool]:
     """Return when packets are shown in a file that libavformat writes; AVI has no timestamps, but a frame rate."""
     if suffix == "avi":
         return _rank_times(clip, TIMESCALE), False
     return _times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
 
 
-def _rank_times(clip: Clip, timescale: int) -> Times:
+def _rank_times(clip: Clip, timescale: int) -> SampleTimes:
     ranks = clip.recipe.packet_rank.astype(np.int64) * timescale // TIMESCALE
-    return Times(packet_time=ranks, timescale=timescale, last=timescale // TIMESCALE)
+    return SampleTimes(packet_time=ranks, timescale=timescale, last=timescale // TIMESCALE)
 
 
-def _times(clip: Clip, timescale: int) -> tuple[Times, bool]:
+def _times(clip: Clip, timescale: int) -> tuple[SampleTimes, bool]:
     """Return when packets are shown, and whether that is as in the source; ranks where times do not ascend."""
     recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
@@ -247,7 +247,7 @@ def _times(clip: Clip, timescale: int) -> tuple[Times, bool]:
         return _rank_times(clip, timescale if timescale == MATROSKA_TICKS else TIMESCALE), False
     mean = float(medium.duration_pts * tick * timescale / medium.frame_count)
     usual = float(np.median(np.diff(np.sort(time)))) if len(time) > 1 else mean
-    return Times(
+    return SampleTimes(
         packet_time=time, timescale=timescale, last=max(1, round(min(usual, mean) if mean > 0 else usual))
     ), True
 
@@ -278,7 +278,7 @@ def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
     return moved
 
 
-def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: Times) -> bytes:
+def _header(clip: Clip, track: _Track, size: NDArray[np.int64], times: SampleTimes) -> bytes:
     medium = clip.medium
     try:
         return movie_header(
@@ -316,7 +316,7 @@ def look_of(medium: Medium) -> Look:
 
 
 def _muxed(
-    suffix: str, template: Template, packets: list[bytes], times: Times, sync: list[int]
+    suffix: str, template: Template, packets: list[bytes], times: SampleTimes, sync: list[int]
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
     """Return a file, and where its packets' bytes lie and how long they are, int64 [packets] each."""
     where = template.path
@@ -363,7 +363,7 @@ def _unshown(recipe: Recipe) -> int:
     return int(np.count_nonzero(~recipe.packet_shown))
 
 
-def _seconds(recipe: Recipe, times: Times) -> NDArray[np.float64]:
+def _seconds(recipe: Recipe, times: SampleTimes) -> NDArray[np.float64]:
     by_rank = np.empty(len(recipe.packet_rank), np.float64)
     by_rank[recipe.packet_rank] = times.packet_time / times.timescale
     return np.where(recipe.position == PAD, np.nan, by_rank[recipe.position])

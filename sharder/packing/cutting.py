@@ -50,7 +50,7 @@ class Making:
         return IndexedMedium(index, video, keep_damaged=self.keep_damaged, one_stream=one_stream, audio=self.audio)
 
 
-class Bench:
+class ClipCutter:
     """Plans and cuts clips in one process. spools: as for `plan`."""
 
     def __init__(self, index: Index, making: Making, spools: Spools | None) -> None:
@@ -88,7 +88,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class CuttingTask:
     """What one worker makes at a time. own: what this process makes instead, because it takes more than ranges of files.
     at_first: this process makes it, because no worker is ready.
     """
@@ -103,8 +103,8 @@ class Task:
 def cut_in_workers(
     index: Index, making: Making, spools: Spools, rounds: Iterable[Round], *, workers: int, engine: Engine
 ) -> Iterator[Step]:
-    """Yield the same steps as `Bench`, in the same order, made in so many processes."""
-    bench = Bench(index, making, spools)
+    """Yield the same steps as `ClipCutter`, in the same order, made in so many processes."""
+    cutter = ClipCutter(index, making, spools)
     outcomes = engine(
         cut,
         _tasks(index.path, making, rounds),
@@ -116,19 +116,19 @@ def cut_in_workers(
     for outcome in outcomes:
         task = outcome.item
         if task.own is not None:
-            yield from bench.steps([[task.own]])
+            yield from cutter.steps([[task.own]])
         elif task.at_first:
-            yield from bench.cut(task.parts)
+            yield from cutter.cut(task.parts)
         else:
             yield from _steps(outcome)
 
 
-def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[Task]:
+def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[CuttingTask]:
     """Yield the plan in tasks."""
     numbers = itertools.count()
 
-    def task(parts: list[Part]) -> Task:
-        return Task(index=index, making=making, parts=parts, at_first=next(numbers) < TASKS_AT_FIRST)
+    def task(parts: list[Part]) -> CuttingTask:
+        return CuttingTask(index=index, making=making, parts=parts, at_first=next(numbers) < TASKS_AT_FIRST)
 
     gathered: list[Part] = []
     for batch in itertools.chain.from_iterable(rounds):
@@ -136,7 +136,7 @@ def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[Ta
             if gathered:
                 yield task(gathered)
                 gathered = []
-            yield Task(index=index, making=making, parts=[], own=batch)
+            yield CuttingTask(index=index, making=making, parts=[], own=batch)
             continue
         for part in _parts(batch):
             gathered.append(part)
@@ -161,7 +161,7 @@ def _parts(batch: Batch) -> Iterator[Part]:
         yield Part(media_id=identity, items=batch.items[first : first + CLIPS_A_TASK], done=batch.done)
 
 
-def _steps(outcome: Outcome[Task, list[Step]]) -> Iterator[Step]:
+def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
     """Yield what a task gave; where it gave nothing, what each of its clips gives alone."""
     if outcome.result is not None:
         yield from outcome.result
@@ -182,12 +182,12 @@ def _steps(outcome: Outcome[Task, list[Step]]) -> Iterator[Step]:
     yield Step(outcome=item, done=part.done)
 
 
-def cut(task: Task) -> list[Step]:
+def cut(task: CuttingTask) -> list[Step]:
     """Return the steps of a task; runs in a worker."""
     return list(_bench(task.index, task.making).cut(task.parts))
 
 
 @functools.lru_cache(1)
-def _bench(index: Place, making: Making) -> Bench:
+def _bench(index: Place, making: Making) -> ClipCutter:
     os.nice(BEHIND_COPYING)
-    return Bench(Index(index), making, None)
+    return ClipCutter(Index(index), making, None)

@@ -30,7 +30,7 @@ class SampleEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
+class SampleTimes:
     """When packets are shown. packet_time: int64 [packets], all different, none below 0. timescale: units a second.
     last: how long the frame shown last stays.
     """
@@ -84,7 +84,7 @@ def movie_header(
     packet_size: NDArray[np.integer],
     packet_rank: NDArray[np.integer],
     sync: NDArray[np.integer],
-    times: Times | None = None,
+    times: SampleTimes | None = None,
     inband: bool = True,
     look: Look = Look(),
 ) -> bytes:
@@ -99,7 +99,7 @@ def movie_header(
         raise ValueError(f"no MP4 sample entry for codec {codec!r}; known are {', '.join(SAMPLE_ENTRIES)}")
     count, payload = len(packet_size), int(packet_size.sum())
     if times is None:
-        times = Times(packet_time=packet_rank.astype(np.int64), timescale=TIMESCALE, last=1)
+        times = SampleTimes(packet_time=packet_rank.astype(np.int64), timescale=TIMESCALE, last=1)
     head = box(b"ftyp", FILE_TYPE)
     decoding_times, offsets, duration = _timing(times)
     sample_tables = [
@@ -119,7 +119,7 @@ def movie_header(
     return head + moov + struct.pack(">I4s", 8 + payload, b"mdat")
 
 
-def _timing(times: Times) -> tuple[bytes, bytes, int]:
+def _timing(times: SampleTimes) -> tuple[bytes, bytes, int]:
     """Return stts entries (8.6.1.2), ctts entries (8.6.1.3, version 1: signed) and the duration.
 
     The n-th packet is decoded at the n-th of all presentation times, from which its own may lie off to either side.

@@ -16,7 +16,7 @@ from av.video.stream import VideoStream
 from framedex.indexer.containers.opening import demux_packets, memory_errors, open_container, packet_with
 from framedex.sharder.clips.byte_source import stale
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.packing.mp4 import Times
+from framedex.sharder.packing.mp4 import SampleTimes
 from framedex.sharder.reading.object_sources import Objects
 from framedex.sharder.reading.sources import open_recorded
 from framedex.storage.reader import ObjectFile
@@ -61,7 +61,7 @@ class Template:
         self._container.close()
 
 
-def mux(suffix: str, template: Template, packets: Sequence[bytes], times: Times, sync: Sequence[int]) -> bytes:
+def mux(suffix: str, template: Template, packets: Sequence[bytes], times: SampleTimes, sync: Sequence[int]) -> bytes:
     """Return a file of one stream. sync: numbers of the packets where decoding may start.
 
     Raises ValueError where the muxer does not take the codec, or the packets.
@@ -99,7 +99,7 @@ def configuration_record(template: Template, box: bytes, packet: bytes) -> bytes
 
     packet: the stream's first. Raises ValueError where there is none.
     """
-    times = Times(packet_time=np.zeros(1, np.int64), timescale=30, last=1)
+    times = SampleTimes(packet_time=np.zeros(1, np.int64), timescale=30, last=1)
     content = mux("mp4", template, [packet], times, [0])
     at = content.rfind(box)  # moov comes after the packet
     size = int.from_bytes(content[at - 4 : at], "big") if at >= 4 else 0

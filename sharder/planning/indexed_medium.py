@@ -19,8 +19,8 @@ from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.planning.planner import Planner
-from framedex.sharder.planning.unread_headers import Headers, settled
-from framedex.sharder.policies.records import Track
+from framedex.sharder.planning.unread_headers import UnreadHeaders, settled
+from framedex.sharder.policies.records import Timeline
 from framedex.sharder.schema import MEDIA, PAD
 from framedex.storage.uris import joined
 
@@ -54,14 +54,14 @@ class IndexedMedium:
         self._indexed = self._packets = index.packets(video["media_id"])
         self._shows_damage = False  # among the headers read so far
         self._source = self.medium.source
-        self._headers: Headers | None = None
+        self._headers: UnreadHeaders | None = None
         self.planner = Planner(
             self._packets,
             drop_leading=video["codec"] == "hevc",
             keep_damaged=keep_damaged,
             hidden_unordered=bool(video["hidden_unordered"]),
         )
-        self.track = Track(
+        self.timeline = Timeline(
             pts=self.planner.pts,
             duration_pts=video["duration_pts"],
             time_base=Fraction(video["time_base_num"], video["time_base_den"]),
@@ -77,7 +77,7 @@ class IndexedMedium:
         recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
         padded = wanted.frames == PAD
         pts = np.where(padded, NO_PTS, self.planner.pts[wanted.frames])
-        tick = self.track.time_base
+        tick = self.timeline.time_base
         return Clip(
             clip_id=wanted.clip_id,
             medium=self.medium,
@@ -99,8 +99,8 @@ class IndexedMedium:
             raise PolicyError(
                 "the clip's audio cannot be had", found=self.video["audio_problem"], remedy="leave out --audio"
             )
-        end_pts = int(self.planner.pts[0]) + self.track.duration_pts
-        interval = clip_interval(self.planner.pts, end_pts, frames, self.track.time_base)
+        end_pts = int(self.planner.pts[0]) + self.timeline.duration_pts
+        interval = clip_interval(self.planner.pts, end_pts, frames, self.timeline.time_base)
         facts = self.medium.audio
         if facts is None or self._audio_packets is None:
             return plan_silence(*interval, options)
@@ -150,7 +150,7 @@ class IndexedMedium:
         if self._packets.read[:end].all():
             return
         if self._headers is None:
-            self._headers = Headers(self.medium, self._packets)
+            self._headers = UnreadHeaders(self.medium, self._packets)
         try:
             self._headers.read(targets)
             self._renew(self._headers.packets)

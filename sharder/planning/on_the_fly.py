@@ -30,7 +30,7 @@ from framedex.sharder.configuration.parameters import located
 from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.policies.records import Policy, Sampled, Sampling, Track
+from framedex.sharder.policies.records import Policy, Sampled, Sampling, Timeline
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import mention_name, mentions, own_rows, usable_media, user_columns
@@ -204,8 +204,8 @@ class ClipPlans:
         return self._making.medium(self._index, self._index.video(media_id))
 
     def _sample(self, mention: int, epoch: int) -> Sampling:
-        track = self._medium(self._media_id[mention].as_py()).track
-        return self._policy.sample(replace(track, epoch=epoch), self._row(mention))
+        timeline = self._medium(self._media_id[mention].as_py()).timeline
+        return self._policy.sample(replace(timeline, epoch=epoch), self._row(mention))
 
     def _name(self, mention: int) -> str:
         return mention_name(self._media_id[mention].as_py(), int(self._number[mention]))
@@ -266,7 +266,7 @@ class _Counting:
             if facts["damaged_gop_count"] or not facts["byte_addressable"] or self._has_sound(facts):
                 return self._plan_all(facts, name, row)
             if self._policy.counts_by_pts:
-                sampling = self._policy.sample(self._medium(facts["media_id"]).track, row)
+                sampling = self._policy.sample(self._medium(facts["media_id"]).timeline, row)
                 return _Counted(len(sampling.clips), bool(sampling.missed))
             return self._by_length(
                 facts["frame_count"], facts["duration_pts"], Fraction(facts["time_base_num"], facts["time_base_den"])
@@ -280,13 +280,13 @@ class _Counting:
     def _count_by_length(self, frames: int, duration_pts: int, time_base: Fraction) -> _Counted:
         """Count by a video so long whose frames are all shown at once, which is of no account here."""
         pts = np.broadcast_to(np.int64(0), frames)
-        sampling = self._policy.sample(Track(pts=pts, duration_pts=duration_pts, time_base=time_base), {})
+        sampling = self._policy.sample(Timeline(pts=pts, duration_pts=duration_pts, time_base=time_base), {})
         return _Counted(len(sampling.clips), bool(sampling.missed))
 
     def _plan_all(self, facts: Row, name: str, row: Row) -> _Counted:
         """Count what can be planned. Where sound is the only doubt, the first clip speaks for all."""
         medium = self._medium(facts["media_id"])
-        sampling = self._policy.sample(medium.track, row)
+        sampling = self._policy.sample(medium.timeline, row)
         wanted = [wanted_clip(name, clip, {}) for clip in sampling.clips]
         sound_alone = not facts["damaged_gop_count"] and facts["byte_addressable"]
         if sound_alone and (not wanted or isinstance(plan_clip(medium, wanted[0]), Clip)):
@@ -313,8 +313,8 @@ def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, s
     """Yield the row of `videos` of each usable medium that a policy takes and finds no clip in, and why. Raises PolicyError."""
     check_ranges(index, file)
     for mentioned in usable_media(index, file.filter, file.split):
-        track = IndexedMedium(index, mentioned.video, keep_damaged=True).track
-        samplings = [file.policy.sample(track, mention.columns) for mention in mentioned.mentions]
+        timeline = IndexedMedium(index, mentioned.video, keep_damaged=True).timeline
+        samplings = [file.policy.sample(timeline, mention.columns) for mention in mentioned.mentions]
         if not any(sampling.clips for sampling in samplings):
             reasons = [missed.message for sampling in samplings for missed in sampling.missed]
             yield mentioned.video, reasons[0] if reasons else "the policy asks for no clip of it"

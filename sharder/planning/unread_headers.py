@@ -58,7 +58,7 @@ class _File:
             close(self._descriptor)
 
 
-class Headers:
+class UnreadHeaders:
     """The packets of one medium, with more and more of their flags read. Raises StaleError for another source."""
 
     def __init__(self, medium: Medium, packets: Packets) -> None:

@@ -9,13 +9,13 @@ import numpy as np
 from framedex.sharder.configuration import checks
 from framedex.sharder.configuration.checks import listed
 from framedex.sharder.configuration.parameters import parameter
-from framedex.sharder.policies.places import Wanted, consecutive, numbers, sample
-from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample
+from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
 
 
-def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> Wanted:
+def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> WantedFrames:
     """Return clips of every stride-th frame, `length` each, one after the other through a span; None: one clip of all.
 
     start: the first clip's first frame, counted from the span's first.
@@ -50,8 +50,8 @@ class StridePolicy(ByNumber):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
-        return sample(track, span, at_stride(span, self.stride, self.frames, start=self.start), self)
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        return sample(timeline, span, at_stride(span, self.stride, self.frames, start=self.start), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class FramesPolicy(ByNumber):
     def length(self) -> int | None:
         return len(self.frames)
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
-        return sample(track, span, numbers(span, (span.first, 1, 1), self.frames), self)
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        return sample(timeline, span, numbers(span, (span.first, 1, 1), self.frames), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class KeyframesPolicy(ByNumber):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
-        first, stop = np.searchsorted(track.starts, (span.first, span.stop)).tolist()
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        first, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
         span = replace(span, first=first, stop=stop)
-        return sample(track, span, at_stride(span, self.every, self.frames), self, among=track.starts)
+        return sample(timeline, span, at_stride(span, self.every, self.frames), self, among=timeline.starts)

@@ -18,7 +18,7 @@ from framedex.sharder.policies.by_number import at_stride
 from framedex.sharder.policies.by_time import at_rate
 from framedex.sharder.policies.places import sample
 from framedex.sharder.policies.ranges import UNITS, Unit, held, place_of, span_between
-from framedex.sharder.policies.records import Missed, Sampled, Sampling, Track
+from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.spread import By, evenly
 from framedex.sharder.policies.terms import Terms
@@ -80,9 +80,9 @@ class PerRowPolicy(Terms):
     def length(self) -> int | None:
         return self.frames if self.uniform is None else self.uniform
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+    def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         try:
-            ends = self._ends(track, row)
+            ends = self._ends(timeline, row)
         except PolicyError as error:
             return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
         clips: list[Sampled] = []
@@ -90,33 +90,33 @@ class PerRowPolicy(Terms):
         following = 0
         for start, end in ends:
             try:
-                span = span_between(track, start, end, self.unit)
+                span = span_between(timeline, start, end, self.unit)
             except PolicyError as error:
                 missed.append(Missed(kind="row", message=error.text(), counts=True))
                 continue
-            of_range = self._sample(track, span, following)
+            of_range = self._sample(timeline, span, following)
             known = [clip.number for clip in of_range.clips] + [miss.number for miss in of_range.missed]
             following = 1 + max((number for number in known if number is not None), default=following - 1)
             clips += of_range.clips
             missed += of_range.missed
         return Sampling(clips=clips, missed=missed)
 
-    def _sample(self, track: Track, span: Span, first: int) -> Sampling:
+    def _sample(self, timeline: Timeline, span: Span, first: int) -> Sampling:
         if self.fps is not None:
-            wanted = at_rate(track, span, self.fps, self.frames, grain=self.grain)
+            wanted = at_rate(timeline, span, self.fps, self.frames, grain=self.grain)
         elif self.stride is not None:
             wanted = at_stride(span, self.stride, self.frames)
         else:
             assert self.uniform is not None  # one of the three, as checked above
             by: By = "number" if self.by_number else "time"
-            wanted = evenly(track, span, self.uniform, by, "centres", grain=self.grain)
-        return sample(track, span, wanted, self, first=first)
+            wanted = evenly(timeline, span, self.uniform, by, "centres", grain=self.grain)
+        return sample(timeline, span, wanted, self, first=first)
 
-    def _ends(self, track: Track, row: Mapping[str, Any]) -> list[tuple[Fraction, Fraction]]:
+    def _ends(self, timeline: Timeline, row: Mapping[str, Any]) -> list[tuple[Fraction, Fraction]]:
         """Return the (start, end) of a row's ranges, in its unit and not negative. Raises PolicyError for nonsense."""
         if self.cuts is None:
             start, end = (
-                place_of(track, cell(row, name), name, self.unit) for name in (self.start or START, self.end or END)
+                place_of(timeline, cell(row, name), name, self.unit) for name in (self.start or START, self.end or END)
             )
             return [(start, end + self.include_end)]
         value = cell(row, self.cuts)
@@ -126,7 +126,7 @@ class PerRowPolicy(Terms):
             raise PolicyError(
                 "cuts are a list of two or more numbers", where=f"column {self.cuts!r}", found=shown(value)
             )
-        cuts = [place_of(track, item, f"{self.cuts}[{number}]", self.unit) for number, item in enumerate(value)]
+        cuts = [place_of(timeline, item, f"{self.cuts}[{number}]", self.unit) for number, item in enumerate(value)]
         if any(after <= before for before, after in itertools.pairwise(cuts)):
             raise PolicyError(
                 "cuts must ascend", where=f"column {self.cuts!r}", found=str([float(cut) for cut in cuts])[:80]

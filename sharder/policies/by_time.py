@@ -10,21 +10,21 @@ from framedex.errors import PolicyError
 from framedex.sharder.configuration import checks
 from framedex.sharder.configuration.checks import listed
 from framedex.sharder.configuration.parameters import parameter, record
-from framedex.sharder.policies.places import Wanted, consecutive, sample, times
-from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.places import WantedFrames, consecutive, sample, times
+from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
 
 
 def at_rate(
-    track: Track, span: Span, fps: Fraction, length: int | None, *, start: Fraction = Fraction(0), grain: int = 1
-) -> Wanted:
+    timeline: Timeline, span: Span, fps: Fraction, length: int | None, *, start: Fraction = Fraction(0), grain: int = 1
+) -> WantedFrames:
     """Return clips of `length` times 1 / fps apart, one after the other through a span; None: one clip of all.
 
     start: where the first one begins, in seconds from the span's start.
     """
-    step = 1 / (fps * track.time_base)
-    begin = span.start + start / track.time_base
+    step = 1 / (fps * timeline.time_base)
+    begin = span.start + start / timeline.time_base
     if length is None:
         length = max(0, math.ceil((span.end - begin) / step))
         clips = min(length, 1)
@@ -48,9 +48,9 @@ class FpsPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
-        wanted = at_rate(track, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
-        return sample(track, span, wanted, self)
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
+        return sample(timeline, span, wanted, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +97,8 @@ class SegmentsPolicy(Terms):
     def length(self) -> int | None:
         return sum(segment.count() for segment in self.segments)
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
-        unit = track.time_base
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        unit = timeline.time_base
         pieces, following = [], Fraction(0)
         for segment in self.segments:
             offset = following if segment.offset is None else segment.offset
@@ -108,7 +108,7 @@ class SegmentsPolicy(Terms):
         every = (self.every_seconds or Fraction(1)) / unit
         clips = max(0, math.ceil((span.end - start) / every))
         clips = clips if self.every_seconds else min(clips, 1)
-        return sample(track, span, times(span, (start, every, clips), pieces, grain=self.grain), self)
+        return sample(timeline, span, times(span, (start, every, clips), pieces, grain=self.grain), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class SecondsPolicy(Terms):
     def length(self) -> int | None:
         return len(self.seconds)
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
         zero = Fraction(0)
-        pieces = [(time / track.time_base, zero, 1) for time in self.seconds]
-        return sample(track, span, times(span, (span.start, zero, 1), pieces, grain=self.grain), self)
+        pieces = [(time / timeline.time_base, zero, 1) for time in self.seconds]
+        return sample(timeline, span, times(span, (span.start, zero, 1), pieces, grain=self.grain), self)

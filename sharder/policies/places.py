@@ -19,7 +19,7 @@ from framedex.errors import PolicyError
 from framedex.sharder.configuration.checks import MOST_WANTED
 from framedex.sharder.policies.draws import below, draws
 from framedex.sharder.policies.padding import padded
-from framedex.sharder.policies.records import Missed, Sampled, Sampling, Track
+from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.policies.sampling import SAFE, common_denominator, distances, frames_at, integers, progression
 from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import Fate, Terms
@@ -29,7 +29,7 @@ BLOCK = 1 << 18  # wanted frames that are worked out at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class WantedFrames:
     """What clips of one length want: clip c the places starts[c] + offsets; those in [low, limit) lie in the span.
 
     starts [clips], offsets [wanted]: frame numbers where denominator is None; else numerators of times over it, in time
@@ -54,14 +54,14 @@ class Wanted:
 Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, step, count)
 
 
-def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1) -> Wanted:
+def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1) -> WantedFrames:
     """Return clips that begin at the times of a series, and from there want the times of some series one after the other.
 
     All in time base units. grain: how many times finer than needed times are to be counted. Raises PolicyError for too many.
     """
     _bounded(starts[2], sum(count for _, _, count in offsets))
     denominator = grain * common_denominator([time for first, step, _ in (starts, *offsets) for time in (first, step)])
-    return Wanted(
+    return WantedFrames(
         starts=_series(starts, denominator),
         offsets=_joined(offsets, denominator),
         denominator=denominator,
@@ -81,13 +81,13 @@ def _joined(pieces: Sequence[Piece], denominator: int) -> NDArray[Any]:
     return np.concatenate([_series(piece, denominator) for piece in pieces])
 
 
-def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> Wanted:
+def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> WantedFrames:
     """Return clips that begin at frames (first, step, count) and want frames by their offsets from there.
 
     Raises PolicyError for too many.
     """
     _bounded(starts[2], len(offsets))
-    return Wanted(
+    return WantedFrames(
         starts=progression(*starts),
         offsets=np.asarray(offsets, np.int64),
         denominator=None,
@@ -116,7 +116,13 @@ def consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | 
 
 
 def sample(
-    track: Track, span: Span, wanted: Wanted, terms: Terms, *, first: int = 0, among: NDArray[np.int64] | None = None
+    timeline: Timeline,
+    span: Span,
+    wanted: WantedFrames,
+    terms: Terms,
+    *,
+    first: int = 0,
+    among: NDArray[np.int64] | None = None,
 ) -> Sampling:
     """Return the clips that get what they want, numbered from `first`; see docs/policies.md for what becomes of others.
 
@@ -126,45 +132,49 @@ def sample(
     any_whole = wanted.any_whole()
     fate = terms.fate(any_whole)
     if fate == "error" or (terms.short == "error" and terms.min_frames > len(wanted.offsets)):
-        raise PolicyError(_too_short(track, span, wanted, terms), remedy="choose `short: skip` or `short: pad`")
+        raise PolicyError(_too_short(timeline, span, wanted, terms), remedy="choose `short: skip` or `short: pad`")
     clips: list[Sampled] = []
     missed: list[Missed] = []
-    for at, places in _blocks(track, wanted, terms):
+    for at, places in _blocks(timeline, wanted, terms):
         inside = np.asarray(places < wanted.limit, np.bool_)
-        frames = _frames(track, span, places, wanted, terms)
+        frames = _frames(timeline, span, places, wanted, terms)
         if among is not None:
             frames = among[frames]
         real = inside.sum(axis=1)
         kept = (real >= terms.min_frames) & ((real == inside.shape[1]) | (fate != "drop"))
-        far = _far(track, frames, places, inside, wanted, terms)
+        far = _far(timeline, frames, places, inside, wanted, terms)
         missed += [_strayed(number + first + at, terms) for number in np.flatnonzero(kept & far).tolist()]
         clips += _records(frames, inside, np.flatnonzero(kept & ~far), fate, terms, first + at)
     if not clips and not missed:
-        missed.append(Missed(kind="short", message=_too_short(track, span, wanted, terms), counts=False, number=None))
+        missed.append(
+            Missed(kind="short", message=_too_short(timeline, span, wanted, terms), counts=False, number=None)
+        )
     return Sampling(clips=clips, missed=missed)
 
 
-def _blocks(track: Track, wanted: Wanted, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
+def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield (number of the first clip, its and the following ones' places [clips, wanted], jittered)."""
-    jitter = _jitter(track, wanted, terms)
+    jitter = _jitter(timeline, wanted, terms)
     width = len(wanted.offsets)
     size = max(1, BLOCK // max(1, width))
     for at in range(0, len(wanted.starts), size):
         places = wanted.starts[at : at + size, None] + wanted.offsets[None, :]
         if jitter:
-            drawn = draws(terms.seed, track.name, "jitter", first=at * width, count=places.size, epoch=track.epoch)
+            drawn = draws(
+                terms.seed, timeline.name, "jitter", first=at * width, count=places.size, epoch=timeline.epoch
+            )
             moved = places + (below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
             moved = np.clip(moved, wanted.low, wanted.limit - 1)
             places = _in_order(places, np.where(np.asarray(places < wanted.limit, np.bool_), moved, places))
         yield at, places
 
 
-def _jitter(track: Track, wanted: Wanted, terms: Terms) -> int:
+def _jitter(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> int:
     """Return how far places are moved at most, as places are counted; no farther than the span is long."""
     if wanted.denominator is None:
         most = terms.jitter_frames
     else:
-        most = int(terms.jitter_seconds / track.time_base * wanted.denominator)
+        most = int(terms.jitter_seconds / timeline.time_base * wanted.denominator)
     return max(0, min(most, wanted.limit - wanted.low))
 
 
@@ -176,28 +186,30 @@ def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
     return dealt
 
 
-def _frames(track: Track, span: Span, places: NDArray[Any], wanted: Wanted, terms: Terms) -> NDArray[np.int64]:
+def _frames(
+    timeline: Timeline, span: Span, places: NDArray[Any], wanted: WantedFrames, terms: Terms
+) -> NDArray[np.int64]:
     """Return int64 [clips, wanted]: the frames at some places; what stands where those lie outside means nothing."""
     if span.is_empty:
         return np.zeros(places.shape, np.int64)
     if wanted.denominator is None:
         return np.asarray(np.minimum(places, wanted.limit - 1), np.int64)
-    return span.first + frames_at(track.pts[span.first : span.stop], places, wanted.denominator, terms.choose)
+    return span.first + frames_at(timeline.pts[span.first : span.stop], places, wanted.denominator, terms.choose)
 
 
 def _far(
-    track: Track,
+    timeline: Timeline,
     frames: NDArray[np.int64],
     places: NDArray[Any],
     inside: NDArray[np.bool_],
-    wanted: Wanted,
+    wanted: WantedFrames,
     terms: Terms,
 ) -> NDArray[np.bool_]:
     """Return bool [clips]: whether some frame lies farther from its place than is tolerated."""
-    if terms.tolerance_seconds is None or wanted.denominator is None or not len(track.pts):
+    if terms.tolerance_seconds is None or wanted.denominator is None or not len(timeline.pts):
         return np.zeros(len(places), np.bool_)
-    allowed = math.floor(terms.tolerance_seconds / track.time_base * wanted.denominator)
-    away = distances(track.pts, frames, places, wanted.denominator)
+    allowed = math.floor(terms.tolerance_seconds / timeline.time_base * wanted.denominator)
+    away = distances(timeline.pts, frames, places, wanted.denominator)
     too_far = np.asarray(away > allowed, np.bool_)
     return np.asarray((too_far & inside).any(axis=1), np.bool_)
 
@@ -227,11 +239,11 @@ def _strayed(number: int, terms: Terms) -> Missed:
     return Missed(kind="tolerance", message=message, counts=False, number=number)
 
 
-def _too_short(track: Track, span: Span, wanted: Wanted, terms: Terms) -> str:
+def _too_short(timeline: Timeline, span: Span, wanted: WantedFrames, terms: Terms) -> str:
     """Return why a span gives no clip."""
-    video = whole(track)
-    seconds, frames = float((span.end - span.start) * track.time_base), span.stop - span.first
+    video = whole(timeline)
+    seconds, frames = float((span.end - span.start) * timeline.time_base), span.stop - span.first
     what = f"{seconds:.6g} s with {frames} frames"
     if (span.start, span.end) != (video.start, video.end):
-        what += f", {float((span.start - video.start) * track.time_base):.6g} s into the video"
+        what += f", {float((span.start - video.start) * timeline.time_base):.6g} s into the video"
     return f"{what}: too short for a clip of {len(wanted.offsets)} frames (min_frames: {terms.min_frames})"

@@ -14,7 +14,7 @@ from framedex.errors import PolicyError
 from framedex.sharder.configuration import checks
 from framedex.sharder.configuration.checks import as_fraction, did_you_mean, one_of, shown
 from framedex.sharder.configuration.parameters import parameter, record
-from framedex.sharder.policies.records import Track
+from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.spans import Span, whole
 
 Unit = Literal["seconds", "frames"]
@@ -49,24 +49,24 @@ class Ranges:
         """The columns that are read."""
         return [name for name in (self.start, self.end) if name is not None]
 
-    def span(self, track: Track, row: Mapping[str, Any]) -> Span:
+    def span(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
         """Return the stretch of a video that a row names; an empty start is the video's start, an empty end its end.
 
         Raises PolicyError for a row without these columns, and for cells that name no stretch of the video.
         """
-        start, end = (None if name is None else self._place(track, row, name) for name in (self.start, self.end))
+        start, end = (None if name is None else self._place(timeline, row, name) for name in (self.start, self.end))
         if start is None and end is None:
-            return whole(track)
+            return whole(timeline)
         if end is None:
-            length = len(track.pts) if self.unit == "frames" else track.seconds
+            length = len(timeline.pts) if self.unit == "frames" else timeline.seconds
             # A range that begins after the video is told of by its own start.
             end = max(Fraction(length), Fraction(0) if start is None else start + 1)
         elif self.include_end:
             end += 1
-        return span_between(track, start or Fraction(0), end, self.unit)
+        return span_between(timeline, start or Fraction(0), end, self.unit)
 
-    def _place(self, track: Track, row: Mapping[str, Any], name: str) -> Fraction | None:
-        return None if is_empty(held(row, name)) else place_of(track, row[name], name, self.unit)
+    def _place(self, timeline: Timeline, row: Mapping[str, Any], name: str) -> Fraction | None:
+        return None if is_empty(held(row, name)) else place_of(timeline, row[name], name, self.unit)
 
 
 def ranges_of(value: object, where: str) -> Ranges:
@@ -92,7 +92,7 @@ def is_empty(value: object) -> bool:
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN is not itself
 
 
-def place_of(track: Track, value: object, name: str, unit: Unit) -> Fraction:
+def place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fraction:
     """Return one end of a range. A negative frame number counts from the end, as in DALI's file lists.
 
     name: of the column. Raises PolicyError for what is no place in a video.
@@ -103,36 +103,36 @@ def place_of(track: Track, value: object, name: str, unit: Unit) -> Fraction:
     if unit == "frames":
         if place.denominator != 1:
             raise PolicyError("a frame number must be whole", where=f"column {name!r}", found=shown(value))
-        place += len(track.pts) if place < 0 else 0
+        place += len(timeline.pts) if place < 0 else 0
     if place < 0:
-        allowed = f"-{len(track.pts)} or more" if unit == "frames" else "0 or more"
+        allowed = f"-{len(timeline.pts)} or more" if unit == "frames" else "0 or more"
         raise PolicyError("lies before the video", where=f"column {name!r}", found=shown(value), allowed=allowed)
     return place
 
 
-def span_between(track: Track, start: Fraction, end: Fraction, unit: Unit) -> Span:
+def span_between(timeline: Timeline, start: Fraction, end: Fraction, unit: Unit) -> Span:
     """Return the stretch of a video between two places; what lies past its end is left out.
 
     A range of seconds has the frames whose timestamps lie in it. Raises PolicyError for one without any.
     """
-    video = whole(track)
+    video = whole(timeline)
     if start >= end:
         raise PolicyError("a range must end after it starts", found=f"{float(start):g} to {float(end):g} {unit}")
     if unit == "frames":
         first, stop = min(int(start), video.stop), min(int(end), video.stop)
-        from_, to = (_shown_at(track, number) for number in (first, stop))
+        from_, to = (_shown_at(timeline, number) for number in (first, stop))
     else:
-        from_, to = (min(video.start + place / track.time_base, video.end) for place in (start, end))
-        first, stop = (int(np.searchsorted(track.pts, math.ceil(place), side="left")) for place in (from_, to))
+        from_, to = (min(video.start + place / timeline.time_base, video.end) for place in (start, end))
+        first, stop = (int(np.searchsorted(timeline.pts, math.ceil(place), side="left")) for place in (from_, to))
     if first >= stop:
         raise PolicyError(
             "no frame lies in the range",
             found=f"{float(start):g} to {float(end):g} {unit}",
-            allowed=f"{video.stop} frames in {float(track.seconds):g} s",
+            allowed=f"{video.stop} frames in {float(timeline.seconds):g} s",
         )
     return replace(video, first=first, stop=stop, start=from_, end=to)
 
 
-def _shown_at(track: Track, frame: int) -> Fraction:
+def _shown_at(timeline: Timeline, frame: int) -> Fraction:
     """Return when a frame begins; for the one after the last, when the video ends."""
-    return Fraction(int(track.pts[frame])) if frame < len(track.pts) else whole(track).end
+    return Fraction(int(timeline.pts[frame])) if frame < len(timeline.pts) else whole(timeline).end

@@ -18,7 +18,7 @@ def _no_frames() -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Track:
+class Timeline:
     """A video as a policy sees it.
 
     pts: int64 [frames], ascending, in presentation order; duration_pts: from the first frame's pts to the end of the
@@ -95,7 +95,7 @@ class Policy(Protocol):
     def range_columns(self) -> Sequence[str]:
         """Columns that the listing must have for that."""
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+    def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video; row: the listing's columns for it, {} where there are none.
 
         Pure: the same input gives the same output. Raises PolicyError where `short: error` forbids a video, and for

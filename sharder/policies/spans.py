@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from framedex.sharder.policies.records import Track
+from framedex.sharder.policies.records import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Span:
         return self.first >= self.stop
 
 
-def whole(track: Track) -> Span:
+def whole(timeline: Timeline) -> Span:
     """Return the span of a whole video."""
-    start = Fraction(int(track.pts[0]) if len(track.pts) else 0)
-    return Span(first=0, stop=len(track.pts), start=start, end=start + track.duration_pts)
+    start = Fraction(int(timeline.pts[0]) if len(timeline.pts) else 0)
+    return Span(first=0, stop=len(timeline.pts), start=start, end=start + timeline.duration_pts)

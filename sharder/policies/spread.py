@@ -11,8 +11,8 @@ from framedex.sharder.configuration import checks
 from framedex.sharder.configuration.checks import one_of
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.draws import below, draws
-from framedex.sharder.policies.places import Wanted, numbers, sample, times
-from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.places import WantedFrames, numbers, sample, times
+from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import GRAIN, Terms
 
@@ -20,7 +20,7 @@ By = Literal["time", "number"]
 Spread = Literal["centres", "ends"]
 
 
-def evenly(track: Track, span: Span, count: int, by: By, spread: Spread, *, grain: int = 1) -> Wanted:
+def evenly(timeline: Timeline, span: Span, count: int, by: By, spread: Spread, *, grain: int = 1) -> WantedFrames:
     """Return one clip of `count` places over a span.
 
     `centres`: of as many equal parts (TSN, Wang et al. 2016). `ends`: from the first frame to the last, equally far apart
@@ -38,8 +38,8 @@ def evenly(track: Track, span: Span, count: int, by: By, spread: Spread, *, grai
         part = (span.end - span.start) / count
         first, step = part / 2, part
     else:
-        first = Fraction(int(track.pts[span.first])) - span.start
-        step = Fraction(int(track.pts[span.stop - 1] - track.pts[span.first])) / max(1, count - 1)
+        first = Fraction(int(timeline.pts[span.first])) - span.start
+        step = Fraction(int(timeline.pts[span.stop - 1] - timeline.pts[span.first])) / max(1, count - 1)
     clips = int(not span.is_empty)
     return times(span, (span.start, Fraction(0), clips), [(first, step, count)], grain=grain)
 
@@ -65,8 +65,8 @@ class UniformPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
-        return sample(track, span, evenly(track, span, self.frames, self.by, self.spread, grain=self.grain), self)
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        return sample(timeline, span, evenly(timeline, span, self.frames, self.by, self.spread, grain=self.grain), self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +100,17 @@ class RandomPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
-        return sample(track, span, self._wanted(track, span), self)
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        return sample(timeline, span, self._wanted(timeline, span), self)
 
-    def _wanted(self, track: Track, span: Span) -> Wanted:
+    def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
         if self.fps is None:
             assert self.stride is not None  # one of the two, as checked above
             offsets = range(0, self.stride * self.frames, self.stride)
             one = numbers(span, (span.first, 1, int(not span.is_empty)), offsets)
             several = numbers(span, (0, 0, self.clips), offsets)
         else:
-            step = 1 / (self.fps * track.time_base)
+            step = 1 / (self.fps * timeline.time_base)
             pieces = [(Fraction(0), step, self.frames)]
             zero = Fraction(0)
             one = times(span, (span.start, zero, int(span.end > span.start)), pieces, grain=GRAIN)
@@ -119,6 +119,6 @@ class RandomPolicy(Terms):
         if room <= 0:
             return one
         # Ranges of one video are drawn apart.
-        which = "start" if span == whole(track) else f"start in frames {span.first} to {span.stop}"
-        drawn = draws(self.seed, track.name, which, first=0, count=self.clips, epoch=track.epoch)
+        which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
+        drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
         return replace(several, starts=below(drawn, room) + several.low)

@@ -13,7 +13,7 @@ from framedex.sharder.configuration.checks import MOST_WANTED, one_of
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.padding import PAD_MODES, PadMode
 from framedex.sharder.policies.ranges import Ranges, ranges_of
-from framedex.sharder.policies.records import Missed, Sampling, Track
+from framedex.sharder.policies.records import Missed, Sampling, Timeline
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.policies.spans import Span, whole
 
@@ -92,15 +92,15 @@ class Terms:
         """The columns of `range`; a listing without them is an error."""
         return [] if self.range is None else self.range.columns
 
-    def sample(self, track: Track, row: Mapping[str, Any]) -> Sampling:
+    def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video; see `records.Policy`."""
         try:
-            span = whole(track) if self.range is None else self.range.span(track, row)
+            span = whole(timeline) if self.range is None else self.range.span(timeline, row)
         except PolicyError as error:
             return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
-        return self.sample_span(track, span)
+        return self.sample_span(timeline, span)
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
         """Return the clips of a stretch of a video, sampled as if it were a video of its own."""
         raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
 

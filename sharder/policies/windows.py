@@ -9,7 +9,7 @@ from framedex.errors import PolicyError
 from framedex.sharder.configuration import checks
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import consecutive, numbers, sample, times
-from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
 
@@ -50,7 +50,7 @@ class WindowsPolicy(Terms):
     def length(self) -> int | None:
         return self.frames
 
-    def sample_span(self, track: Track, span: Span) -> Sampling:
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
         if self.fps is None:
             stride, begin = self.stride or 1, self.start or 0
             step = self.step or stride * self.frames
@@ -58,9 +58,9 @@ class WindowsPolicy(Terms):
             clips = consecutive(begin, step, stride * (self.frames - 1), span.stop)
             wanted = numbers(span, (begin, step, clips), range(0, stride * self.frames, stride))
         else:
-            between = 1 / (self.fps * track.time_base)
-            every = self.step_seconds / track.time_base if self.step_seconds else between * self.frames
-            first = span.start + (self.start_seconds or 0) / track.time_base
+            between = 1 / (self.fps * timeline.time_base)
+            every = self.step_seconds / timeline.time_base if self.step_seconds else between * self.frames
+            first = span.start + (self.start_seconds or 0) / timeline.time_base
             windows = consecutive(first, every, between * (self.frames - 1), span.end)
             wanted = times(span, (first, every, windows), [(Fraction(0), between, self.frames)], grain=self.grain)
-        return sample(track, span, wanted, self)
+        return sample(timeline, span, wanted, self)

@@ -20,7 +20,7 @@ from framedex.errors import PolicyError
 from framedex.files.parts import UNSTORABLE
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id, relative_uri
-from framedex.sharder.policies.records import Track
+from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.sampling import Choose, frames_at, over_common_denominator
 
 ROWS_AT_ONCE = 10_000
@@ -28,7 +28,7 @@ OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ExplicitClip:
     """One line: which medium, which frames or times, the clip's name, and the user's columns.
 
     stream: the number of a video stream in its container; None for its best one.
@@ -43,7 +43,7 @@ class Request:
     columns: dict[str, Any] = field(default_factory=dict)
 
 
-class Requests:
+class ExplicitClips:
     """The clips of a JSONL file, in its order; iterating reads the file again, so that memory does not grow with it.
 
     user_schema: the user's columns, typed by all their values. digest: of the file's content. Raises PolicyError with the line of
@@ -72,10 +72,10 @@ class Requests:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Request]:
+    def __iter__(self) -> Iterator[ExplicitClip]:
         return self._read(lambda line: None)
 
-    def _read(self, note: Callable[[bytes], None]) -> Iterator[Request]:
+    def _read(self, note: Callable[[bytes], None]) -> Iterator[ExplicitClip]:
         try:
             with open(self._path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
                 for number, line in enumerate(file, 1):
@@ -95,7 +95,7 @@ class _ColumnTypes:
         self._found = pa.schema([])
         self._rows: list[dict[str, Any]] = []
 
-    def add(self, request: Request) -> None:
+    def add(self, request: ExplicitClip) -> None:
         self._rows.append(request.columns)
         if len(self._rows) == ROWS_AT_ONCE:
             self._unify()
@@ -116,7 +116,7 @@ class _ColumnTypes:
         self._rows = []
 
 
-def _parse(line: str, number: int, where: str) -> Request:
+def _parse(line: str, number: int, where: str) -> ExplicitClip:
     try:
         content = json.loads(line)
         json.dumps(content, ensure_ascii=False).encode()
@@ -145,7 +145,7 @@ def _parse(line: str, number: int, where: str) -> Request:
     stream = content.get("stream")
     if stream is not None and (type(stream) is not int or stream < 0):
         raise PolicyError("stream is the number of a stream in its container", where=where, found=repr(stream))
-    return Request(
+    return ExplicitClip(
         stream=stream,
         line=number,
         clip_id=clip_id,
@@ -177,7 +177,7 @@ def _times(values: object, where: str) -> list[Fraction]:
         raise PolicyError("seconds must be finite", where=where, found=str(values)[:80]) from None
 
 
-def frames_of(request: Request, track: Track, choose: Choose) -> NDArray[np.int64]:
+def frames_of(request: ExplicitClip, timeline: Timeline, choose: Choose) -> NDArray[np.int64]:
     """Return int64 [wanted]: the presentation numbers a request asks for.
 
     Seconds are read on the container's own clock, the one that `seconds` of a loaded clip shows; so 0 may lie before
@@ -186,8 +186,8 @@ def frames_of(request: Request, track: Track, choose: Choose) -> NDArray[np.int6
     if request.frames is not None:
         return np.array(request.frames, np.int64)
     assert request.seconds is not None  # one of the two, as parsed
-    first = int(track.pts[0]) * track.time_base
-    end = first + track.duration_pts * track.time_base
+    first = int(timeline.pts[0]) * timeline.time_base
+    end = first + timeline.duration_pts * timeline.time_base
     for time in request.seconds:
         if not min(first, Fraction(0)) <= time < end:
             raise PolicyError(
@@ -195,8 +195,8 @@ def frames_of(request: Request, track: Track, choose: Choose) -> NDArray[np.int6
                 found=f"{float(time):g} s",
                 allowed=f"{float(min(first, Fraction(0))):g} to below {float(end):g} s",
             )
-    numerators, denominator = over_common_denominator([time / track.time_base for time in request.seconds])
-    return frames_at(track.pts, numerators, denominator, choose)
+    numerators, denominator = over_common_denominator([time / timeline.time_base for time in request.seconds])
+    return frames_at(timeline.pts, numerators, denominator, choose)
 
 
 class UriResolver:

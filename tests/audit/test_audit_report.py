@@ -25,7 +25,7 @@ from PIL import Image
 from benchmarks.audit_data import write_index, write_many_videos
 from framedex.audit.report.histograms import Counted, measured, of_names, of_numbers
 from framedex.audit.report.media_table import Column, MediaTable, as_script
-from framedex.audit.report.pictures import Strip, Task
+from framedex.audit.report.pictures import PictureTask, Strip
 from framedex.audit.report.report import MOST_BYTES
 from framedex.audit.report.timelines import MOST_FRAMES
 from framedex.execution.engine import Outcome
@@ -313,7 +313,9 @@ def test_costly_pictures_are_of_start_points_and_few_media_have_any(
 def test_a_medium_that_ends_its_decoder_has_no_pictures(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crashing(function: object, tasks: list[Task], **options: object) -> Iterator[Outcome[Task, list[Strip]]]:
+    def crashing(
+        function: object, tasks: list[PictureTask], **options: object
+    ) -> Iterator[Outcome[PictureTask, list[Strip]]]:
         yield from (Outcome(item=task, kind="crash", message="the process died") for task in tasks)
 
     monkeypatch.setattr("framedex.audit.report.pictures.run_local", crashing)

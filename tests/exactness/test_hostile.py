@@ -31,7 +31,7 @@ from framedex.indexer.mp4.sample_tables import read_layout
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.sources.discover import discover
-from framedex.sharder.selection.explicit_clips import Requests
+from framedex.sharder.selection.explicit_clips import ExplicitClips
 from tests.support.datasets import run
 from tests.support.media import damage
 
@@ -226,7 +226,7 @@ def test_boxes_without_content_are_truncated(kind: bytes, tmp_path: Path) -> Non
 def test_requests_nested_too_deep_are_malformed(tmp_path: Path) -> None:
     (tmp_path / "clips.jsonl").write_text("[" * 100_000)
     with pytest.raises(PolicyError, match="is not JSON"):
-        Requests(tmp_path / "clips.jsonl")
+        ExplicitClips(tmp_path / "clips.jsonl")
 
 
 @contextmanager
@@ -375,7 +375,7 @@ def test_user_columns_nested_too_deep_are_refused_where_they_are_read(levels: in
     line = f'{{"uri": "a.mp4", "frames": [0], "mine": {nested(levels)}}}\n'
     (tmp_path / "clips.jsonl").write_text(line)
     with pytest.raises(PolicyError, match=r"nested too deeply|is not JSON"):
-        Requests(tmp_path / "clips.jsonl")
+        ExplicitClips(tmp_path / "clips.jsonl")
     (tmp_path / "listing.jsonl").write_text(line)
     with pytest.raises(SourceError, match="nested too deeply") as error:
         discover([str(tmp_path / "listing.jsonl")])

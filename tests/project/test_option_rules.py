@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from framedex.cli import COMMANDS, main
 from framedex.indexer.parts.index import Index
-from framedex.options.rules import Rule, RuledCommand
+from framedex.options.rules import OptionRule, RuledCommand
 from tests.support.datasets import run, shard_clips
 
 INDEX = {
@@ -113,8 +113,8 @@ def test_every_command_has_rules_for_its_options(command: str) -> None:
 
 def test_all_options_without_effect_are_named_at_once() -> None:
     rules = (
-        Rule(options=["b"], when=lambda values: values["a"], needs="--a"),
-        Rule(options=["c", "d"], when=lambda values: not values["a"], beside="--a", why="a is alone"),
+        OptionRule(options=["b"], when=lambda values: values["a"], needs="--a"),
+        OptionRule(options=["c", "d"], when=lambda values: not values["a"], beside="--a", why="a is alone"),
     )
 
     @click.command(cls=RuledCommand, rules=rules)
@@ -135,4 +135,4 @@ def test_all_options_without_effect_are_named_at_once() -> None:
 
 def test_a_rule_about_an_option_that_is_not_there_is_a_bug() -> None:
     with pytest.raises(ValueError, match="unknown parameters: \\['no'\\]"):
-        RuledCommand("made", rules=[Rule(options=["no"], when=lambda values: True, needs="--a")])
+        RuledCommand("made", rules=[OptionRule(options=["no"], when=lambda values: True, needs="--a")])

@@ -134,7 +134,7 @@ class TestProbing:
         uri = bucket.put("a.mp4", long_mp4)
         changed = long_mp4.with_name("front.mp4").read_bytes()
 
-        def replace_it(request: proxies.Request) -> None:
+        def replace_it(request: proxies.ExplicitClip) -> None:
             if request.number == number:
                 bucket.put("a.mp4", changed)
 
@@ -580,7 +580,7 @@ class TestWriting:
         arguments += ["--pack", "clips", "--shard-size", "20kB", "--workers", 1, "--scratch"]
         uploads: list[str] = []
 
-        def fail_at_last(request: proxies.Request) -> Spoil | None:
+        def fail_at_last(request: proxies.ExplicitClip) -> Spoil | None:
             if request.method == "PUT" and request.path.split("?")[0].endswith(".tar"):
                 uploads.append(request.path)
             return Spoil(status=500) if len(uploads) > 2 else None

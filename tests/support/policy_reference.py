@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from framedex.sharder.policies.records import Track
+from framedex.sharder.policies.records import Timeline
 
 Place = Fraction | int
 Clips = list[tuple[list[int], list[bool]]]
@@ -24,13 +24,13 @@ class Stretch:
     end: Fraction
 
 
-def frame_times(track: Track) -> list[Fraction]:
-    return [(int(pts) - int(track.pts[0])) * track.time_base for pts in track.pts]
+def frame_times(timeline: Timeline) -> list[Fraction]:
+    return [(int(pts) - int(timeline.pts[0])) * timeline.time_base for pts in timeline.pts]
 
 
-def choose(track: Track, stretch: Stretch, time: Fraction, how: str) -> int:
+def choose(timeline: Timeline, stretch: Stretch, time: Fraction, how: str) -> int:
     """Look at every frame of a stretch; of equally good ones, the first."""
-    times = frame_times(track)
+    times = frame_times(timeline)
     frames = range(stretch.first, stretch.stop)
     if how == "nearest":
         return min(frames, key=lambda frame: (abs(times[frame] - time), times[frame], frame))
@@ -42,23 +42,23 @@ def choose(track: Track, stretch: Stretch, time: Fraction, how: str) -> int:
     return next(frame for frame in frames if times[frame] == best)
 
 
-def stretch_of_frames(track: Track, first: int, last: int, *, include_end: bool) -> Stretch | None:
+def stretch_of_frames(timeline: Timeline, first: int, last: int, *, include_end: bool) -> Stretch | None:
     """Return the stretch of a range of frames, a Python slice but that it may not reach in front of the video; None for no frame."""
-    count = len(track.pts)
+    count = len(timeline.pts)
     start, end = (place + count * (place < 0) for place in (first, last))
     frames = range(count)[max(0, start) : max(0, end + include_end)]
     if start < 0 or end < 0 or not frames:
         return None
-    times = [*frame_times(track), track.seconds]
+    times = [*frame_times(timeline), timeline.seconds]
     return Stretch(frames[0], frames[-1] + 1, times[frames[0]], times[frames[-1] + 1])
 
 
-def expected(document: dict[str, Any], track: Track, stretch: Stretch | None = None) -> Clips:
+def expected(document: dict[str, Any], timeline: Timeline, stretch: Stretch | None = None) -> Clips:
     """Return (frames, mask) of every clip that a policy without jitter and tolerance finds."""
     if stretch is None:
-        stretch = Stretch(0, len(track.pts), Fraction(0), track.duration_pts * track.time_base)
-    wanted = list(PLACES[document["policy"]](document, track, stretch))
-    inside = [[is_inside(place, track, stretch, document) for place in clip] for clip in wanted]
+        stretch = Stretch(0, len(timeline.pts), Fraction(0), timeline.duration_pts * timeline.time_base)
+    wanted = list(PLACES[document["policy"]](document, timeline, stretch))
+    inside = [[is_inside(place, timeline, stretch, document) for place in clip] for clip in wanted]
     any_whole = any(all(places) for places in inside)
     last, short = document.get("last", "pad"), document.get("short")
     if not any_whole and short is not None:
@@ -68,27 +68,27 @@ def expected(document: dict[str, Any], track: Track, stretch: Stretch | None = N
         if sum(real) < document.get("min_frames", 1) or (last == "drop" and not all(real)):
             continue
         frames = [
-            taken(place, track, stretch, document) if is_real else None
+            taken(place, timeline, stretch, document) if is_real else None
             for place, is_real in zip(places, real, strict=True)
         ]
         clips.append(finished(frames, "none" if last == "partial" else document.get("pad", "constant")))
     return clips
 
 
-def is_inside(place: Place, track: Track, stretch: Stretch, document: dict[str, Any]) -> bool:
+def is_inside(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> bool:
     if isinstance(place, Fraction):
         return place < stretch.end
-    return place < (len(starts_before(stretch.stop, track)) if document["policy"] == "keyframes" else stretch.stop)
+    return place < (len(starts_before(stretch.stop, timeline)) if document["policy"] == "keyframes" else stretch.stop)
 
 
-def starts_before(frame: int, track: Track) -> list[int]:
-    return [start for start in track.starts.tolist() if start < frame]
+def starts_before(frame: int, timeline: Timeline) -> list[int]:
+    return [start for start in timeline.starts.tolist() if start < frame]
 
 
-def taken(place: Place, track: Track, stretch: Stretch, document: dict[str, Any]) -> int:
+def taken(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> int:
     if isinstance(place, Fraction):
-        return choose(track, stretch, place, document.get("choose", "nearest"))
-    return int(track.starts[place]) if document["policy"] == "keyframes" else place
+        return choose(timeline, stretch, place, document.get("choose", "nearest"))
+    return int(timeline.starts[place]) if document["policy"] == "keyframes" else place
 
 
 def finished(frames: list[int | None], mode: str) -> tuple[list[int], list[bool]]:
@@ -133,23 +133,23 @@ def cut(places: list[Any], length: int | None) -> Iterator[list[Any]]:
         yield clip + [outside] * ((length or len(clip)) - len(clip))
 
 
-def rate_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+def rate_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
     step, time = 1 / number_of(document, "fps"), stretch.start + number_of(document, "start_seconds")
     times = list(itertools.takewhile(lambda time: time < stretch.end, (time + k * step for k in itertools.count())))
     yield from cut(times, document.get("frames"))
 
 
-def stride_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+def stride_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
     numbers = range(stretch.first + document.get("start", 0), stretch.stop, document["stride"])
     yield from cut(list(numbers), document.get("frames"))
 
 
-def keyframe_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
-    first, stop = (len(starts_before(frame, track)) for frame in (stretch.first, stretch.stop))
+def keyframe_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+    first, stop = (len(starts_before(frame, timeline)) for frame in (stretch.first, stretch.stop))
     yield from cut(list(range(first, stop, document.get("every", 1))), document.get("frames"))
 
 
-def segment_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+def segment_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
     start = stretch.start + number_of(document, "start_seconds")
     while start < stretch.end:
         clip: list[Place] = []
@@ -166,7 +166,7 @@ def segment_places(document: dict[str, Any], track: Track, stretch: Stretch) -> 
         start += number_of(document, "every_seconds")
 
 
-def window_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+def window_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
     length = document["frames"]
     by_time = "fps" in document
     if by_time:
@@ -185,7 +185,7 @@ def window_places(document: dict[str, Any], track: Track, stretch: Stretch) -> I
         at += step
 
 
-def uniform_places(document: dict[str, Any], track: Track, stretch: Stretch) -> Iterator[list[Place]]:
+def uniform_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
     count = document.get("uniform") or document["frames"]
     by_number = document.get("by") == "number" or document.get("unit") == "frames"
     first: Any = stretch.first if by_number else stretch.start
@@ -193,8 +193,8 @@ def uniform_places(document: dict[str, Any], track: Track, stretch: Stretch) -> 
     if document.get("spread", "centres") == "centres":
         places = [first + length * Fraction(2 * part + 1, 2 * count) for part in range(count)]
     else:
-        first = first if by_number else frame_times(track)[stretch.first]
-        whole = length - 1 if by_number else frame_times(track)[stretch.stop - 1] - first
+        first = first if by_number else frame_times(timeline)[stretch.first]
+        whole = length - 1 if by_number else frame_times(timeline)[stretch.stop - 1] - first
         places = [first + whole * Fraction(part, max(1, count - 1)) for part in range(count)]
         if by_number:
             places = [place + Fraction(1, 2) for place in places]
@@ -208,11 +208,11 @@ PLACES: dict[str, Any] = {
     "keyframes": keyframe_places,
     "windows": window_places,
     "uniform": uniform_places,
-    "frames": lambda document, track, stretch: iter([[stretch.first + frame for frame in document["frames"]]]),
-    "seconds": lambda document, track, stretch: iter(
+    "frames": lambda document, timeline, stretch: iter([[stretch.first + frame for frame in document["frames"]]]),
+    "seconds": lambda document, timeline, stretch: iter(
         [[stretch.start + Fraction(str(time)) for time in document["seconds"]]]
     ),
-    "per_row": lambda document, track, stretch: (
+    "per_row": lambda document, timeline, stretch: (
         rate_places if "fps" in document else stride_places if "stride" in document else uniform_places
-    )(document, track, stretch),
+    )(document, timeline, stretch),
 }

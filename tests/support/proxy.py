@@ -15,7 +15,7 @@ PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ExplicitClip:
     """What a client asks for. number: how many requests came before it."""
 
     number: int
@@ -36,7 +36,7 @@ class Spoil:
     cut_after: int | None = None
 
 
-Rule = Callable[[Request], Spoil | None]
+Rule = Callable[[ExplicitClip], Spoil | None]
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Proxy:
     endpoint: str
     rule: Rule = lambda request: None
     delay: float = 0.0
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ExplicitClip] = field(default_factory=list)
     body_bytes: int = 0
 
     def count(self, method: str | None = None, path: str = "") -> int:
@@ -106,7 +106,7 @@ async def _serve(
             lines = head.decode("latin-1").split("\r\n")
             method, path, _ = lines[0].split(" ", 2)
             headers = _headers(lines[1:])
-            request = Request(number=len(proxy.requests), method=method, path=unquote(path), headers=headers)
+            request = ExplicitClip(number=len(proxy.requests), method=method, path=unquote(path), headers=headers)
             proxy.requests.append(request)
             spoil = proxy.rule(request) or Spoil()
             if headers.get("expect") == "100-continue":

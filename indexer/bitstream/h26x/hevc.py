@@ -70,7 +70,7 @@ NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Headers:
+class SliceHeaders:
     """Slice header fields of n pictures: int64 [n], hidden bool [n]. may_hide: some PPS lets headers hide pictures. position: where the references follow, in bits."""
 
     sequence: NDArray[np.int64]
@@ -319,7 +319,7 @@ class HevcScanner(NalScanner):
             raise BitstreamError("end_of_sequence", f"a sequence ends before packet {wrong[0]}, and none begins there")
         return anew
 
-    def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> Headers:
+    def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
         """Return slice header fields (7.3.6.1) up to the picture order count; IDR pictures have 0."""
         bits = BitColumns(slices.heads)
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
@@ -341,7 +341,7 @@ class HevcScanner(NalScanner):
         if dropping.any():
             number = slices.packet[int(np.argmax(dropping))]
             raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
-        return Headers(
+        return SliceHeaders(
             sequence=sequence, order_lsb=order_lsb, hidden=hidden, may_hide=bool(may_hide.any()), position=bits.position
         )
 
@@ -376,7 +376,7 @@ class HevcScanner(NalScanner):
         return sequence, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
 
     def _order_counts(
-        self, headers: Headers, kind: NDArray[np.int64], layer: NDArray[np.int64], resets: NDArray[np.bool_]
+        self, headers: SliceHeaders, kind: NDArray[np.int64], layer: NDArray[np.int64], resets: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """Return picture order counts (8.3.1), int64 [pictures]."""
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
@@ -392,7 +392,7 @@ class HevcScanner(NalScanner):
     def _missing_references(
         self,
         slices: SliceColumns,
-        headers: Headers,
+        headers: SliceHeaders,
         resets: NDArray[np.bool_],
         order: NDArray[np.int64],
         dropped: NDArray[np.bool_],

@@ -21,8 +21,8 @@ from framedex.indexer.bitstream.mpeg.mpeg4_headers import (
     SIMPLE,
     START_CODE,
     VOP,
-    Headers,
     Layer,
+    Mpeg4Headers,
 )
 
 VOP_CODE = b"\0\0\1\xb6"
@@ -48,7 +48,7 @@ class Mpeg4Scanner:
     """Scans packets of MPEG-4 part 2 video, one VOP each, or two of a packed bitstream. Raises BitstreamError."""
 
     def __init__(self, configuration: bytes) -> None:
-        self._headers = Headers()
+        self._headers = Mpeg4Headers()
         try:
             self._read_headers(configuration, 0)
         except ValueError as error:

@@ -79,7 +79,7 @@ def parse_layer(unit: bytes) -> Layer:
 
 
 @dataclass(slots=True)
-class Headers:
+class Mpeg4Headers:
     """The headers in force, as coded, and what they say.
 
     User data that names an encoder belongs to them: FFmpeg's decoder chooses its inverse transform, and the encoder
@@ -92,7 +92,7 @@ class Headers:
     packed: bool = False
     time_base: int | None = None  # seconds, of a group of VOPs header in the units read last
 
-    def copy(self) -> Headers:
+    def copy(self) -> Mpeg4Headers:
         """Return headers that can be read on from here, apart from these."""
         return replace(self, units=dict(self.units))
 

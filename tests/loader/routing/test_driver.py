@@ -8,10 +8,12 @@ import pickle
 
 import pytest
 
-from framedex.loader.routing.driver import DecodeCaps, DriverSupport, Limits, driver_support, limits_of
+from framedex.loader.routing.driver import DecodeCaps, DecoderLimits, DriverSupport, driver_support, limits_of
 from tests.support.outcomes import A_GPU
 
-HEVC = Limits(least_width=144, least_height=144, most_width=8192, most_height=8192, most_macroblocks=262144, engines=7)
+HEVC = DecoderLimits(
+    least_width=144, least_height=144, most_width=8192, most_height=8192, most_macroblocks=262144, engines=7
+)
 
 
 def test_an_answer_is_read_where_the_header_has_it() -> None:
@@ -35,7 +37,11 @@ def test_what_a_device_lacks_is_said() -> None:
     assert str(support.lack("hevc", 1, 10, 128, 720)).startswith("128x720")
     assert str(support.lack("hevc", 1, 10, 8193, 720)).startswith("8193x720")
     few = DriverSupport(
-        limits={("hevc", 1, 10): Limits(**{f: getattr(HEVC, f) for f in Limits.__slots__} | {"most_macroblocks": 10})}
+        limits={
+            ("hevc", 1, 10): DecoderLimits(
+                **{f: getattr(HEVC, f) for f in DecoderLimits.__slots__} | {"most_macroblocks": 10}
+            )
+        }
     )
     assert "10 macroblocks" in str(few.lack("hevc", 1, 10, 1280, 720))
     assert pickle.loads(pickle.dumps(support)) == support

@@ -14,7 +14,7 @@ from framedex import ClipDataset
 from framedex.indexer.bitstream.av1_vpx.vp9 import FrameHeaders, split_superframe
 from framedex.indexer.parts.index import Index
 from framedex.loader.routing.colour import colour_obstacle
-from framedex.loader.routing.driver import DriverSupport, Limits
+from framedex.loader.routing.driver import DecoderLimits, DriverSupport
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import PROVEN_PROFILES, RULES, gpu_obstacle, has_hidden_frames
 from framedex.sharder.clips.clip import Clip
@@ -28,7 +28,9 @@ VP9 = {
     "vp9_altref.webm": "hidden frames",
     "vp9_size_change.webm": "changing parameter sets",
 }
-ROOM = Limits(least_width=48, least_height=16, most_width=4096, most_height=4096, most_macroblocks=65536, engines=1)
+ROOM = DecoderLimits(
+    least_width=48, least_height=16, most_width=4096, most_height=4096, most_macroblocks=65536, engines=1
+)
 
 
 @pytest.fixture(scope="module")

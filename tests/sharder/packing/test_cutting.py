@@ -16,7 +16,7 @@ from framedex.sharder.build import DEFAULTS
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing import cutting
-from framedex.sharder.packing.cutting import Making, Part, Task, cut
+from framedex.sharder.packing.cutting import CuttingTask, Making, Part, cut
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
@@ -38,10 +38,10 @@ def said(steps: list[Step]) -> list[tuple[str | None, int, list[int]]]:
 
 
 @pytest.fixture
-def task(index: Index) -> Task:
+def task(index: Index) -> CuttingTask:
     """A task of clips of two media, one of which cannot be planned, and of one that is known to be impossible."""
     first, second = index.videos["media_id"].to_pylist()[:2]
-    return Task(
+    return CuttingTask(
         index=index.path,
         making=MAKING,
         parts=[
@@ -72,15 +72,15 @@ def test_tasks_of_any_size_give_the_same_bytes_as_one_process(
     assert content(tmp_path / "A") == content(tmp_path / "B")
 
 
-def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: Task) -> None:
+def test_what_a_dead_worker_was_at_is_made_again_clip_by_clip(task: CuttingTask) -> None:
     steps = list(cutting._steps(Outcome(item=task, kind="crash", message="its process died")))
     assert said(steps) == said(cut(task))
     assert [isinstance(step.outcome, Clip) for step in steps] == [True, False, False, True]
 
 
-def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: Task) -> None:
+def test_a_clip_that_kills_its_worker_alone_is_a_failure(index: Index, task: CuttingTask) -> None:
     part = Part(media_id=task.parts[0].media_id, items=[wanted("a", 3)], done=1)
-    lonely = Task(index=index.path, making=MAKING, parts=[part])
+    lonely = CuttingTask(index=index.path, making=MAKING, parts=[part])
     [step] = cutting._steps(Outcome(item=lonely, kind="crash", message="its process died (exit code -11)"))
     assert isinstance(step.outcome, Failure)
     assert step.outcome.kind == "crash"

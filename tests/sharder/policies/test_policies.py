@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from framedex.errors import PolicyError
 from framedex.sharder.policies.places import BLOCK
 from framedex.sharder.policies.reading import make_policy, read_policy
-from framedex.sharder.policies.records import Sampling, Track
+from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.registry import POLICIES
 from tests.support.policy_reference import Clips, Stretch, expected, frame_times, stretch_of_frames
 
@@ -27,9 +27,9 @@ CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 Document = dict[str, Any]
 
 
-def track(gaps: list[int], base: int = 100, *, every_start: int = 1, name: str = "") -> Track:
+def timeline(gaps: list[int], base: int = 100, *, every_start: int = 1, name: str = "") -> Timeline:
     pts = np.concatenate([[7], 7 + np.cumsum(gaps)[:-1]]).astype(np.int64)
-    return Track(
+    return Timeline(
         pts=pts,
         duration_pts=int(sum(gaps)),
         time_base=Fraction(1, base),
@@ -38,11 +38,11 @@ def track(gaps: list[int], base: int = 100, *, every_start: int = 1, name: str =
     )
 
 
-def run(document: Document, video: Track, row: Document | None = None) -> Sampling:
+def run(document: Document, video: Timeline, row: Document | None = None) -> Sampling:
     return make_policy(document, where="test").policy.sample(video, row or {})
 
 
-def sample(document: Document, video: Track, row: Document | None = None) -> list[list[int]]:
+def sample(document: Document, video: Timeline, row: Document | None = None) -> list[list[int]]:
     return [clip.frames.tolist() for clip in run(document, video, row).clips]
 
 
@@ -54,11 +54,11 @@ def kinds(sampling: Sampling) -> list[str]:
     return [missed.kind for missed in sampling.missed]
 
 
-THIRTY = track([10] * 300, base=300, every_start=30)  # ten seconds at 30 fps, a key frame a second
+THIRTY = timeline([10] * 300, base=300, every_start=30)  # ten seconds at 30 fps, a key frame a second
 
 # Documents and videos for hypothesis: gaps of zero are frames of equal pts.
 GAPS = st.lists(st.integers(0, 200), min_size=1, max_size=60).filter(any)
-VIDEOS = st.builds(track, GAPS, every_start=st.integers(1, 9))
+VIDEOS = st.builds(timeline, GAPS, every_start=st.integers(1, 9))
 RATES = st.fractions(Fraction(1, 5), 40, max_denominator=1001).map(str)
 TIMES = st.fractions(0, 20, max_denominator=1001)
 LENGTHS = st.integers(1, 9)
@@ -105,7 +105,7 @@ WAYS = st.one_of(
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS)
 def test_a_policy_agrees_with_its_definition_on_any_timestamps(
-    name: str, data: st.DataObject, video: Track, terms: Document
+    name: str, data: st.DataObject, video: Timeline, terms: Document
 ) -> None:
     document = {"policy": name} | data.draw(OWN[name]) | terms
     sampling = run(document, video)
@@ -120,7 +120,7 @@ def test_a_policy_agrees_with_its_definition_on_any_timestamps(
 
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS)
-def test_a_clip_has_min_frames_or_is_not_made(name: str, data: st.DataObject, video: Track, terms: Document) -> None:
+def test_a_clip_has_min_frames_or_is_not_made(name: str, data: st.DataObject, video: Timeline, terms: Document) -> None:
     document = {"policy": name} | data.draw(OWN[name]) | terms
     lengths = [len(mask) for _, mask in expected(document | {"last": "pad", "short": "pad", "pad": "constant"}, video)]
     document["min_frames"] = data.draw(st.integers(1, min(lengths, default=1)))
@@ -131,7 +131,7 @@ def test_a_clip_has_min_frames_or_is_not_made(name: str, data: st.DataObject, vi
 
 @given(video=VIDEOS, way=WAYS, terms=TERMS, ends=st.tuples(TIMES, TIMES))
 def test_a_range_of_seconds_is_sampled_as_a_video_of_its_own(
-    video: Track, way: Document, terms: Document, ends: tuple[Fraction, Fraction]
+    video: Timeline, way: Document, terms: Document, ends: tuple[Fraction, Fraction]
 ) -> None:
     start, end = min(ends), max(ends)
     document = {"policy": "per_row"} | way | terms
@@ -148,7 +148,7 @@ def test_a_range_of_seconds_is_sampled_as_a_video_of_its_own(
 
 @given(video=VIDEOS, way=WAYS, ends=st.tuples(st.integers(-70, 70), st.integers(-70, 70)), include_end=st.booleans())
 def test_a_range_of_frames_is_a_python_slice(
-    video: Track, way: Document, ends: tuple[int, int], include_end: bool
+    video: Timeline, way: Document, ends: tuple[int, int], include_end: bool
 ) -> None:
     document = {"policy": "per_row", "unit": "frames", "include_end": include_end} | way
     sampling = run(document, video, {"start": float(ends[0]), "end": ends[1]})  # a file list's numbers are floats
@@ -160,7 +160,7 @@ def test_a_range_of_frames_is_a_python_slice(
 
 
 @given(video=VIDEOS, cuts=st.lists(st.integers(0, 30), min_size=2, max_size=6, unique=True).map(sorted))
-def test_cuts_give_the_ranges_between_them(video: Track, cuts: list[int]) -> None:
+def test_cuts_give_the_ranges_between_them(video: Timeline, cuts: list[int]) -> None:
     document: Document = {"policy": "per_row", "fps": 2, "frames": 3}
     at_once = run(document | {"cuts": "shots"}, video, {"shots": cuts})
     one_by_one = [run(document, video, {"start": a, "end": b}) for a, b in itertools.pairwise(cuts)]
@@ -228,11 +228,11 @@ def test_fps_takes_frames_by_time() -> None:
 
 
 def test_fps_above_the_video_repeats_frames() -> None:
-    assert sample({"policy": "fps", "fps": 60, "frames": 6}, track([10] * 3, base=300)) == [[0, 0, 1, 1, 2, 2]]
+    assert sample({"policy": "fps", "fps": 60, "frames": 6}, timeline([10] * 3, base=300)) == [[0, 0, 1, 1, 2, 2]]
 
 
 def test_previous_nearest_and_next_differ_between_frames() -> None:
-    video = track([100, 100, 100])
+    video = timeline([100, 100, 100])
     document = {"policy": "fps", "fps": 1, "start_seconds": 0.9, "frames": 2, "last": "partial"}
     assert sample(document | {"choose": "previous"}, video) == [[0, 1], [2]]
     assert sample(document | {"choose": "nearest"}, video) == [[1, 2], [2]]
@@ -279,13 +279,13 @@ def test_frames_and_seconds_keep_their_order_and_repeats() -> None:
 
 def test_keyframes_are_start_points() -> None:
     assert sample({"policy": "keyframes", "every": 4, "frames": 2}, THIRTY) == [[0, 120], [240, -1]]
-    bare = Track(pts=THIRTY.pts, duration_pts=THIRTY.duration_pts, time_base=THIRTY.time_base)
+    bare = Timeline(pts=THIRTY.pts, duration_pts=THIRTY.duration_pts, time_base=THIRTY.time_base)
     assert kinds(run({"policy": "keyframes"}, bare)) == ["short"]
 
 
 def test_windows_overlap_and_one_is_cut_as_dali_has_it() -> None:
     """readers.video with sequence_length 4, step 2 over ten frames: every whole sequence, and one padded tail."""
-    ten = track([10] * 10)
+    ten = timeline([10] * 10)
     document = {"policy": "windows", "frames": 4, "step": 2}
     assert sample(document, ten) == [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7], [6, 7, 8, 9], [8, 9, -1, -1]]
     assert sample(document | {"last": "drop"}, ten)[-1] == [6, 7, 8, 9]
@@ -294,9 +294,9 @@ def test_windows_overlap_and_one_is_cut_as_dali_has_it() -> None:
 
 def test_uniform_ends_are_dalis_uniform_sample() -> None:
     document = {"policy": "uniform", "frames": 5, "by": "number", "spread": "ends"}
-    assert sample(document, track([10] * 3)) == [[0, 1, 1, 2, 2]]
+    assert sample(document, timeline([10] * 3)) == [[0, 1, 1, 2, 2]]
     for count in range(1, 30):
-        (found,) = sample(document | {"frames": 7}, track([10] * count))
+        (found,) = sample(document | {"frames": 7}, timeline([10] * count))
         assert found == np.floor(np.linspace(0, count - 1, 7) + 0.5).astype(int).tolist()
 
 
@@ -306,7 +306,7 @@ RANDOM = st.one_of(st.fixed_dictionaries({"fps": RATES}), st.fixed_dictionaries(
 
 
 @given(video=VIDEOS, own=RANDOM, clips=st.integers(1, 6))
-def test_random_clips_lie_inside_the_video_where_they_fit(video: Track, own: Document, clips: int) -> None:
+def test_random_clips_lie_inside_the_video_where_they_fit(video: Timeline, own: Document, clips: int) -> None:
     document: Document = {"policy": "random", "clips": clips, "short": "pad"} | own
     found = clips_of(run(document, video))
     frames = own["frames"]
@@ -325,13 +325,13 @@ def test_random_clips_lie_inside_the_video_where_they_fit(video: Track, own: Doc
 
 def test_random_places_depend_on_seed_video_and_number_alone() -> None:
     document = {"policy": "random", "clips": 5, "frames": 4, "fps": 3}
-    one, other = (track([10] * 300, base=300, name=name) for name in ("one", "other"))
+    one, other = (timeline([10] * 300, base=300, name=name) for name in ("one", "other"))
     five = sample(document, one)
     assert sample(document | {"clips": 2}, one) == five[:2]
     assert sample(document, other) != five
     assert sample(document | {"seed": 1}, one) != five
     assert len({tuple(clip) for clip in five}) > 2
-    assert sample(document, track([10] * 300, base=300, name="one")) == five
+    assert sample(document, timeline([10] * 300, base=300, name="one")) == five
 
 
 def test_random_starts_are_spread_evenly() -> None:
@@ -344,12 +344,12 @@ def test_random_starts_are_spread_evenly() -> None:
 def test_random_draws_are_the_same_for_ever() -> None:
     """Numbers written down: another version of NumPy or of the machine must not change a dataset."""
     document = {"policy": "random", "clips": 4, "frames": 1, "stride": 1, "seed": 3}
-    assert sample(document, track([10] * 300, name="0123456789abcdef")) == [[221], [74], [297], [156]]
+    assert sample(document, timeline([10] * 300, name="0123456789abcdef")) == [[221], [74], [297], [156]]
 
 
 @given(video=VIDEOS, own=OWN["fps"], jitter=st.fractions(0, 3, max_denominator=100), seed=st.integers(0, 9))
 def test_jitter_by_time_stays_near_in_order_and_inside(
-    video: Track, own: Document, jitter: Fraction, seed: int
+    video: Timeline, own: Document, jitter: Fraction, seed: int
 ) -> None:
     document = {"policy": "fps", "choose": "previous", "seed": seed} | own
     still, moved = (clips_of(run(document | {"jitter_seconds": str(j)}, video)) for j in (0, jitter))
@@ -369,7 +369,7 @@ def test_jitter_by_time_stays_near_in_order_and_inside(
 
 
 @given(video=VIDEOS, numbers=st.lists(st.integers(0, 70), min_size=1, max_size=9), jitter=st.integers(0, 30))
-def test_jitter_by_number_keeps_the_order_that_was_asked_for(video: Track, numbers: list[int], jitter: int) -> None:
+def test_jitter_by_number_keeps_the_order_that_was_asked_for(video: Timeline, numbers: list[int], jitter: int) -> None:
     document = {"policy": "frames", "frames": numbers, "jitter_frames": jitter, "last": "pad"}
     for frames, mask in clips_of(run(document, video)):
         pairs = [(asked, got) for asked, got, real in zip(numbers, frames, mask, strict=True) if real]
@@ -388,7 +388,7 @@ def test_jitter_moves_and_each_clip_differently() -> None:
 
 @given(video=VIDEOS, own=OWN["fps"], tolerance=st.fractions(0, 1, max_denominator=100), terms=TERMS)
 def test_a_clip_beyond_the_tolerance_is_missed_and_no_other(
-    video: Track, own: Document, tolerance: Fraction, terms: Document
+    video: Timeline, own: Document, tolerance: Fraction, terms: Document
 ) -> None:
     document = {"policy": "fps"} | own | terms
     everything = run(document, video)
@@ -407,7 +407,7 @@ def test_a_clip_beyond_the_tolerance_is_missed_and_no_other(
 
 
 # What docs/policies.md says of clips that have too few frames: 5 frames at 1 fps; whole clips have 2 or 4 or 8 of them.
-FIVE = track([100] * 5)
+FIVE = timeline([100] * 5)
 NO_CLIP = "row"
 
 
@@ -521,7 +521,7 @@ def test_numbers_far_beyond_64_bits_are_exact(document: Document) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_an_empty_video_is_too_short(name: str) -> None:
-    empty = Track(pts=np.zeros(0, np.int64), duration_pts=0, time_base=Fraction(1, 100))
+    empty = Timeline(pts=np.zeros(0, np.int64), duration_pts=0, time_base=Fraction(1, 100))
     made = read_policy(CONFIGS / f"{name}.yaml")
     assert kinds(made.policy.sample(empty, {"start": 0, "end": 1})) == ["row" if name == "per_row" else "short"]
 
@@ -604,7 +604,7 @@ def test_times_count_from_the_first_frame_wherever_the_clock_stands(path: Path) 
 
 
 def test_no_two_blocks_of_clips_jitter_alike() -> None:
-    video = track([1] * 300_000)
+    video = timeline([1] * 300_000)
     document: Document = {"policy": "stride", "stride": 1, "frames": 1, "jitter_frames": 1000}
     moved = np.array(sample(document, video))[:, 0] - np.arange(300_000)
     assert abs(moved[2000:-2000].mean()) < 10

@@ -26,7 +26,7 @@ from tests.sharder.policies.test_policies import (
     TIMES,
     VIDEOS,
     Document,
-    Track,
+    Timeline,
     clips_of,
     kinds,
     run,
@@ -41,7 +41,7 @@ COLUMNS = {"range": {"start": "from", "end": "to"}}
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS, ends=st.tuples(TIMES, TIMES))
 def test_any_policy_samples_a_range_as_a_video_of_its_own(
-    name: str, data: st.DataObject, video: Track, terms: Document, ends: tuple[Fraction, Fraction]
+    name: str, data: st.DataObject, video: Timeline, terms: Document, ends: tuple[Fraction, Fraction]
 ) -> None:
     start, end = min(ends), max(ends)
     document = {"policy": name} | data.draw(OWN[name]) | terms
@@ -58,7 +58,7 @@ def test_any_policy_samples_a_range_as_a_video_of_its_own(
 @pytest.mark.parametrize("name", OWN)
 @given(data=st.data(), video=VIDEOS, terms=TERMS, first=st.integers(-70, 70), last=st.integers(-70, 70))
 def test_ranges_of_frames_may_include_their_end_and_count_from_the_back(
-    name: str, data: st.DataObject, video: Track, terms: Document, first: int, last: int
+    name: str, data: st.DataObject, video: Timeline, terms: Document, first: int, last: int
 ) -> None:
     document = {"policy": name} | data.draw(OWN[name]) | terms
     told = {"range": {"start": "from", "end": "to", "unit": "frames", "include_end": True}}
