@@ -46,6 +46,8 @@ def test_every_link_of_a_releases_page_is_whole_and_leads_to_a_file(project_urls
 
 
 def test_the_citation_has_the_packages_version() -> None:
-    version = re.search(r'__version__ = "([^"]+)"', (ROOT / "framedex" / "version.py").read_text(encoding="utf-8"))
+    version = re.search(
+        r'__version__ = "([^"]+)"', (ROOT / "framedex" / "core" / "version.py").read_text(encoding="utf-8")
+    )
     assert version is not None
     assert f"\nversion: {version[1]}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

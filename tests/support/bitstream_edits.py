@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
+from framedex.indexer.bitstream.h26x.h264 import Sps, parse_sps
+
 
 @dataclass(frozen=True, kw_only=True)
 class Coded:
@@ -195,6 +197,70 @@ def lying_recovery(configuration: bytes, packets: list[Coded]) -> list[Coded]:
     return [
         replace(put_in_front(packet, RECOVERY_POINT), key=True) if is_intra(packet) else packet for packet in packets
     ]
+
+
+def with_marking(of_packet: Callable[[int], tuple[bool, str] | None]) -> Edit:
+    """Write other reference picture marking (H.264 7.3.3.3) into the slices of a stream of CAVLC frames without weights.
+
+    of_packet: a packet's number → (whether an IDR picture is kept for long, the bits of dec_ref_pic_marking() of other pictures);
+    None: as it is.
+    """
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        sps = parse_sps(h264_sets(configuration)[0])[1]
+        edited = []
+        for number, packet in enumerate(packets):
+            wanted = of_packet(number)
+            nals = [
+                _with_marking(nal, sps, *wanted)
+                if wanted is not None and nal[0] >> 5 & 3 and nal[0] & 31 in (1, 5)
+                else nal
+                for nal in units(packet.data)
+            ]
+            edited.append(replace(packet, data=joined(nals)))
+        return edited
+
+    return edit
+
+
+def _with_marking(nal: bytes, sps: Sps, long_idr: bool, marking: str) -> bytes:
+    """Return a slice of a reference picture with other marking (7.3.3)."""
+    bits, idr = Bits(nal[1:]), nal[0] & 31 == 5
+    bits.ue()
+    kind = bits.ue() % 5
+    bits.ue()
+    bits.u(sps.frame_num_bits)
+    if idr:
+        bits.ue()
+    bits.u(sps.order_count_bits)
+    if kind == 1:
+        bits.u(1)
+    if kind < 2 and bits.u(1):
+        for _ in range(1 + kind):
+            bits.ue()
+    for _ in range(1 + kind if kind < 2 else 0):
+        if bits.u(1):
+            while bits.ue() != 3:
+                bits.ue()
+    begin = bits.at
+    if idr:
+        bits.u(2)
+        marking = bits.text[begin] + f"{long_idr:b}"
+    elif bits.u(1):
+        while operation := bits.ue():
+            for _ in range({5: 0, 3: 2}.get(operation, 1)):
+                bits.ue()
+    bits.text = bits.text[:begin] + marking + bits.text[bits.at :]
+    return nal[:1] + bits.payload()
+
+
+SLIDING = "0"  # no adaptive marking
+KEPT_FOR_LONG = with_marking(lambda number: (True, SLIDING))
+
+
+def reset_at(at: int) -> Edit:
+    """Let a picture take all references out and count anew (memory_management_control_operation 5), which nothing else follows."""
+    return with_marking(lambda number: (False, "1" + "00110" + "1") if number == at else None)
 
 
 def without(*numbers: int) -> Edit:

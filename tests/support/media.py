@@ -110,6 +110,7 @@ _PYRAMID = _x264(
     keyint=30, min_keyint=30, scenecut=0, bframes=5, b_adapt=0, b_pyramid="normal", direct="spatial", ref=4
 )
 _LATE_INTRA = {"keyint": 250, "min_keyint": 120, "scenecut": 60, "bframes": 0}
+_PLAIN_OPEN = {"open_gop": 1, "cabac": 0, "weightp": 0, "weightb": 0, "b_pyramid": "none", "b_adapt": 0, "scenecut": 0}
 _VP8 = {"g": "30", "keyint_min": "30", "auto-alt-ref": "0", "deadline": "realtime", "cpu-used": "8"}
 _JPEG = {"huffman": "default"}
 _VC2 = {"b": "8000000000", "wavelet_type": "haar"}  # bits for 90 000 pictures
@@ -151,6 +152,16 @@ HAZARDS = {
                 ("recovery_lies_b", {"ref": 4, "bframes": 3, "b_adapt": 0, "b_pyramid": "normal"}),
                 ("recovery_lies_interlaced", {"ref": 3, "bframes": 2, "tff": 1}),
                 ("recovery_true", {"ref": 1}),
+            )
+        ),
+        *(
+            Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_PLAIN_OPEN | options), edit=edit)
+            for suffix in ("mp4", "mkv")
+            for name, options, edit in (
+                *((f"long_reference_{number}", {"ref": ref, "bframes": bframes, "keyint": keyint}, edits.KEPT_FOR_LONG)
+                  for number, (ref, bframes, keyint) in enumerate([(4, 2, 12), (5, 2, 15), (3, 1, 15)])),
+                ("references_reset", {"ref": 3, "bframes": 2, "keyint": 12}, edits.reset_at(13)),
+                ("references_reset_early", {"ref": 3, "bframes": 2, "keyint": 12}, edits.reset_at(1)),
             )
         ),
         *(

@@ -22,7 +22,15 @@ from framedex.indexer.bitstream.base.pictures import (
 )
 from framedex.indexer.bitstream.h26x.bulk import Units, distinct
 from framedex.indexer.bitstream.h26x.colour import NO_COLOUR, check_colours, parse_colour
-from framedex.indexer.bitstream.h26x.h264_references import Coded, Pps, Slice, parse_pps_fields, parse_slice, references
+from framedex.indexer.bitstream.h26x.h264_references import (
+    Coded,
+    Pps,
+    Slice,
+    Start,
+    compare_starts,
+    parse_pps_fields,
+    parse_slice,
+)
 from framedex.indexer.bitstream.h26x.nal import unescape
 from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
 
@@ -192,6 +200,9 @@ class H264Scanner(NalScanner):
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
         self._recovery: set[int] = set()
+        self._resets: set[int] = (
+            set()
+        )  # packets behind which orders are counted anew (8.2.1), which is not followed here
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: int | None = None
@@ -290,6 +301,7 @@ class H264Scanner(NalScanner):
         order = np.zeros(n, np.int64)
         order[picture] = self._order_counts(facts, picture, idr[picture], referenced[picture])
         lies = self._lies(slices, order, idr, recovery, continues, count)
+        damaged |= marked(self._resets, n)
         start, leading = _starts(idr, recovery & ~lies, order, continues, count)
         segment = segments(start)
         skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
@@ -399,40 +411,37 @@ class H264Scanner(NalScanner):
         continues: NDArray[np.bool_],
         count: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return bool [packets]: recovery points behind which pictures refer to what came before.
+        """Return bool [packets]: recovery points behind which pictures have other references than for a decoder that starts there.
 
-        Such a one is no start point: only a decoder that has the pictures before gives the same. Pictures that lead it may.
-        What stands in lists of references counts, whether blocks use it or not.
+        Such a one is no start point. Pictures that lead it may. What stands in lists of references counts, whether blocks use it or
+        not.
         """
         lies = np.zeros(len(idr), np.bool_)
         candidates = np.flatnonzero(recovery)
         first = int(np.argmax(idr | recovery))
         if not len(candidates) or (candidates[-1] == first and not self._in_middle) or not self._consecutive:
             return lies
-        listed = self._references(slices, order, continues, first)
+        starts = self._compared(slices, order, recovery, continues, first)
         for _ in range(MOST_ROUNDS):
             start, leading = _starts(idr, recovery & ~lies, order, continues, count)
-            segment = segments(start)
-            before = _segments_before(start)
-            found = {
-                base
-                for packet, pictures in listed.items()
-                for base in [int(before[packet] if leading[packet] else segment[packet])]
-                if base >= 0
-                and start[base] == OPEN_START
-                and (base > first or self._in_middle)
-                and any(other < base or (leading[other] and segment[other] == base) for other in pictures)
-            }
+            base = np.where(leading, _segments_before(start), segments(start))
+            believed = candidates[~lies[candidates] & ((candidates > first) | self._in_middle)]
+            found = [packet for packet in believed.tolist() if _differs(starts[packet], packet, base)]
             if not found:
                 return lies
-            lies[list(found)] = True
+            lies[found] = True
         lies[candidates[candidates >= first + (not self._in_middle)]] = True  # one more each round: believe none
         return lies
 
-    def _references(
-        self, slices: Columns, order: NDArray[np.int64], continues: NDArray[np.bool_], first: int
-    ) -> dict[int, set[int]]:
-        """Return for packets, from the first start point on, the packets of the pictures in their lists of references."""
+    def _compared(
+        self,
+        slices: Columns,
+        order: NDArray[np.int64],
+        recovery: NDArray[np.bool_],
+        continues: NDArray[np.bool_],
+        first: int,
+    ) -> dict[int, Start]:
+        """Return for recovery points which pictures have other references for a decoder that starts there."""
         # A picture each, or a field of it: two fields may come in one packet, their slices one behind the other.
         keys = np.stack([slices["packet"], slices["parity"]])
         begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
@@ -448,6 +457,8 @@ class H264Scanner(NalScanner):
                     headers: list[Slice] | None = [self._header(slices, row) for row in range(begin, end)]
                 except ValueError:
                     headers = None
+                if headers and headers[0].resets:
+                    self._resets.add(number)
                 yield Coded(
                     picture=int(picture[number]),
                     parity=int(slices["parity"][begin]),
@@ -460,10 +471,7 @@ class H264Scanner(NalScanner):
                     slices=headers,
                 )
 
-        listed: dict[int, set[int]] = {}
-        for number, pictures in zip(numbers, references(coded()), strict=True):
-            listed[number] = listed.get(number, set()) | pictures - {number - int(continues[number])}
-        return {number: pictures for number, pictures in listed.items() if pictures}
+        return compare_starts(coded(), set(np.flatnonzero(recovery).tolist()), in_middle=self._in_middle)
 
     def _header(self, slices: Columns, row: int) -> Slice:
         """Return the rest of a slice header. Raises ValueError where it is longer than what was kept of it."""
@@ -587,6 +595,13 @@ def _starts(
     behind = np.maximum(segment, 0)
     leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
     return start, leading | (continues & np.roll(leading, 1))
+
+
+def _differs(start: Start, packet: int, base: NDArray[np.int64]) -> bool:
+    """Return whether a picture that is decoded from a start point has other references there. base: int64 [packets]."""
+    if any(base[picture] == packet for picture in start.unlike):
+        return True
+    return start.known is not None and bool((base[start.known :] == packet).any())
 
 
 def _segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -1,8 +1,11 @@
-"""Which pictures an H.264 slice may refer to (ITU-T H.264 7.3.3.1 to 7.3.3.3, 8.2.4, 8.2.5): to find recovery points that lie."""
+"""Lists of reference pictures of H.264 slices (ITU-T H.264 7.3.3.1 to 7.3.3.3, 8.2.4, 8.2.5): to find recovery points that lie.
+
+A recovery point may be believed where a decoder that starts there builds the same lists as one that has decoded everything.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +16,8 @@ BOTH_FIELDS = 3
 P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
 MOST_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end
 NOT_LONG = -1
-MISSING = -1  # a picture from before the first one
+MISSING = -1  # a picture that no decoder has; what FFmpeg makes up for those before its first one has numbers below it
+FIRST_ORDER = -(1 << 62)  # of pictures that FFmpeg makes up: before all others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,11 @@ class Slice(NamedTuple):
     lists: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
     marking: tuple[tuple[int, int, int], ...] | None
     long_idr: bool
+
+    @property
+    def resets(self) -> bool:
+        """Whether all references go, and counting begins anew (memory_management_control_operation 5)."""
+        return self.marking is not None and any(operation == 5 for operation, _, _ in self.marking)
 
 
 def parse_slice(
@@ -172,32 +181,43 @@ class Coded:
     slices: list[Slice] | None
 
 
+Entry = tuple[int, int, bool]  # picture, parity, whether it is kept for long
+
+
 @dataclass(slots=True)
 class Buffer:
-    """The reference pictures that a decoder holds, as pictures come. whole: it began at an IDR picture, so that none is missing."""
+    """The reference pictures that a decoder holds, as pictures come. gaps: lists may lack pictures that came before the first one."""
 
-    _whole: bool
+    _gaps: bool = False
     _frames: list[_Held] = field(default_factory=list)
 
-    def references(self, coded: Coded) -> set[int]:
-        """Return the pictures that stand in some list of references of this one."""
-        found: set[int] = set()
+    def holds_as(self, other: Buffer) -> bool:
+        """Return whether another buffer holds the same pictures."""
+        return self._frames == other._frames
+
+    def holds_any(self, pictures: Collection[int], before: int) -> bool:
+        """Return whether one of some pictures is held, or one before a picture."""
+        return any(held.picture < before or held.picture in pictures for held in self._frames)
+
+    def lists(self, coded: Coded) -> list[list[Entry]]:
+        """Return the active entries of the lists of a picture's slices."""
         assert coded.slices is not None  # of others nobody asks
-        for each in coded.slices:
-            for number, (active, operations) in enumerate(each.lists):
-                found |= self._listed(coded, each.kind, number, active, operations)
-        return found
+        return [
+            self._listed(coded, each.kind, number, active, operations)
+            for each in coded.slices
+            for number, (active, operations) in enumerate(each.lists)
+        ]
 
     def _listed(
         self, coded: Coded, kind: int, number: int, active: int, operations: tuple[tuple[int, int], ...]
-    ) -> set[int]:
-        """Return the pictures of one list's active entries (8.2.4)."""
+    ) -> list[Entry]:
+        """Return one list's active entries (8.2.4)."""
+        long = {held.picture for held in self._frames if held.long != NOT_LONG}
         named = [self._named(coded, operation) for operation in self._resolved(coded, operations)]
         initial = self._initial(coded, kind, number)
         rest = [entry for entry in initial if entry not in named]
-        entries = [*named, *rest]
-        missing = {MISSING} if len(entries) < active and not self._whole else set()
-        return missing | {picture for picture, _ in entries[:active]}
+        entries = [(picture, parity, picture in long) for picture, parity in [*named, *rest][:active]]
+        return entries if len(entries) == active or not self._gaps else [*entries, (MISSING, FRAME, False)]
 
     def _resolved(self, coded: Coded, operations: tuple[tuple[int, int], ...]) -> Iterator[tuple[bool, int]]:
         """Yield (long, picture number) of list modifications (8.2.4.3.1)."""
@@ -288,16 +308,22 @@ class Buffer:
         if same and same[0] in self._frames:
             same[0].fields |= fields
         else:
-            cleared = first.marking is not None and any(operation == 5 for operation, _, _ in first.marking)
+            cleared = first.resets
             order = 0 if cleared else coded.order
             self._frames.append(_Held(coded.picture, 0 if cleared else coded.frame_num, order, fields, long))
-            del self._frames[: -max(coded.max_refs, 1)]  # marking may leave more than the stream says that there are
+            if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream says that there are
+                self._remove_oldest()
 
     def _slide(self, coded: Coded) -> None:
         """Take out the oldest picture where there is no room (8.2.5.3)."""
-        short = [held for held in self._frames if held.long == NOT_LONG]
+        short = any(held.long == NOT_LONG for held in self._frames)
         if short and len(self._frames) >= max(coded.max_refs, 1):
-            self._frames.remove(min(short, key=lambda held: self._wrapped(coded, held)))
+            self._remove_oldest()
+
+    def _remove_oldest(self) -> None:
+        """Take out the picture that came first of those not kept for long; of those, where there are no others."""
+        short = (held for held in self._frames if held.long == NOT_LONG)
+        self._frames.remove(next(short, self._frames[0]))
 
     def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
         """Mark pictures as told (8.2.5.4); return the number for long of the current one, or NOT_LONG."""
@@ -330,18 +356,92 @@ class Buffer:
                 self._frames.remove(held)
 
 
-def references(pictures: Iterable[Coded]) -> Iterator[set[int]]:
-    """Yield for each picture or field, in decode order, which pictures stand in its lists of references, MISSING for those that
-    the first picture follows, and wherever it cannot be told: from a header that could not be read to the next IDR picture.
+def made_up(coded: Coded) -> list[_Held]:
+    """Return the pictures that FFmpeg makes up where a picture that is no IDR picture is its first one: as many as the stream may
+    hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
     """
-    buffer: Buffer | None = Buffer(False)
+    numbers = range(coded.frame_num - max(coded.max_refs, 1), coded.frame_num)
+    return [
+        _Held(MISSING - 1 - place, number % coded.max_frame_num, FIRST_ORDER + place, BOTH_FIELDS)
+        for place, number in enumerate(numbers)
+    ]
+
+
+@dataclass(slots=True)
+class Start:
+    """A recovery point, and the decoders that might start there: one as FFmpeg's, and one that makes no pictures up.
+
+    first: the recovery point's picture; order: of it. unlike: pictures whose lists differ from those of a decoder that has decoded
+    everything. known: before which picture that was looked at; None: for good.
+    """
+
+    first: int
+    order: int
+    unlike: set[int] = field(default_factory=set)
+    known: int | None = None
+    _leading: set[int] = field(default_factory=set)
+    _alone: list[Buffer] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, coded: Coded) -> Start:
+        """Return a start at a recovery point, before its picture is decoded."""
+        return cls(coded.picture, coded.order, _alone=[Buffer(_frames=made_up(coded)), Buffer()])
+
+    def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
+        """Compare a picture's lists with those of a decoder that has everything, and decode it.
+
+        What came before the recovery point, and pictures that lead it, have other content here: no list may name them.
+        """
+        if coded.picture > self.first and coded.order < self.order:
+            self._leading.add(coded.picture)
+        named = {picture for entries in lists for picture, _, _ in entries} - {coded.picture}
+        if (
+            self._leading & named
+            or any(picture < self.first for picture in named)
+            or any(alone.lists(coded) != lists for alone in self._alone)
+        ):
+            self.unlike.add(coded.picture)
+        for alone in self._alone:
+            alone.take(coded)
+
+    def is_settled(self, buffer: Buffer) -> bool:
+        """Return whether lists stay the same from here on, given the buffer of a decoder that has everything."""
+        return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
+
+
+def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in_middle: bool) -> dict[int, Start]:
+    """Return for recovery points, by their pictures, where lists differ for a decoder that starts there.
+
+    pictures: from the first start point on, in decode order. in_middle: others came before them. A start is looked at until lists
+    stay the same, or the recovery point after the next one: up to there pictures may be decoded from it.
+    """
+    starts: dict[int, Start] = {}
+    active: list[Start] = []
+    buffer: Buffer | None = None
+    begun = False
     for coded in pictures:
         if coded.idr:
-            buffer = Buffer(True)
-        if coded.slices is None:
+            buffer, active = Buffer(), []
+        elif not begun:
+            buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
+        begun = True
+        if coded.slices is None:  # up to the next IDR picture, nobody knows what is held
             buffer = None
+        if coded.picture in candidates and coded.picture not in starts:
+            starts[coded.picture] = start = Start.at(coded)
+            active.append(start)
+            for passed in active[:-2]:
+                passed.known = coded.picture
+            active = active[-2:]
         if buffer is None:
-            yield {MISSING}
+            for start in active:
+                start.known = coded.picture
+            active = []
             continue
-        yield buffer.references(coded)
+        if active:
+            lists = buffer.lists(coded)
+            for start in active:
+                start.compare(coded, lists)
         buffer.take(coded)
+        active = [start for start in active if not start.is_settled(buffer)]
+    return starts
