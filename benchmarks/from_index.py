@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
 from framedex import ClipDataset
-from framedex.files.parts import write_json_aside
+from framedex.files.atomic import write_json_aside
 from framedex.indexer.parts.index import HEADER, Index
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.schema import FORMAT, SCHEMA_VERSION

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.environment import environment
 from benchmarks.manifest import synthetic_packets, synthetic_video
-from framedex.files.parts import write_json_aside
+from framedex.files.atomic import write_json_aside
 from framedex.indexer.parts.index import FRAMES_FOLDER, HEADER, Index
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.runs.build import build_index

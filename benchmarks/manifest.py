@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.environment import environment
-from framedex.files.parts import write_json_aside
+from framedex.files.atomic import write_json_aside
 from framedex.indexer.parts.index import HEADER, Index, Packets
 from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from framedex.audit.findings.text import table
 from framedex.core.printing import TerminalBytes, echo, escaped_json
 from framedex.errors import FramedexError
-from framedex.files.parts import ASIDE
+from framedex.files.atomic import ASIDE
 
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -17,7 +17,7 @@ from framedex.audit.tables.database import Database
 from framedex.audit.tables.subject import Kind
 from framedex.core.version import __version__
 from framedex.errors import OutputError
-from framedex.files.parts import write_aside
+from framedex.files.atomic import write_aside
 
 MOST_BYTES = 1_000_000  # of a page, its pictures not counted
 SUFFIX = ".html"

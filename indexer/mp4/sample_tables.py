@@ -17,7 +17,6 @@ from framedex.indexer.mp4.fragments import read_fragments
 from framedex.indexer.mp4.stbl import (
     composition_offsets,
     decode_shift,
-    sample_dependencies,
     sample_durations,
     sample_offsets,
     sample_sizes,
@@ -43,7 +42,6 @@ class SampleTable:
     sync: bool, from stss, stps, sbgp `rap ` or fragments' sample flags; all where sync_stated is False.
     hidden: bool, decoded but cut away by the edit list, or overlapping the fragment before.
     sample_entry: int32, the number from 0 of the entry of `configurations` that decodes the packet.
-    dependencies: uint8, the entries of sdtp (8.6.4), None without that box or in a fragmented movie.
     configurations: an extradata for each sample entry. rotation_degrees: counterclockwise.
     """
 
@@ -55,7 +53,6 @@ class SampleTable:
     sync: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
     sample_entry: NDArray[np.int32]
-    dependencies: NDArray[np.uint8] | None
     sync_stated: bool
     sample_entries: int
     configurations: list[bytes]
@@ -90,7 +87,6 @@ class Samples:
     sync: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
     entry: NDArray[np.int32]
-    dependencies: NDArray[np.uint8] | None
 
     def keep(self, samples: slice | NDArray[np.bool_]) -> None:
         """Keep these samples only."""
@@ -209,7 +205,6 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
         sync=sync_samples(data, track, count),
         hidden=np.zeros(count, np.bool_),
         entry=entry,
-        dependencies=sample_dependencies(data, track, count),
     )
 
 
@@ -246,7 +241,6 @@ def _with_fragments(columns: Samples, layout: Layout, movie: Movie, track: Track
         sync=join([columns.sync, more.sync]),
         hidden=join([columns.hidden, more.overlapping]),
         entry=join([columns.entry, more.entry]),
-        dependencies=None,
     ), shift
 
 
@@ -293,7 +287,6 @@ def _sample_table(columns: Samples, track: Track, entries: SampleEntries, shift:
         sync=columns.sync,
         hidden=columns.hidden,
         sample_entry=columns.entry,
-        dependencies=columns.dependencies,
         sync_stated=stated,
         sample_entries=len(entries.configurations),
         configurations=entries.configurations,

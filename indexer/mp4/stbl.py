@@ -154,11 +154,3 @@ def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
             grouped = _expand(runs[:, 0], runs[:, 1], count)
             sync[: len(grouped)] |= grouped > 0
     return sync
-
-
-def sample_dependencies(data: bytes, track: Track, count: int) -> NDArray[np.uint8] | None:
-    """Return uint8 [samples] from sdtp (8.6.4), None where it is missing or too short."""
-    start, end = track.tables.get(b"sdtp", (0, 0))
-    if end - start < 4 + count or not start:
-        return None
-    return np.frombuffer(data, np.uint8, count, start + 4)

@@ -16,7 +16,7 @@ from framedex.indexer.mp4.boxes import Span, UntrustedTables, child_boxes
 
 NESTED = {b"edts": b"trak", b"mdia": b"trak", b"minf": b"mdia", b"dinf": b"minf", b"stbl": b"minf"}
 PARENTS = {b"tkhd": b"trak", b"elst": b"edts", b"mdhd": b"mdia", b"dref": b"dinf"} | dict.fromkeys(
-    (b"stsd", b"stts", b"ctts", b"stss", b"stps", b"stsc", b"stsz", b"stz2", b"stco", b"co64", b"sdtp"), b"stbl"
+    (b"stsd", b"stts", b"ctts", b"stss", b"stps", b"stsc", b"stsz", b"stz2", b"stco", b"co64"), b"stbl"
 )
 RECORDS = (b"avcC", b"hvcC", b"av1C", b"vvcC", b"glbl")  # configuration records that are extradata as they stand
 VISUAL_HEADER_BYTES = 78  # of a VisualSampleEntry (12.1.3) before its boxes

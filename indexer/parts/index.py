@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading, wrong_rows
 from framedex.errors import INTERNAL_ERROR, FormatError
-from framedex.files.parts import check_format, part_numbers, part_path
+from framedex.files.headers import check_format
+from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.indexer.parts.row_checks import check_audio_packets, check_packets, check_video
 from framedex.indexer.schema import (
     FORMAT,

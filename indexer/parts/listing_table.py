@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from framedex.errors import OutputError, SourceError
-from framedex.files.parts import UNSTORABLE
+from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.schema import LISTING
 from framedex.indexer.sources.discover import media_id, relative_uri
 from framedex.indexer.sources.listed import Listed

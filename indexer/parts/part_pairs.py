@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from framedex.files.parts import PartWriter, part_numbers, part_path, table_of, write_part
+from framedex.files.parquet_parts import PartWriter, part_numbers, part_path, table_of, write_part
 from framedex.indexer.media_rows import Row
 from framedex.indexer.parts.index import FRAMES_FOLDER, VIDEOS_FOLDER, gaps_of
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS

@@ -16,7 +16,7 @@ from framedex.indexer.bitstream.h26x.h264 import SPS, parse_configuration
 from framedex.indexer.bitstream.h26x.h264_sequence import Sequence, parse_sequence
 from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
-from framedex.indexer.probing.stated import stated_columns
+from framedex.indexer.probing.stream_facts import stated_columns
 
 Row = dict[str, Any]
 

@@ -1,7 +1,8 @@
-"""What libavformat says of an open container and its streams, in the columns of `videos`."""
+"""What headers say of a stream, in the columns of `videos`: facts that libavformat gives, and what is stated of length and rate."""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import av
@@ -12,7 +13,6 @@ from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
-from framedex.indexer.probing.stated import stated_columns
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO
 
 Row = dict[str, Any]
@@ -20,6 +20,7 @@ Row = dict[str, Any]
 # Containers whose headers state how long a stream is; of others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
 CLOCKED = frozenset({"h263"})  # codecs whose rate is that of a clock
+MOST_STATED_RATE = 1000  # frames a second; streams of variable rate state their clock, as 90 000
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
@@ -94,3 +95,12 @@ def _codec_tag(context: VideoCodecContext) -> str | None:
     except UnicodeDecodeError:
         return None
     return tag if tag.isprintable() else None
+
+
+def stated_columns(frames: int | None, seconds: float | None, rate: Fraction | None) -> Row:
+    """Return what a header states, as columns of `videos`; what cannot be is not stated."""
+    return {
+        "stated_frames": frames,
+        "stated_duration_seconds": seconds if seconds is not None and seconds > 0 else None,
+        "stated_rate": None if rate is None or not 0 < rate <= MOST_STATED_RATE else float(rate),
+    }

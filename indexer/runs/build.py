@@ -14,7 +14,9 @@ from framedex.core.tallies import SHOWN
 from framedex.core.version import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
 from framedex.execution.engine import Outcome
-from framedex.files.parts import held, library_versions, remove_unfinished, write_json_aside, write_part
+from framedex.files.atomic import remove_unfinished, write_json_aside
+from framedex.files.locks import held
+from framedex.files.parquet_parts import library_versions, write_part
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.images.probe_images import folder_identity
 from framedex.indexer.media_rows import Row, no_frames, problem_columns

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from framedex.files.parts import PartWriter, part_path, write_json_aside
+from framedex.files.atomic import write_json_aside
+from framedex.files.parquet_parts import PartWriter, part_path
 from framedex.indexer.parts.index import (
     FRAMES_FOLDER,
     HEADER,

@@ -13,7 +13,9 @@ from framedex.core.tallies import SHOWN
 from framedex.errors import MediaError, MissingSourceError, OutputError, SourceError
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import GIBIBYTE, run_local
-from framedex.files.parts import ASIDE, LOCK_NAME, PART_NAME
+from framedex.files.atomic import ASIDE
+from framedex.files.locks import LOCK_NAME
+from framedex.files.parquet_parts import PART_NAME
 from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.media_rows import Row
 from framedex.indexer.parts.index import HEADER, Index

@@ -11,7 +11,7 @@ import click
 from framedex.core.printing import echo
 from framedex.core.progress import progress
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.files.parts import write_aside
+from framedex.files.atomic import write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, counted, size_text
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet

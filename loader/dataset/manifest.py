@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.tallies import no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
-from framedex.files.parts import check_format, part_path
+from framedex.files.headers import check_format
+from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.row_checks import check_video
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import StaleError
+from framedex.files.atomic import ASIDE
 from framedex.files.fingerprint import fingerprint
-from framedex.files.parts import ASIDE
 from framedex.indexer.containers.opening import demux_packets, open_container
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource, stale
 from framedex.sharder.clips.medium import Medium

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from framedex.core.nesting import MOST_NESTED, json_depth
 from framedex.errors import PolicyError
-from framedex.files.parts import UNSTORABLE
+from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id, relative_uri
 from framedex.sharder.policies.records import Timeline

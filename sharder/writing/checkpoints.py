@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from framedex.errors import OutputError
-from framedex.files.parts import part_numbers, part_path, remove_unfinished, write_aside
+from framedex.files.atomic import remove_unfinished, write_aside
+from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.sharder.schema import CLIPS_FOLDER, MEDIA_FOLDER, RECIPES_FOLDER, SHARDS_FOLDER
 
 Row = dict[str, Any]

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from framedex.errors import FormatError, OutputError
-from framedex.files.parts import check_format
+from framedex.files.headers import check_format
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
     FAILURES_NAME,

@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from framedex.errors import FormatError, OutputError, StorageError
-from framedex.files.parts import LOCK_NAME, PART_NAME, check_format, held, write_json_aside
+from framedex.files.atomic import write_json_aside
+from framedex.files.headers import check_format
+from framedex.files.locks import LOCK_NAME, held
+from framedex.files.parquet_parts import PART_NAME
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
     FAILURES_NAME,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from framedex.files.parts import PartWriter, part_path, table_of
+from framedex.files.parquet_parts import PartWriter, part_path, table_of
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
     CLIPS_PER_PART,

@@ -27,16 +27,9 @@ import yaml
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, OutputError, StaleError
-from framedex.files.parts import (
-    LOCK_NAME,
-    held,
-    library_versions,
-    part_path,
-    table_of,
-    write_aside,
-    write_json_aside,
-    write_part,
-)
+from framedex.files.atomic import write_aside, write_json_aside
+from framedex.files.locks import LOCK_NAME, held
+from framedex.files.parquet_parts import library_versions, part_path, table_of, write_part
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.audio import AudioFile
 from framedex.sharder.clips.clip import Clip, Failure, failure_of

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from framedex.files.parts import ASIDE
+from framedex.files.atomic import ASIDE
 from framedex.indexer.parts.index import Index
 from framedex.sharder.schema import SHARDS_FOLDER
 from framedex.sharder.writing.checkpoints import PROGRESS_NAME

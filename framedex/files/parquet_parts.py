@@ -1,14 +1,10 @@
-"""Parquet parts on disk: checked against their schema, stamped, written aside and renamed."""
+"""Parquet parts on disk: checked against their schema, stamped with versions, written aside and renamed."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
 import re
-import shutil
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +15,7 @@ import pyarrow.parquet as pq
 
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
-from framedex.errors import FormatError, OutputError
+from framedex.files.atomic import ASIDE
 from framedex.storage.places import Place, Stored
 
 Folder = TypeVar("Folder", Path, Stored, Place)
@@ -27,8 +23,6 @@ Folder = TypeVar("Folder", Path, Stored, Place)
 PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
 # What pyarrow raises for values that no column can hold: mixed types, numbers too large, lone surrogates.
 UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
-ASIDE = ".writing-"  # a name that no reader looks at
-LOCK_NAME = ".lock"
 LIBRARIES = ("av", "pyarrow", "numpy")
 
 
@@ -56,21 +50,6 @@ def part_numbers(folder: Place) -> list[int]:
     else:
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(match[1]) for name in names if (match := PART_NAME.fullmatch(name)))
-
-
-def write_aside(path: Path, content: bytes) -> None:
-    """Write a small file so that it is either wholly there or not at all."""
-    aside = path.with_name(ASIDE + path.name)
-    with open(aside, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-
-
-def write_json_aside(path: Path, content: dict[str, Any]) -> None:
-    """Write a small JSON file so that it is either wholly there or not at all."""
-    write_aside(path, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 class PartWriter:
@@ -146,51 +125,3 @@ def _elements(value: Any, kind: pa.DataType) -> pa.Array:
         return pa.array([], kind)
     masked = isinstance(value, np.ma.MaskedArray)
     return pa.array(np.ma.getdata(value) if masked else value, kind, mask=np.ma.getmaskarray(value) if masked else None)
-
-
-def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
-    """Return the JSON header of an index or a dataset. Raises FormatError for anything else, or another major version."""
-    header = path / file_name
-    try:
-        content = json.loads(header.read_text(encoding="utf-8"))
-        found = content.get("format"), str(content.get("schema_version"))
-    except FileNotFoundError:
-        raise FormatError(
-            f"is not {what}", where=str(path), found=f"no {file_name}", remedy="check the path, or make it anew"
-        ) from None
-    except (OSError, ValueError, AttributeError) as error:
-        raise FormatError(f"is not {what}: {file_name} cannot be read", where=str(path), found=error) from error
-    if found[0] != expected:
-        raise FormatError(f"is not {what}", where=str(path), found=f"format {found[0]!r}", allowed=repr(expected))
-    if found[1].split(".")[0] != version.split(".")[0]:
-        raise FormatError(
-            f"{what} of another major version",
-            where=str(path),
-            found=f"schema version {found[1]}",
-            allowed=f"{version.split('.')[0]}.x",
-            remedy="make it anew with this framedex, or install the framedex that wrote it",
-        )
-    return dict(content)
-
-
-def remove_unfinished(folder: Path) -> None:
-    """Delete what a killed run left aside in a folder."""
-    if folder.is_dir():
-        for path in folder.glob(f"{ASIDE}*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@contextlib.contextmanager
-def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
-    """Hold a folder, or what a lock's name stands for in it, for this run alone, or for all that share it.
-
-    wait: until others let go of it. Raises OutputError where another run has it.
-    """
-    with open(folder / name, "w") as file:
-        try:
-            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            raise OutputError(
-                "another run is writing here", where=str(folder), remedy="wait for it, or choose another folder"
-            ) from error
-        yield

@@ -1,0 +1,34 @@
+"""Reads the JSON header of an index or a dataset, and refuses other formats and versions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from framedex.errors import FormatError
+from framedex.storage.places import Place
+
+
+def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
+    """Return the JSON header of an index or a dataset. Raises FormatError for anything else, or another major version."""
+    header = path / file_name
+    try:
+        content = json.loads(header.read_text(encoding="utf-8"))
+        found = content.get("format"), str(content.get("schema_version"))
+    except FileNotFoundError:
+        raise FormatError(
+            f"is not {what}", where=str(path), found=f"no {file_name}", remedy="check the path, or make it anew"
+        ) from None
+    except (OSError, ValueError, AttributeError) as error:
+        raise FormatError(f"is not {what}: {file_name} cannot be read", where=str(path), found=error) from error
+    if found[0] != expected:
+        raise FormatError(f"is not {what}", where=str(path), found=f"format {found[0]!r}", allowed=repr(expected))
+    if found[1].split(".")[0] != version.split(".")[0]:
+        raise FormatError(
+            f"{what} of another major version",
+            where=str(path),
+            found=f"schema version {found[1]}",
+            allowed=f"{version.split('.')[0]}.x",
+            remedy="make it anew with this framedex, or install the framedex that wrote it",
+        )
+    return dict(content)
