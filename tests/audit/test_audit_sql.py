@@ -27,6 +27,7 @@ from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.timeline import CLOSED, DAMAGED, HIDDEN, NON_REFERENCE, OPEN, START, presentation_order, summarise
 from framedex.sharder.schema import CLIPS_PER_PART
 from tests.support.audited import sound_row, write_rows
+from tests.support.counted import some
 from tests.support.datasets import content, run
 
 
@@ -64,7 +65,7 @@ def test_frames_are_those_of_the_index(depth: str, request: pytest.FixtureReques
 
 def test_packets_and_gops_are_those_of_the_index(packets_index: Index) -> None:
     with opened(packets_index.path) as audited, database(audited) as db:
-        for video in packets_index.videos.to_pylist():
+        for video in some(packets_index.videos.to_pylist()):
             packets = packets_index.packets(video["media_id"])
             where = f"WHERE media_id = '{video['media_id']}'"
             rows = rows_of(db, f"SELECT * FROM packets {where} ORDER BY packet")
@@ -231,7 +232,7 @@ def test_frames_that_share_a_timestamp_stand_in_their_order(tmp_path: Path) -> N
         parts.add([(video, frames | {"media_id": video["media_id"]})])
     parts.flush()
     with opened(index) as audited, database(audited) as db:
-        for video, frames in rows:
+        for video, frames in some(rows):
             found = db.ask(f"SELECT packet FROM frames WHERE media_id = '{video['media_id']}' ORDER BY frame").rows
             assert [packet for (packet,) in found] == presentation_order(frames["pts"], frames["flags"]).tolist()
 

@@ -16,6 +16,7 @@ from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.indexer.parts.index import Index
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.decoding.rgb import RgbConverter
+from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.media import RECIPES, read_barcode
 from tests.support.outcomes import NO_GPU
@@ -89,10 +90,10 @@ def test_pictures_agree_with_a_plain_conversion_of_the_full_decode(
 
     clips = ClipDataset(dataset)
     loader = ClipLoader(clips, batch_size=6, sampler=ClipSampler(clips), device=device, collate="list")
-    for batch in loader:
-        for item in _items(batch):
+    for batch in some(loader):
+        for item in some(_items(batch)):
             truth = [RgbConverter().picture(frame) for frame in full_decode(medium(item["recipe"]))]
-            for frame, number in zip(item["frames"].cpu().numpy(), item["frame_index"].tolist(), strict=True):
+            for frame, number in some(zip(item["frames"].cpu().numpy(), item["frame_index"].tolist(), strict=True)):
                 if number >= 0:
                     away = np.abs(frame.astype(np.int16) - truth[number]).mean()
                     limit = 0.001 if device == "cpu" else 2 if RECIPES[item["recipe"]].bt709 else 9
@@ -115,7 +116,7 @@ def test_size_transform_layout_and_normalize_shape_the_batch(dataset: Path, devi
         layout="FCHW",
         last="drop",
     )
-    for batch in loader:
+    for batch in some(loader):
         assert batch["frames"].shape == (4, FRAMES_A_CLIP, 3, 48, 80)
         assert batch["frames"].device.type == ("cuda" if device == "gpu" else "cpu")
         assert batch["frames"].dtype.is_floating_point

@@ -23,6 +23,7 @@ from framedex.execution.ray_engine import _attempt, _pool
 from framedex.indexer.parts.index import Index
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.rules import RuledCommand
+from tests.support.counted import some
 from tests.support.datasets import content, run
 from tests.support.running import ROOT, environment
 from tests.support.s3 import Bucket, Service
@@ -100,7 +101,7 @@ def test_a_cluster_indexes_and_packs_a_bucket(cluster: str, bucket: Bucket, medi
     on_ray(cluster, "shard", f"{bucket.uri}/RAY", *out, f"{bucket.uri}/D")
     run("index", f"{bucket.uri}/v", "--out", tmp_path / "I")
     run("shard", tmp_path / "I", *out, tmp_path / "D")
-    for key in content(tmp_path / "D"):
+    for key in some(content(tmp_path / "D")):
         assert bucket.get(f"D/{key}") == (tmp_path / "D" / key).read_bytes(), key
 
 

@@ -23,6 +23,7 @@ from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.timeline import NO_PTS
+from tests.support.counted import some
 
 Row = dict[str, Any]
 SECONDS = 1.6
@@ -276,8 +277,8 @@ def test_audio_without_gaps_has_none(name: str, sounding: Callable[[str], Path])
 @pytest.mark.parametrize("name", [name for name in MEDIA if name.endswith((".mp4", ".mov"))])
 def test_both_depths_say_the_same_of_audio(name: str, sounding: Callable[[str], Path]) -> None:
     rows = [probe(sounding(name), depth) for depth in ("packets", "auto")]
-    for one, other in zip(*rows, strict=True):
-        for key in [key for key in one.keys() | other.keys() if key.startswith("audio_")]:
+    for one, other in some(zip(*rows, strict=True)):
+        for key in some([key for key in one.keys() | other.keys() if key.startswith("audio_")]):
             assert np.array_equal(one[key], other[key]), key
 
 
@@ -313,7 +314,7 @@ def test_an_index_gives_audio_back(sounding: Callable[[str], Path], tmp_path: Pa
         IndexOptions(sources=[str(tmp_path / "media")], out=tmp_path / "INDEX", workers=1, follow_symlinks=True)
     )
     index = Index(tmp_path / "INDEX")
-    for row in index.videos.to_pylist():
+    for row in some(index.videos.to_pylist()):
         audio = index.audio(row["media_id"])
         _, frames = probe(sounding(Path(row["uri"]).name), "auto")
         assert audio is not None

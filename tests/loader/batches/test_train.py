@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.counted import some
 from tests.support.running import ROOT, environment
 
 EPOCHS = 3
@@ -48,7 +49,7 @@ def seen(out: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_a_killed_run_sees_every_clip_once_an_epoch_and_ends_the_same(tmp_path: Path) -> None:
     undisturbed, resumed = check_killed_run(tmp_path, "cpu")
-    for name, weights in undisturbed.items():  # convolutions round differently from run to run
+    for name, weights in some(undisturbed.items()):  # convolutions round differently from run to run
         assert torch.allclose(weights, resumed[name], atol=0.02), name
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from framedex.indexer.parts.index import Index
+from tests.support.counted import some
 from tests.support.datasets import run, write_clips
 from tests.support.packed import Sample, samples, tars
 
@@ -79,7 +80,7 @@ def test_dali_by_our_index(dataset: Path, expected: dict[str, Sample]) -> None:
 
     built = pipeline()
     built.build()
-    for sample in expected.values():
+    for sample in some(expected.values()):
         read = dict(zip(suffixes, (np.asarray(output[0]).tobytes() for output in built.run()), strict=True))
         assert read == sample
 

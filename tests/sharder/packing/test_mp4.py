@@ -17,6 +17,7 @@ from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.parts.index import Index
 from framedex.sharder.packing.mp4 import movie_header
 from tests.conftest import Truth
+from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.media import picture
 
@@ -98,7 +99,7 @@ def test_dali_on_the_cpu_decodes_the_frames_by_number(
     built.feed_input("movie", [content])
     (output,) = built.run()
     found = np.asarray(output[0]).astype(np.int16)
-    for frame, number in zip(found, [2, 7, 11], strict=True):
+    for frame, number in some(zip(found, [2, 7, 11], strict=True)):
         away = [np.abs(frame - picture(other, 320, 256)).mean() for other in range(12)]
         assert int(np.argmin(away)) == number
 

@@ -31,6 +31,7 @@ from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content as bytes_of
 from tests.sharder.planning.test_planner import packets_of
 from tests.support import planned
+from tests.support.counted import some
 from tests.support.datasets import run, write_clips
 from tests.support.media import RECIPES, Recipe, damage, encode, read_barcode
 from tests.support.packed import described, file_of, one_go, samples, tars
@@ -70,15 +71,21 @@ def test_every_clip_of_every_recipe_is_exact_by_the_loader(every_recipe: Path) -
 def test_every_file_decoded_in_one_go_shows_the_wanted_frames_at_their_times(
     every_recipe: Path, truth: Callable[[str], Truth]
 ) -> None:
-    for content, sample in described(every_recipe).values():
+    for content, sample in some(described(every_recipe).values()):
         shown, expected = one_go(file_of(sample)), truth(content["uri"])
         seconds = [second for second, _ in shown]
         assert seconds == sorted(set(seconds))
         assert seconds[0] >= 0
         first = min(second for second in content["seconds"] if second is not None)
         moved = min(second for second in content["seconds_in_file"] if second is not None) - first
-        for frame, place, second, own in zip(
-            content["frames"], content["frames_in_file"], content["seconds_in_file"], content["seconds"], strict=True
+        for frame, place, second, own in some(
+            zip(
+                content["frames"],
+                content["frames_in_file"],
+                content["seconds_in_file"],
+                content["seconds"],
+                strict=True,
+            )
         ):
             if frame < 0:
                 assert (place, second) == (-1, None)
@@ -90,7 +97,7 @@ def test_every_file_decoded_in_one_go_shows_the_wanted_frames_at_their_times(
 
 
 def test_torchcodec_gives_the_wanted_frames_by_number(every_recipe: Path, torchcodec: ModuleType) -> None:
-    for content, sample in list(described(every_recipe).values())[::3]:
+    for content, sample in some(list(described(every_recipe).values())[::3]):
         if RECIPES[content["uri"]].pix_fmt not in ("yuv420p", "yuv420p10le"):
             continue
         wanted = [(f, p) for f, p in zip(content["frames"], content["frames_in_file"], strict=True) if f >= 0]

@@ -1,0 +1,50 @@
+"""No test passes because there was nothing to look at. (What hypothesis draws may be empty; not all of it is.)"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.counted import some
+
+TESTS = Path(__file__).resolve().parents[1]
+
+
+def assertions(node: ast.AST, loops: tuple[ast.For, ...] = ()) -> Iterator[tuple[ast.For, ...]]:
+    """Yield for each assertion in a function the loops that it stands in."""
+    for child in ast.iter_child_nodes(node):
+        expects = isinstance(child, ast.With) and any("raises" in ast.unparse(item) for item in child.items)
+        if isinstance(child, ast.Assert) or expects:
+            yield loops
+        yield from assertions(child, (*loops, child) if isinstance(child, ast.For) else loops)
+
+
+def is_counted(loop: ast.For) -> bool:
+    """Return whether a loop is over something that is known not to be empty: a display, a constant, a range, or `some(…)`."""
+    items: ast.AST = loop.iter
+    while isinstance(items, ast.Call) and ast.unparse(items.func) in ("enumerate", "zip", "reversed", "sorted"):
+        items = items.args[0]
+    if isinstance(items, ast.Tuple | ast.List | ast.Dict | ast.Set):
+        return bool(ast.unparse(items).strip("()[]{}"))
+    if isinstance(items, ast.Call) and ast.unparse(items.func) in ("range", "some"):
+        return True
+    root = items
+    while isinstance(root, ast.Call | ast.Attribute):
+        root = root.func if isinstance(root, ast.Call) else root.value
+    return isinstance(root, ast.Name) and root.id.isupper()
+
+
+def test_every_test_asserts_outside_of_loops_or_in_loops_that_are_counted() -> None:
+    tests = 0
+    for path in some(TESTS.rglob("test_*.py"), 80):
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            drawn = isinstance(function, ast.FunctionDef) and any(
+                "given" in ast.unparse(d) for d in function.decorator_list
+            )
+            if isinstance(function, ast.FunctionDef) and function.name.startswith("test_") and not drawn:
+                found = list(assertions(function))
+                loose = [loops for loops in found if not all(map(is_counted, loops))]
+                assert not found or len(loose) < len(found), f"{path.name}: {function.name} may pass on nothing"
+                tests += 1
+    assert tests > 1000
