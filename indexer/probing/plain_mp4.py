@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from framedex.indexer.bitstream.h26x.h264 import SPS, parse_configuration
 from framedex.indexer.bitstream.h26x.h264_sequence import Sequence, parse_sequence
+from framedex.indexer.bitstream.h26x.h264_sets import SPS, parse_configuration
 from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
 from framedex.indexer.probing.stream_facts import stated_columns

@@ -23,6 +23,12 @@ DAMAGED = {
 }
 # Whose edit leaves the pictures as they are.
 SAME_PICTURES = ("recovery", "before_idr", "jpegls_parameters", "vc2")
+# Whose pictures a decoder gives in another order than the headers say, and why they are refused at every depth.
+REFUSED = {
+    f"h264_references_reset{when}.{suffix}": "decoding gives packet"
+    for when in ("", "_early")
+    for suffix in ("mp4", "mkv")
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +60,16 @@ def test_every_frame_of_a_hazard_is_exact_or_refused_with_a_reason(tried: dict[s
         assert not medium.undecodable, name
     for name in tried.keys() - indexed.keys():  # at depth `tables`, which reads what sample tables tell of
         assert tried[name].status == "refused"
-        assert "--depth packets" in tried[name].reason
+        assert "--depth packets" in tried[name].reason or REFUSED[name] in tried[name].reason
     assert len(indexed) >= 8
 
 
-def test_at_the_usual_depths_every_hazard_is_indexed(tried: dict[str, Tried], request: pytest.FixtureRequest) -> None:
+def test_at_the_usual_depths_every_other_hazard_is_indexed(
+    tried: dict[str, Tried], request: pytest.FixtureRequest
+) -> None:
     depth = request.node.callspec.params["tried"]
     if depth != "tables":
-        assert {medium.status for medium in tried.values()} == {"ok"}
+        assert {name for name, medium in tried.items() if medium.status != "ok"} == set(REFUSED)
 
 
 @pytest.mark.parametrize("name", [name for name in HAZARDS if not any(same in name for same in SAME_PICTURES)])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from framedex.indexer.bitstream.h26x.h264 import Sps, parse_sps
+from framedex.indexer.bitstream.h26x.h264_sets import Sps, parse_sps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,158 +1,20 @@
-"""Lists of reference pictures of H.264 slices (ITU-T H.264 7.3.3.1 to 7.3.3.3, 8.2.4, 8.2.5): to find recovery points that lie.
-
-A recovery point may be believed where a decoder that starts there builds the same lists as one that has decoded everything.
-"""
+"""The reference pictures that an H.264 decoder holds, and the lists that its slices have of them (ITU-T H.264 8.2.4, 8.2.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
-from framedex.indexer.bitstream.base.bits import BitReader
+from framedex.indexer.bitstream.h26x.h264_slices import B, Slice
 
 FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice
 BOTH_FIELDS = 3
-P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
-MOST_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end
 NOT_LONG = -1
 MISSING = -1  # a picture that no decoder has; what FFmpeg makes up for those before its first one has numbers below it
-FIRST_ORDER = -(1 << 62)  # of pictures that FFmpeg makes up: before all others
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pps:
-    """The fields of a picture parameter set (7.3.2.2) that slice headers depend on. default_active: entries of list 0 and 1.
-
-    weighted: whether P slices bring weights; weighted_b: whether B slices do. plain: no slice groups, so that all of it was read.
-    outlived: its sequence parameter set changed since it came.
-    """
-
-    sps_id: int
-    plain: bool = False
-    bottom_order: bool = False
-    default_active: tuple[int, int] = (0, 0)
-    weighted: bool = False
-    weighted_b: bool = False
-    redundant: bool = False
-    outlived: bool = False
-
-
-def parse_pps_fields(bits: BitReader, sps_id: int) -> Pps:
-    """Return what follows the two ids of a PPS. Raises ValueError."""
-    bits.u(1)
-    bottom_order = bits.flag()
-    if bits.ue():
-        return Pps(sps_id=sps_id)
-    active = bits.ue() + 1, bits.ue() + 1
-    weighted, bipred = bits.flag(), bits.u(2)
-    bits.se(), bits.se(), bits.se()
-    bits.u(2)
-    return Pps(
-        sps_id=sps_id,
-        plain=True,
-        bottom_order=bottom_order,
-        default_active=active,
-        weighted=weighted,
-        weighted_b=bipred == 1,
-        redundant=bits.flag(),
-    )
-
-
-class Slice(NamedTuple):
-    """What a slice header says of references. lists: (active entries, [(operation, value)]) of list 0 and 1.
-
-    marking: [(operation, first value, second value)] of adaptive marking (table 7-9); None: the sliding window. long_idr: an
-    IDR picture that stays for long.
-    """
-
-    kind: int
-    lists: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
-    marking: tuple[tuple[int, int, int], ...] | None
-    long_idr: bool
-
-    @property
-    def resets(self) -> bool:
-        """Whether all references go, and counting begins anew (memory_management_control_operation 5)."""
-        return self.marking is not None and any(operation == 5 for operation, _, _ in self.marking)
-
-
-def parse_slice(
-    bits: BitReader,
-    pps: Pps,
-    *,
-    kind: int,
-    idr: bool,
-    referenced: bool,
-    is_field: bool,
-    order_type: int,
-    deltas: bool,
-    chroma: bool,
-) -> Slice:
-    """Return the rest of a slice header, from behind pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
-
-    kind: slice_type modulo 5. order_type: pic_order_cnt_type; deltas: delta_pic_order_cnt is there. chroma: planes of it are.
-    """
-    if pps.bottom_order and not is_field and (order_type == 0 or (order_type == 1 and deltas)):
-        bits.se()
-    if pps.redundant:
-        bits.ue()
-    if kind == B:
-        bits.u(1)
-    lists = []
-    if kind in (P, B, SP):
-        active = list(pps.default_active)
-        if bits.flag():
-            active = [bits.ue() + 1, bits.ue() + 1 if kind == B else 0]
-
-        count = 2 if kind == B else 1
-        lists = [(active[number], tuple(_operations(bits)) if bits.flag() else ()) for number in range(count)]
-        if (pps.weighted and kind != B) or (pps.weighted_b and kind == B):
-            _skip_weights(bits, [entries for entries, _ in lists], chroma)
-    marking, long_idr = None, False
-    if referenced:
-        if idr:
-            bits.u(1)
-            long_idr = bits.flag()
-        elif bits.flag():
-            marking = tuple(_marking(bits))
-    return Slice(kind, tuple(lists), marking, long_idr)
-
-
-def _operations(bits: BitReader) -> Iterator[tuple[int, int]]:
-    for _ in range(MOST_OPERATIONS):
-        operation = bits.ue()
-        if operation == 3:
-            return
-        yield operation, bits.ue()
-    raise ValueError("a list of references is modified without end")
-
-
-def _marking(bits: BitReader) -> Iterator[tuple[int, int, int]]:
-    for _ in range(MOST_OPERATIONS):
-        operation = bits.ue()
-        if not operation:
-            return
-        first = bits.ue() if operation in (1, 2, 3, 4, 6) else 0
-        yield operation, first, bits.ue() if operation == 3 else 0
-    raise ValueError("references are marked without end")
-
-
-def _skip_weights(bits: BitReader, active: list[int], chroma: bool) -> None:
-    """Skip pred_weight_table() (7.3.3.2)."""
-    bits.ue()
-    if chroma:
-        bits.ue()
-    for entries in active:
-        for _ in range(entries):
-            if bits.flag():
-                bits.se(), bits.se()
-            if chroma and bits.flag():
-                bits.se(), bits.se(), bits.se(), bits.se()
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
     """A frame in the decoded picture buffer. fields: which of its fields are references. long: its number among those kept for
     long, or NOT_LONG.
     """
@@ -189,7 +51,7 @@ class Buffer:
     """The reference pictures that a decoder holds, as pictures come. gaps: lists may lack pictures that came before the first one."""
 
     _gaps: bool = False
-    _frames: list[_Held] = field(default_factory=list)
+    _frames: list[Held] = field(default_factory=list)
 
     def holds_as(self, other: Buffer) -> bool:
         """Return whether another buffer holds the same pictures."""
@@ -241,13 +103,13 @@ class Buffer:
                     return held.picture, parity
         return MISSING, FRAME
 
-    def _number(self, coded: Coded, held: _Held, parity: int) -> int:
+    def _number(self, coded: Coded, held: Held, parity: int) -> int:
         """Return the PicNum or LongTermPicNum of a frame or field (8.2.4.1)."""
         number = held.long if held.long != NOT_LONG else self._wrapped(coded, held)
         return number if coded.parity == FRAME else 2 * number + (parity == coded.parity)
 
     @staticmethod
-    def _wrapped(coded: Coded, held: _Held) -> int:
+    def _wrapped(coded: Coded, held: Held) -> int:
         return held.frame_num - coded.max_frame_num if held.frame_num > coded.frame_num else held.frame_num
 
     def _initial(self, coded: Coded, kind: int, number: int) -> list[tuple[int, int]]:
@@ -271,7 +133,7 @@ class Buffer:
         return lists[number]
 
     @staticmethod
-    def _entries(coded: Coded, frames: list[_Held]) -> list[tuple[int, int]]:
+    def _entries(coded: Coded, frames: list[Held]) -> list[tuple[int, int]]:
         """Return frames as entries; for a field, their fields in turn, beginning with its own parity (8.2.4.2.5)."""
         if coded.parity == FRAME:
             return [(held.picture, FRAME) for held in frames]
@@ -295,7 +157,7 @@ class Buffer:
         fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
         if coded.idr:
             self._frames = [
-                _Held(coded.picture, coded.frame_num, coded.order, fields, 0 if first.long_idr else NOT_LONG)
+                Held(coded.picture, coded.frame_num, coded.order, fields, 0 if first.long_idr else NOT_LONG)
             ]
             return
         same = [held for held in self._frames if held.picture == coded.picture]
@@ -310,7 +172,7 @@ class Buffer:
         else:
             cleared = first.resets
             order = 0 if cleared else coded.order
-            self._frames.append(_Held(coded.picture, 0 if cleared else coded.frame_num, order, fields, long))
+            self._frames.append(Held(coded.picture, 0 if cleared else coded.frame_num, order, fields, long))
             if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream says that there are
                 self._remove_oldest()
 
@@ -354,94 +216,3 @@ class Buffer:
             held.fields &= ~parity if parity else 0
             if not held.fields:
                 self._frames.remove(held)
-
-
-def made_up(coded: Coded) -> list[_Held]:
-    """Return the pictures that FFmpeg makes up where a picture that is no IDR picture is its first one: as many as the stream may
-    hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
-    """
-    numbers = range(coded.frame_num - max(coded.max_refs, 1), coded.frame_num)
-    return [
-        _Held(MISSING - 1 - place, number % coded.max_frame_num, FIRST_ORDER + place, BOTH_FIELDS)
-        for place, number in enumerate(numbers)
-    ]
-
-
-@dataclass(slots=True)
-class Start:
-    """A recovery point, and the decoders that might start there: one as FFmpeg's, and one that makes no pictures up.
-
-    first: the recovery point's picture; order: of it. unlike: pictures whose lists differ from those of a decoder that has decoded
-    everything. known: before which picture that was looked at; None: for good.
-    """
-
-    first: int
-    order: int
-    unlike: set[int] = field(default_factory=set)
-    known: int | None = None
-    _leading: set[int] = field(default_factory=set)
-    _alone: list[Buffer] = field(default_factory=list)
-
-    @classmethod
-    def at(cls, coded: Coded) -> Start:
-        """Return a start at a recovery point, before its picture is decoded."""
-        return cls(coded.picture, coded.order, _alone=[Buffer(_frames=made_up(coded)), Buffer()])
-
-    def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
-        """Compare a picture's lists with those of a decoder that has everything, and decode it.
-
-        What came before the recovery point, and pictures that lead it, have other content here: no list may name them.
-        """
-        if coded.picture > self.first and coded.order < self.order:
-            self._leading.add(coded.picture)
-        named = {picture for entries in lists for picture, _, _ in entries} - {coded.picture}
-        if (
-            self._leading & named
-            or any(picture < self.first for picture in named)
-            or any(alone.lists(coded) != lists for alone in self._alone)
-        ):
-            self.unlike.add(coded.picture)
-        for alone in self._alone:
-            alone.take(coded)
-
-    def is_settled(self, buffer: Buffer) -> bool:
-        """Return whether lists stay the same from here on, given the buffer of a decoder that has everything."""
-        return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
-
-
-def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in_middle: bool) -> dict[int, Start]:
-    """Return for recovery points, by their pictures, where lists differ for a decoder that starts there.
-
-    pictures: from the first start point on, in decode order. in_middle: others came before them. A start is looked at until lists
-    stay the same, or the recovery point after the next one: up to there pictures may be decoded from it.
-    """
-    starts: dict[int, Start] = {}
-    active: list[Start] = []
-    buffer: Buffer | None = None
-    begun = False
-    for coded in pictures:
-        if coded.idr:
-            buffer, active = Buffer(), []
-        elif not begun:
-            buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
-        begun = True
-        if coded.slices is None:  # up to the next IDR picture, nobody knows what is held
-            buffer = None
-        if coded.picture in candidates and coded.picture not in starts:
-            starts[coded.picture] = start = Start.at(coded)
-            active.append(start)
-            for passed in active[:-2]:
-                passed.known = coded.picture
-            active = active[-2:]
-        if buffer is None:
-            for start in active:
-                start.known = coded.picture
-            active = []
-            continue
-        if active:
-            lists = buffer.lists(coded)
-            for start in active:
-                start.compare(coded, lists)
-        buffer.take(coded)
-        active = [start for start in active if not start.is_settled(buffer)]
-    return starts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from framedex.indexer.bitstream.base.bits import BitReader
-from framedex.indexer.bitstream.h26x.h264 import HIGH_PROFILES, skip_scaling_list
+from framedex.indexer.bitstream.h26x.h264_sets import HIGH_PROFILES, skip_scaling_list
 from framedex.indexer.bitstream.h26x.nal import unescape
 
 UNSPECIFIED = 2

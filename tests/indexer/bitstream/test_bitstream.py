@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.indexer.bitstream.base.pictures import BitstreamError, segments, unwrap_order_counts
-from framedex.indexer.bitstream.h26x import h264, hevc
+from framedex.indexer.bitstream.h26x import h264, h264_sets, hevc
 from framedex.indexer.bitstream.h26x.nal import ParameterSets, split_annex_b
 from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
@@ -85,13 +85,13 @@ def test_a_configuration_record_that_is_none_is_refused(scanner: type[h264.H264S
 
 @given(st.binary(max_size=80))
 def test_parsers_raise_value_error_alone_on_any_bytes(data: bytes) -> None:
-    for parse in (h264.parse_sps, h264.parse_pps, hevc.parse_sps, hevc.parse_pps, hevc.parse_vps):
+    for parse in (h264_sets.parse_sps, h264_sets.parse_pps, hevc.parse_sps, hevc.parse_pps, hevc.parse_vps):
         with contextlib.suppress(ValueError):
             parse(b"\x67\x01" + data)
-    for parse_configuration in (h264.parse_configuration, hevc.parse_configuration):
+    for parse_configuration in (h264_sets.parse_configuration, hevc.parse_configuration):
         with contextlib.suppress(ValueError):
             parse_configuration(b"\1" + data)
-    assert isinstance(h264.sei_payloads(b"\6" + data), list)
+    assert isinstance(h264_sets.sei_payloads(b"\6" + data), list)
 
 
 def _sps(*parameters: str) -> object:
@@ -103,7 +103,7 @@ def _sps(*parameters: str) -> object:
     context.flags |= int(av.codec.context.Flags.global_header)
     context.open()
     nals = [bytes(context.extradata or b"")[start:end] for start, end in split_annex_b(bytes(context.extradata or b""))]
-    return next(h264.parse_sps(nal)[1] for nal in nals if nal[0] & 31 == h264.SPS)
+    return next(h264_sets.parse_sps(nal)[1] for nal in nals if nal[0] & 31 == h264_sets.SPS)
 
 
 def test_a_change_of_colour_is_a_change_of_shape() -> None:
@@ -115,7 +115,7 @@ def test_a_change_of_colour_is_a_change_of_shape() -> None:
 def test_sei_payloads_longer_than_255_bytes_are_whole() -> None:
     payload = bytes(range(1, 200)) * 2
     nal = b"\6" + b"\5" + b"\xff" + bytes([len(payload) - 255]) + payload + b"\x80"
-    assert h264.sei_payloads(nal) == [(5, payload)]
+    assert h264_sets.sei_payloads(nal) == [(5, payload)]
 
 
 H264_SETS = bytes.fromhex("000001 67420000f4162e20 000001 68c020")
@@ -149,9 +149,9 @@ def test_a_start_that_is_no_reference_is_not_dropped() -> None:
 @pytest.mark.parametrize(
     ("parse", "unit"),
     [
-        (h264.parse_sps, "67420000 0420 f4162e20"),  # 32
-        (h264.parse_pps, "68 0080 c020"),  # 256
-        (h264.parse_pps, "68 8210 20"),  # 0, of SPS 32
+        (h264_sets.parse_sps, "67420000 0420 f4162e20"),  # 32
+        (h264_sets.parse_pps, "68 0080 c020"),  # 256
+        (h264_sets.parse_pps, "68 8210 20"),  # 0, of SPS 32
         (hevc.parse_pps, "4401 020c 03fe"),  # 64
         (hevc.parse_sps, "4201010000030000000300000003000000030008a0208105dff084"),  # 16
     ],
@@ -163,7 +163,7 @@ def test_ids_out_of_range_are_refused(parse: Callable[[bytes], object], unit: st
 
 def test_a_sei_unit_of_tiny_payloads_is_read_whole() -> None:
     """Quadratic work would take minutes here, and the fuzzer stops at ten seconds."""
-    assert len(h264.sei_payloads(b"\6" + b"\1\0" * 200_000)) == 200_000
+    assert len(h264_sets.sei_payloads(b"\6" + b"\1\0" * 200_000)) == 200_000
 
 
 def test_parameter_sets_that_change_without_end_are_refused() -> None:
@@ -193,7 +193,7 @@ def test_leading_pictures_of_an_idr_picture_are_dropped() -> None:
 
 def test_order_counts_out_of_range_are_refused() -> None:
     """The largest offset in a cycle of one picture: after some 65 536 wraps of frame_num, 64 bits were too few."""
-    _, sps = h264.parse_sps(H264_SETS[3:-6])
+    _, sps = h264_sets.parse_sps(H264_SETS[3:-6])
     large = replace(sps, order_count_type=1, ref_frame_offsets=((1 << 31) - 1,))
     pictures = [(number, 0, 0, not number, True) for number in range(3)]
     with pytest.raises(BitstreamError, match="picture order count of 4294967294"):
