@@ -111,17 +111,50 @@ def h264_pps(configuration: bytes, chroma_qp_offset: int) -> bytes:
     return pps[:1] + bits.payload()
 
 
-def hevc_pps(configuration: bytes, cb_qp_offset: int) -> bytes:
-    """Return the stream's PPS with another pps_cb_qp_offset (7.3.2.3.1)."""
+HEVC_VPS, HEVC_SPS, HEVC_PPS = 32, 33, 34  # nal_unit_type
+
+
+def _hevc_sets(configuration: bytes) -> dict[int, bytes]:
+    """Return the parameter sets of an HEVCDecoderConfigurationRecord by nal_unit_type, one of each."""
+    found: dict[int, bytes] = {}
     at = 23
     for _ in range(configuration[22]):
         kind, count = configuration[at] & 63, int.from_bytes(configuration[at + 1 : at + 3], "big")
         at += 3
         for _ in range(count):
             size = int.from_bytes(configuration[at : at + 2], "big")
-            if kind == 34:
-                pps = configuration[at + 2 : at + 2 + size]
+            found[kind] = configuration[at + 2 : at + 2 + size]
             at += 2 + size
+    return found
+
+
+def hevc_other_level(configuration: bytes, kind: int) -> bytes:
+    """Return the units of the stream's VPS, SPS and PPS, where the VPS or the SPS states another general_level_idc (7.3.3)."""
+    sets = _hevc_sets(configuration)
+    bits = Bits(sets[kind][2:])
+    bits.u((32 if kind == HEVC_VPS else 8) + 88)
+    begin = bits.at
+    level = bits.u(8) + 3
+    bits.text = bits.text[:begin] + f"{level:08b}" + bits.text[bits.at :]
+    sets[kind] = sets[kind][:2] + bits.payload()
+    return joined([sets[HEVC_VPS], sets[HEVC_SPS], sets[HEVC_PPS]])
+
+
+def hevc_sequence(kind: int, *, after: int, at_start: bool = False) -> Edit:
+    """Change the VPS or the SPS in the first picture behind a number, or in the first one there where decoding may start."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        place = next(n for n, p in enumerate(packets) if n > after and (_hevc_kind(p) == 21 or not at_start))
+        sets = hevc_other_level(configuration, kind)
+        changed = replace(packets[place], data=sets + packets[place].data)
+        return [*packets[:place], changed, *packets[place + 1 :]]
+
+    return edit
+
+
+def hevc_pps(configuration: bytes, cb_qp_offset: int) -> bytes:
+    """Return the stream's PPS with another pps_cb_qp_offset (7.3.2.3.1)."""
+    pps = _hevc_sets(configuration)[HEVC_PPS]
     bits = Bits(pps[2:])
     bits.ue(), bits.ue()
     bits.u(7)

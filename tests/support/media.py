@@ -129,6 +129,9 @@ HAZARDS = {
                 ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), edits.end_of_sequence()),
                 ("set_in_droppable_picture", _OPEN_265, edits.hevc_set(0, 2, 4, 6, 8)),
                 ("set_in_reference_picture", _OPEN_265, edits.hevc_set(1)),
+                ("sps_changes_in_gop", _OPEN_265, edits.hevc_sequence(edits.HEVC_SPS, after=30)),
+                ("vps_changes_in_gop", _OPEN_265, edits.hevc_sequence(edits.HEVC_VPS, after=30)),
+                ("sps_changes_at_cra", _OPEN_265, edits.hevc_sequence(edits.HEVC_SPS, after=20, at_start=True)),
                 ("set_in_leading_picture", _OPEN_265, edits.hevc_set(8, 9, behind=24)),
             )
         ),
