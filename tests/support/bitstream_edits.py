@@ -254,6 +254,17 @@ def cut_off(*numbers: int) -> Edit:
     return edit
 
 
+def with_flipped_bit(number: int, byte: int) -> Edit:
+    """Flip the lowest bit of one byte in a packet."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        data = bytearray(packets[number].data)
+        data[byte] ^= 1
+        return [*packets[:number], replace(packets[number], data=bytes(data)), *packets[number + 1 :]]
+
+    return edit
+
+
 SOS, DQT, COM, LSE = 0xDA, 0xDB, 0xFE, 0xF8  # JPEG markers
 THRESHOLDS = bytes([1]) + struct.pack(
     ">5H", 255, 3, 7, 21, 64

@@ -187,6 +187,9 @@ HAZARDS = {
             Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG, edit=edits.mpeg_unit(edits.TMPGENC, edits.MPEG_B, after=15))
             for suffix in ("mkv", "ts")
         ),
+        Recipe(name="ffv1_lost_packet.mkv", codec="ffv1", options={"g": "12"}, edit=edits.without(27)),
+        Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1", options={"g": "12", "level": "3", "slicecrc": "1"}, edit=edits.without(27)),
+        Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20, edit=edits.with_flipped_bit(12, 1)),
         Recipe(name="vc2_haar.mkv", codec="vc2", pix_fmt="yuv422p10le", options=_VC2, frames=12, size=(200, 120)),
     )
 }  # fmt: skip
