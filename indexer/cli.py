@@ -64,6 +64,7 @@ RULES = (
         beside="--verify",
         why="that reads every packet",
     ),
+    OptionRule(options=["image_fps"], when=lambda values: values["images"] != "ignore", beside="--images ignore"),
     *ENGINE_RULES,
 )
 

@@ -254,12 +254,12 @@ def cut_off(*numbers: int) -> Edit:
     return edit
 
 
-def with_flipped_bit(number: int, byte: int) -> Edit:
-    """Flip the lowest bit of one byte in a packet."""
+def with_flipped_bit(number: int, byte: int, bit: int = 0) -> Edit:
+    """Flip one bit of one byte in a packet; 0 is the lowest one."""
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
         data = bytearray(packets[number].data)
-        data[byte] ^= 1
+        data[byte] ^= 1 << bit
         return [*packets[:number], replace(packets[number], data=bytes(data)), *packets[number + 1 :]]
 
     return edit

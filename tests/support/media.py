@@ -187,6 +187,11 @@ HAZARDS = {
             Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG, edit=edits.mpeg_unit(edits.TMPGENC, edits.MPEG_B, after=15))
             for suffix in ("mkv", "ts")
         ),
+        *(
+            Recipe(name=f"mpeg4_{name}.{suffix}", codec="mpeg4", options=_MPEG | {"bf": bf}, edit=edits.with_flipped_bit(number, byte, bit))
+            for suffix in ("mkv", "mp4")
+            for name, bf, number, byte, bit in (("time_increment_in_doubt", "2", 26, 4, 5), ("lost_marker", "0", 18, 5, 6))
+        ),
         Recipe(name="ffv1_lost_packet.mkv", codec="ffv1", options={"g": "12"}, edit=edits.without(27)),
         Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1", options={"g": "12", "level": "3", "slicecrc": "1"}, edit=edits.without(27)),
         Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20, edit=edits.with_flipped_bit(12, 1)),
