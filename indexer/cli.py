@@ -64,6 +64,12 @@ RULES = (
         beside="--verify",
         why="that reads every packet",
     ),
+    OptionRule(
+        options=["image_fps"],
+        when=lambda values: values["images"] != "ignore" or not all(map(os.path.isdir, values["sources"])),
+        beside="--images ignore",
+        why="no image, tar or list is named",
+    ),
     *ENGINE_RULES,
 )
 

@@ -13,7 +13,7 @@ from framedex.indexer.bitstream.base.sequential import SequentialScanner
 from framedex.indexer.bitstream.h26x.h264 import H264Scanner
 from framedex.indexer.bitstream.h26x.hevc import HevcScanner
 from framedex.indexer.bitstream.intra.ffv1 import Ffv1Scanner
-from framedex.indexer.bitstream.intra.intra_codecs import INTRA, CfhdScanner, IntraScanner
+from framedex.indexer.bitstream.intra.intra_codecs import INTRA, CfhdScanner, IntraScanner, SpeedHqScanner
 from framedex.indexer.bitstream.intra.mjpeg import JpegLsScanner, MjpegScanner
 from framedex.indexer.bitstream.intra.png import PngScanner
 from framedex.indexer.bitstream.mpeg.h263 import Flv1Scanner, H263Scanner
@@ -39,6 +39,7 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
     "jpegls": JpegLsScanner,
     "png": PngScanner,
     "cfhd": CfhdScanner,
+    "speedhq": SpeedHqScanner,
     "msmpeg4v2": Msmpeg4Scanner,
     "msmpeg4v3": Msmpeg4Scanner,
     "wmv1": Msmpeg4Scanner,

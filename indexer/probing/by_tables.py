@@ -123,7 +123,7 @@ def _predicted(
     else:
         pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, descriptor)
     tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
-    if tells_little or pictures.forgets.any():
+    if tells_little or pictures.begins_amid or pictures.forgets.any():
         raise UntrustedTables("the stream does what only reading every packet tells")
     if codec == "h264" and (pictures.start[1:] == OPEN_START).any():
         raise UntrustedTables(

@@ -87,6 +87,8 @@ def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
     assert isinstance(context, VideoCodecContext)  # the codec is a video codec
     context.extradata, context.width, context.height = told.extradata, told.width, told.height
     context.thread_count = 1
+    if told.codec_tag:
+        context.codec_tag = told.codec_tag
     return context
 
 

@@ -72,6 +72,7 @@ REORDERING = frozenset({"h264", "hevc"})
 # Codecs whose palettes stand in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
 # Decoders that show pictures without what they refer to; others drop what comes before the first start point.
+UNSETTLED_IF_DAMAGED = frozenset({"ffv1"})  # decoded twice where they are decoded at all
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
 
@@ -274,7 +275,7 @@ def _probe_packets(task: ProbeTask, stream: av.video.stream.VideoStream, file: P
     if task.verify or pictures.damaged.any() or unconfirmed or pictures.doubtful:
         decoded = decoded or decode_all(file.path, stream.index, len(flags))
         pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
-        if pictures.doubtful:
+        if pictures.doubtful or video["codec"] in UNSETTLED_IF_DAMAGED:
             pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True
         flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
         _check(video, flags, pictures)

@@ -14,8 +14,21 @@ from tests.support.media import HAZARDS, encode, full_decode, make
 
 pytestmark = pytest.mark.xdist_group("hazards")
 
-# Whose decoders leave parts of pictures as they were in memory: which GOPs are held, and why the others are not.
+# Whose decoders leave parts of pictures as they were in memory, or drop some: how many frames are held, and why the others are not.
 DAMAGED = {
+    "hevc_sps_changes_in_gop.mp4": (21, "2 of 3 GOPs are damaged"),
+    "hevc_sps_changes_in_gop.mkv": (21, "2 of 3 GOPs are damaged"),
+    "hevc_sps_changes_in_gop.ts": (46, "1 of 3 GOPs are damaged"),
+    "hevc_vps_changes_in_gop.mp4": (21, "2 of 3 GOPs are damaged"),
+    "hevc_vps_changes_in_gop.mkv": (21, "2 of 3 GOPs are damaged"),
+    "hevc_vps_changes_in_gop.ts": (46, "1 of 3 GOPs are damaged"),
+    "ffv1_lost_packet.mkv": (38, "1 of 5 GOPs are damaged"),
+    "ffv1_lost_packet_checksums.mkv": (38, "1 of 5 GOPs are damaged"),
+    "speedhq_flipped_bit.nut": (19, "1 of 20 GOPs are damaged"),
+    "mpeg4_time_increment_in_doubt.mkv": (22, "1 of 3 GOPs are damaged"),
+    "mpeg4_time_increment_in_doubt.mp4": (22, "1 of 3 GOPs are damaged"),
+    "mpeg4_lost_marker.mkv": (38, "1 of 5 GOPs are damaged"),
+    "mpeg4_lost_marker.mp4": (38, "1 of 5 GOPs are damaged"),
     "mjpeg_cut_off.avi": (18, "2 of 20 GOPs are damaged"),
     "jpegls_wrong_parameters.avi": (0, "1 of 1 GOPs are damaged"),
     "vp8_lost_packet_35.webm": (60, "1 of 3 GOPs are damaged"),

@@ -20,6 +20,7 @@ INDEX = {
     ("SOURCE", "--task", "0/2", "--finish"): "--task has no effect beside --finish: --finish follows",
     ("SOURCE", "--task", "0/2", "--dry-run"): "--task has no effect beside --dry-run",
     ("SOURCE", "--finish", "--dry-run"): "--finish has no effect beside --dry-run",
+    ("SOURCE", "--images", "ignore", "--image-fps", "25"): "--image-fps has no effect beside --images ignore",
     ("SOURCE", "--verify", "--depth", "tables"): "--depth has no effect beside --verify: that reads every packet",
 }
 SHARD = {

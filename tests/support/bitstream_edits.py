@@ -113,17 +113,50 @@ def h264_pps(configuration: bytes, chroma_qp_offset: int) -> bytes:
     return pps[:1] + bits.payload()
 
 
-def hevc_pps(configuration: bytes, cb_qp_offset: int) -> bytes:
-    """Return the stream's PPS with another pps_cb_qp_offset (7.3.2.3.1)."""
+HEVC_VPS, HEVC_SPS, HEVC_PPS = 32, 33, 34  # nal_unit_type
+
+
+def _hevc_sets(configuration: bytes) -> dict[int, bytes]:
+    """Return the parameter sets of an HEVCDecoderConfigurationRecord by nal_unit_type, one of each."""
+    found: dict[int, bytes] = {}
     at = 23
     for _ in range(configuration[22]):
         kind, count = configuration[at] & 63, int.from_bytes(configuration[at + 1 : at + 3], "big")
         at += 3
         for _ in range(count):
             size = int.from_bytes(configuration[at : at + 2], "big")
-            if kind == 34:
-                pps = configuration[at + 2 : at + 2 + size]
+            found[kind] = configuration[at + 2 : at + 2 + size]
             at += 2 + size
+    return found
+
+
+def hevc_other_level(configuration: bytes, kind: int) -> bytes:
+    """Return the units of the stream's VPS, SPS and PPS, where the VPS or the SPS states another general_level_idc (7.3.3)."""
+    sets = _hevc_sets(configuration)
+    bits = Bits(sets[kind][2:])
+    bits.u((32 if kind == HEVC_VPS else 8) + 88)
+    begin = bits.at
+    level = bits.u(8) + 3
+    bits.text = bits.text[:begin] + f"{level:08b}" + bits.text[bits.at :]
+    sets[kind] = sets[kind][:2] + bits.payload()
+    return joined([sets[HEVC_VPS], sets[HEVC_SPS], sets[HEVC_PPS]])
+
+
+def hevc_sequence(kind: int, *, after: int, at_start: bool = False) -> Edit:
+    """Change the VPS or the SPS in the first picture behind a number, or in the first one there where decoding may start."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        place = next(n for n, p in enumerate(packets) if n > after and (_hevc_kind(p) == 21 or not at_start))
+        sets = hevc_other_level(configuration, kind)
+        changed = replace(packets[place], data=sets + packets[place].data)
+        return [*packets[:place], changed, *packets[place + 1 :]]
+
+    return edit
+
+
+def hevc_pps(configuration: bytes, cb_qp_offset: int) -> bytes:
+    """Return the stream's PPS with another pps_cb_qp_offset (7.3.2.3.1)."""
+    pps = _hevc_sets(configuration)[HEVC_PPS]
     bits = Bits(pps[2:])
     bits.ue(), bits.ue()
     bits.u(7)
@@ -287,6 +320,17 @@ def cut_off(*numbers: int) -> Edit:
     return edit
 
 
+def with_flipped_bit(number: int, byte: int, bit: int = 0) -> Edit:
+    """Flip one bit of one byte in a packet; 0 is the lowest one."""
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        data = bytearray(packets[number].data)
+        data[byte] ^= 1 << bit
+        return [*packets[:number], replace(packets[number], data=bytes(data)), *packets[number + 1 :]]
+
+    return edit
+
+
 SOS, DQT, COM, LSE = 0xDA, 0xDB, 0xFE, 0xF8  # JPEG markers
 THRESHOLDS = bytes([1]) + struct.pack(
     ">5H", 255, 3, 7, 21, 64
@@ -363,3 +407,35 @@ def _without_palette(data: bytes) -> bytes:
         kept += b"" if data[at + 4 : at + 8] == b"PLTE" else data[at:end]
         at = end
     return kept
+
+
+MPEG_I, MPEG_P, MPEG_B = 1, 2, 3  # picture_coding_type of MPEG-1 and 2, table 6-12
+TMPGENC = b"\0\0\1\xb2\0TMPGEXS\0"  # user data: an encoder of MPEG-1 whose intra DC is wrong
+STEEP_MATRIX = b"\0\0\1\xb5" + (0b00111 << 515 | int.from_bytes(bytes([8] + [60] * 63), "big") << 3).to_bytes(
+    65, "big"
+)  # of intra blocks
+
+
+def _mpeg_kind(packet: Coded) -> int:
+    """Return the picture_coding_type of an MPEG-1 or 2 packet's first picture."""
+    return packet.data[packet.data.index(b"\0\0\1\0") + 5] >> 3 & 7
+
+
+def mpeg_unit(unit: bytes, kind: int, *, after: int, behind: bool = False) -> Edit:
+    """Put a unit in front of the first picture of a type after a number, or behind its slices.
+
+    Sequence headers are left in packet 0 alone: each of them would make decoders forget quantiser matrices.
+    """
+
+    def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
+        place = next(n for n, packet in enumerate(packets) if n > after and _mpeg_kind(packet) == kind)
+        edited = list(packets)
+        for number, packet in enumerate(packets):
+            begin = min(at for at in map(packet.data.find, (b"\0\0\1\xb8", b"\0\0\1\0")) if at >= 0)
+            data = packet.data[begin:] if number else packet.data
+            if number == place:
+                data = data + unit if behind else unit + data
+            edited[number] = replace(packet, data=data)
+        return edited
+
+    return edit

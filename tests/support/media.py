@@ -18,6 +18,7 @@ from tests.support.bitstream_edits import Coded, Edit
 
 BARCODE_BITS, CELL = 10, 16
 TICKS = 90_000  # timestamps of recipes count in this time base
+FRAME_RATE = 25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Recipe:
 
     def pts(self) -> list[int]:
         """Return the presentation times in TICKS."""
-        return list(self.times) if self.times else [number * TICKS // 25 for number in range(self.frames)]
+        return list(self.times) if self.times else [number * TICKS // FRAME_RATE for number in range(self.frames)]
 
 
 def _x264(**options: object) -> dict[str, str]:
@@ -112,6 +113,7 @@ _PYRAMID = _x264(
 _LATE_INTRA = {"keyint": 250, "min_keyint": 120, "scenecut": 60, "bframes": 0}
 _PLAIN_OPEN = {"open_gop": 1, "cabac": 0, "weightp": 0, "weightb": 0, "b_pyramid": "none", "b_adapt": 0, "scenecut": 0}
 _VP8 = {"g": "30", "keyint_min": "30", "auto-alt-ref": "0", "deadline": "realtime", "cpu-used": "8"}
+_MPEG = {"g": "12", "bf": "2", "sc_threshold": "1000000000", "qmin": "6"}
 _JPEG = {"huffman": "default"}
 _VC2 = {"b": "8000000000", "wavelet_type": "haar"}  # bits for 90 000 pictures
 
@@ -128,6 +130,9 @@ HAZARDS = {
                 ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), edits.end_of_sequence()),
                 ("set_in_droppable_picture", _OPEN_265, edits.hevc_set(0, 2, 4, 6, 8)),
                 ("set_in_reference_picture", _OPEN_265, edits.hevc_set(1)),
+                ("sps_changes_in_gop", _OPEN_265, edits.hevc_sequence(edits.HEVC_SPS, after=30)),
+                ("vps_changes_in_gop", _OPEN_265, edits.hevc_sequence(edits.HEVC_VPS, after=30)),
+                ("sps_changes_at_cra", _OPEN_265, edits.hevc_sequence(edits.HEVC_SPS, after=20, at_start=True)),
                 ("set_in_leading_picture", _OPEN_265, edits.hevc_set(8, 9, behind=24)),
             )
         ),
@@ -180,6 +185,27 @@ HAZARDS = {
         Recipe(name="png_palette_once.mov", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=edits.palette_once),
         *(Recipe(name=f"vp8_lost_packet_{number}.webm", codec="libvpx", options=_VP8, frames=90, edit=edits.without(number)) for number in (5, 35, 50)),
         Recipe(name="vp8_lost_packet_resilient.webm", codec="libvpx", options=_VP8 | {"error-resilient": "1"}, frames=90, edit=edits.without(35)),
+        *(
+            Recipe(name=f"mpeg2_matrix_behind_{name}.mkv", codec="mpeg2video", options=_MPEG, edit=edits.mpeg_unit(edits.STEEP_MATRIX, kind, after=after, behind=True))
+            for name, kind, after in (
+                ("slices", edits.MPEG_P, 15),
+                ("droppable_slices", edits.MPEG_B, 15),
+                ("leading_slices", edits.MPEG_B, 24),
+                ("start_slices", edits.MPEG_I, 20),
+            )
+        ),
+        *(
+            Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG, edit=edits.mpeg_unit(edits.TMPGENC, edits.MPEG_B, after=15))
+            for suffix in ("mkv", "ts")
+        ),
+        *(
+            Recipe(name=f"mpeg4_{name}.{suffix}", codec="mpeg4", options=_MPEG | {"bf": bf}, edit=edits.with_flipped_bit(number, byte, bit))
+            for suffix in ("mkv", "mp4")
+            for name, bf, number, byte, bit in (("time_increment_in_doubt", "2", 26, 4, 5), ("lost_marker", "0", 18, 5, 6))
+        ),
+        Recipe(name="ffv1_lost_packet.mkv", codec="ffv1", options={"g": "12"}, edit=edits.without(27)),
+        Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1", options={"g": "12", "level": "3", "slicecrc": "1"}, edit=edits.without(27)),
+        Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20, edit=edits.with_flipped_bit(12, 1)),
         Recipe(name="vc2_haar.mkv", codec="vc2", pix_fmt="yuv422p10le", options=_VC2, frames=12, size=(200, 120)),
     )
 }  # fmt: skip
@@ -239,10 +265,11 @@ def make(recipe: Recipe, folder: Path) -> Path:
 def encode(recipe: Recipe, path: Path) -> None:
     """Encode a recipe into a file."""
     width, height = recipe.size
+    ticks = FRAME_RATE if recipe.codec.startswith("mpeg") else TICKS  # MPEG states a frame rate, from a table
     with av.open(str(path), "w", options=recipe.muxer) as out:
-        stream = out.add_stream(recipe.codec, rate=25, options=recipe.options)
+        stream = out.add_stream(recipe.codec, rate=FRAME_RATE, options=recipe.options)
         stream.width, stream.height, stream.pix_fmt = width, height, recipe.pix_fmt
-        stream.codec_context.time_base = stream.time_base = Fraction(1, TICKS)
+        stream.codec_context.time_base = stream.time_base = Fraction(1, ticks)
         stream.codec_context.thread_count = 1
         tone = out.add_stream("aac", rate=48_000) if recipe.audio else None
         for number, pts in enumerate(recipe.pts()):
@@ -251,7 +278,7 @@ def encode(recipe: Recipe, path: Path) -> None:
                 rgb = 255 - rgb
             frame = av.VideoFrame.from_ndarray(rgb, format="rgb24")
             frame = frame.reformat(format=recipe.pix_fmt, dst_colorspace=Colorspace.ITU709 if recipe.bt709 else None)
-            frame.pts, frame.time_base = pts, Fraction(1, TICKS)
+            frame.pts, frame.time_base = pts * ticks // TICKS, Fraction(1, ticks)
             out.mux(stream.encode(frame))
             if tone is not None:
                 out.mux(tone.encode(_tone(number)))

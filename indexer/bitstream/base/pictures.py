@@ -37,6 +37,7 @@ class Pictures:
     inner_start_codes: some length-prefixed units hold several NAL units between start codes.
     varying_shape: pictures differ in size or format. may_hide: headers may say of a picture that it is not output (HEVC
     pic_output_flag). drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
+    begins_amid: the sequence parameter set in use changes at a picture that does not begin a coded video sequence (HEVC).
     chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
     max_ref_frames: max_num_ref_frames of an H.264 stream, else None. doubtful: the data of some picture may end too early, which its
     decoder would not report.
@@ -60,6 +61,7 @@ class Pictures:
     varying_shape: bool = False
     may_hide: bool = False
     drops_leading: bool = False
+    begins_amid: bool = False
     may_hold_fields: bool = False
     chroma_format: int | None = None
     max_ref_frames: int | None = None

@@ -71,9 +71,11 @@ NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceHeaders:
-    """Slice header fields of n pictures: int64 [n], hidden bool [n]. may_hide: some PPS lets headers hide pictures. position: where the references follow, in bits."""
+    """Slice header fields of n pictures: int64 [n], hidden bool [n]. sequence: the number of an SPS among those of other
+    content, -1 where it is missing. may_hide: some PPS lets headers hide pictures. position: where the references follow, in bits."""
 
     sequence: NDArray[np.int64]
+    sps_id: NDArray[np.int64]
     order_lsb: NDArray[np.int64]
     hidden: NDArray[np.bool_]
     may_hide: bool
@@ -192,6 +194,7 @@ class HevcScanner(NalScanner):
         super().__init__(configuration)
         self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
         self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
+        self._late_sets: set[int] = set()  # packets with parameter sets behind their first slice
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -223,6 +226,8 @@ class HevcScanner(NalScanner):
                     self._slices.append(number, header, len(self._sets.epochs) - 1, head)
             elif kind in self.set_parsers:
                 self._meet_set(data[start:end], number)
+                if kinds:
+                    self._late_sets.add(number)
         if not kinds and (ended or number in self._begin_anew):
             self._lone_ends.add(number)
         self._check_packet(number, pictures, kinds)
@@ -259,7 +264,10 @@ class HevcScanner(NalScanner):
         kind, layer, order = np.full(n, NO_PICTURE), np.zeros(n, np.int64), np.zeros(n, np.int64)
         kind[packet], layer[packet] = slices.header >> 9 & 63, (slices.header & 7) - 1
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
-        forgets = self._begins_anew(kind) & (kind == CRA)
+        headers = self._parse_slices(slices, kind[packet])
+        activates = np.zeros(n, np.bool_)
+        activates[packet] = self._activations(headers, packet)
+        forgets = (self._begins_anew(kind) | activates) & (kind == CRA)
         start = np.where((kind == CRA) & ~forgets, OPEN_START, np.where(irap, CLOSED_START, NO_START)).astype(np.uint8)
         rasl = (kind == RASL_N) | (kind == RASL_R)
         segment = segments(start)
@@ -268,12 +276,13 @@ class HevcScanner(NalScanner):
         # 8.1.3: a CRA picture that is first in a sequence, and every BLA or IDR picture, drops its RASL pictures.
         dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)) | forgets[behind])
 
-        headers = self._parse_slices(slices, kind[packet])
         resets = irap & ((kind != CRA) | forgets)
         order[packet] = self._order_counts(headers, kind[packet], layer[packet], resets[packet])
         missing = self._missing_references(slices, headers, resets[packet], order[packet], dropped[packet])
         damaged = self._damage() | (segment < 0)
         damaged[packet[missing]] = True
+        amid = activates & ~irap
+        damaged |= amid
         hidden = np.zeros(n, np.bool_)
         hidden[packet] = headers.hidden
         states, state = self._states(np.flatnonzero(irap).tolist())
@@ -301,6 +310,7 @@ class HevcScanner(NalScanner):
             varying_shape=len({sequence.shape for sequence in used}) > 1,
             chroma_format=chroma.pop() if len(chroma) == 1 else None,
             may_hide=headers.may_hide,
+            begins_amid=bool(amid.any()),
             drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
         )
 
@@ -326,7 +336,7 @@ class HevcScanner(NalScanner):
         bits.u(1)
         no_output_of_prior = bits.u(1, where=irap)
         pps_id = bits.ue()
-        sequence, may_hide, extra_bits = self._sets_of(slices, pps_id)
+        sequence, sps_id, may_hide, extra_bits = self._sets_of(slices, pps_id)
 
         def of_sequence(value: Callable[[Sps], int]) -> NDArray[np.int64]:
             return np.array([*map(value, self._sequences), 0], np.int64)[sequence]
@@ -342,13 +352,18 @@ class HevcScanner(NalScanner):
             number = slices.packet[int(np.argmax(dropping))]
             raise BitstreamError("output_order", f"packet {number} drops pictures not yet output")
         return SliceHeaders(
-            sequence=sequence, order_lsb=order_lsb, hidden=hidden, may_hide=bool(may_hide.any()), position=bits.position
+            sequence=sequence,
+            sps_id=sps_id,
+            order_lsb=order_lsb,
+            hidden=hidden,
+            may_hide=bool(may_hide.any()),
+            position=bits.position,
         )
 
     def _sets_of(
         self, slices: SliceColumns, pps_id: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return for each picture the number in `_sequences` of its SPS, and of its PPS whether headers have an output
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Return for each picture the number in `_sequences` of its SPS, the id of that, and of its PPS whether headers have an output
         flag, and how many extra bits; [pictures] each.
 
         Where a set is missing, -1 and a PPS of no account: no decoder can read the picture, it counts as damaged.
@@ -373,7 +388,26 @@ class HevcScanner(NalScanner):
         sequence = np.array(numbers, np.int64)[which]
         self._damaged.update(slices.packet[sequence < 0].tolist())
         output_flag = np.array([pps.output_flag_present for pps in found], np.bool_)[which]
-        return sequence, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
+        sps_id = np.array([pps.sps_id for pps in found], np.int64)[which]
+        return sequence, sps_id, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
+
+    def _activations(self, headers: SliceHeaders, packet: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return bool [pictures]: those, but the first, at which another SPS comes into use.
+
+        7.4.2.4.2 allows it where a coded video sequence begins. FFmpeg's decoder begins one wherever it happens: it drops the
+        pictures held for reference, and the RASL pictures behind a CRA picture. A VPS of other content makes it forget the SPSs
+        that refer to it. packet: int64 [pictures].
+        """
+        activates = np.zeros(len(packet), np.bool_)
+        activates[1:] = np.diff(headers.sps_id) != 0
+        for (kind, set_id), brought in self._replaced.items():
+            if kind != PPS:
+                late = [number + 1 for number in brought if number in self._late_sets]
+                row = np.searchsorted(packet, [*brought, *late])
+                row = row[row < len(packet)]
+                activates[row[(headers.sps_id[row] == set_id) | (kind == VPS)]] = True
+        activates[:1] = False
+        return activates
 
     def _order_counts(
         self, headers: SliceHeaders, kind: NDArray[np.int64], layer: NDArray[np.int64], resets: NDArray[np.bool_]

@@ -112,6 +112,10 @@ class ParameterSets:
             if least is not None and (item[0] in changed or item[0][0] > least)
         )
 
+    def knows(self, key: Key) -> bool:
+        """Return whether a set of this kind and id is in force."""
+        return key in self._inband or key in self._configured
+
     def meet(self, key: Key, nal: bytes, facts: object) -> bool:
         """Note a set that a packet carries; return whether it changes what is in force.
 

@@ -55,6 +55,7 @@ class NalScanner:
         self._in_force: list[InForce] = []  # before each packet
         self._carried: dict[int, set[Key]] = {}  # by packet
         self._changing: set[int] = set()  # packets whose parameter sets change those in force
+        self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
         """Return (NAL length size, 0 for Annex B; parameter sets) of a stream's extradata."""
@@ -193,11 +194,14 @@ class NalScanner:
             if packet is not None:
                 self._damaged.add(packet)
             return
+        known = self._sets.knows((kind, set_id))
         changes = self._sets.meet((kind, set_id), nal, facts)
         if packet is not None:
             self._carried.setdefault(packet, set()).add((kind, set_id))
             if changes:
                 self._changing.add(packet)
+                if known:
+                    self._replaced.setdefault((kind, set_id), []).append(packet)
         if changes:
             self._note_change(kind, set_id)
 

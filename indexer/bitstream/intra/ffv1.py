@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from framedex.indexer.bitstream.base.groups import KeyFrameScanner
+from framedex.indexer.bitstream.base.pictures import NO_START, Pictures
 
 _EVEN_SPLIT = 0x7F80  # the range coder's first decision at state 128: half of its initial range 0xFF00 (3.8.1)
 
@@ -16,3 +19,8 @@ class Ffv1Scanner(KeyFrameScanner):
         if len(data) < 2:
             raise ValueError(f"an FFV1 frame of {len(data)} bytes")
         return int.from_bytes(data[:2], "big") >= _EVEN_SPLIT
+
+    def finish(self) -> Pictures:
+        """Return the facts of all packets fed. Where coder states go on from packet to packet, no header shows a lost one."""
+        pictures = super().finish()
+        return replace(pictures, doubtful=bool((pictures.start == NO_START).any()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, Pictures, pictures_of
@@ -9,7 +11,7 @@ from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, Pic
 # Shown to be exact, each packet decoded alone. Others that FFmpeg calls intra-only are decoded in sequence: some of
 # their decoders do keep pictures (mss2), or give several for one packet (smvjpeg).
 INTRA = frozenset(
-    ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000", "magicyuv", "prores", "r210", "rawvideo", "sgi", "speedhq", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
+    ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000", "magicyuv", "prores", "r210", "rawvideo", "sgi", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
 )  # fmt: skip
 
 KEY_FLAGGED = frozenset({"png"})  # of these, FFmpeg draws what is no key frame over the picture before
@@ -29,6 +31,14 @@ class IntraScanner:
         """Return the facts of all packets fed."""
         start = np.full(self._packets, CLOSED_START, np.uint8)
         return pictures_of(start, non_reference=np.ones(self._packets, np.bool_))
+
+
+class SpeedHqScanner(IntraScanner):
+    """SpeedHQ: as other intra codecs, but FFmpeg's decoder leaves parts of a damaged picture as they were in memory."""
+
+    def finish(self) -> Pictures:
+        """Return the facts of all packets fed."""
+        return replace(super().finish(), doubtful=True)
 
 
 class CfhdScanner(IntraScanner):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,9 @@ _COLUMNS = (
 )  # fmt: skip
 _KIND, _START, _DROPPABLE, _SKIPPED, _FIELD, _CONTINUES, _DAMAGED, _LOW_DELAY, _STATE, _RENEW = range(len(_COLUMNS))
 OLD_TMPGENC = b"\0TMPGEXS\0"  # user data by which FFmpeg's decoder knows an encoder's wrong MPEG-1 intra DC
+OLD_MARK = b"\0\0\1\xb2" + OLD_TMPGENC
+_FEW_BYTES = 8192  # of more, numpy takes half of the time that bytes.find does to find start codes
+_MARK_BYTES, _MARK_PLACES = 30, 20  # the decoder looks at so many places, if so many bytes follow in the packet
 
 
 @dataclass(slots=True)
@@ -35,7 +39,7 @@ class _Sequence:
 
     parts: tuple[bytes, ...] = ()  # header and sequence extensions, as coded
     matrices: tuple[bytes, ...] = ()  # quant_matrix_extensions since
-    marks: tuple[bytes, ...] = ()  # user data that changes how FFmpeg's decoder decodes
+    mark: bytes = b""  # user data that changes how FFmpeg's decoder decodes
     header: bytes = b""  # size and aspect ratio
     extension: bytes = b""
 
@@ -58,7 +62,7 @@ class _Sequence:
 
     def colour(self) -> bytes:
         """Return the colour description of the sequence display extension (6.2.2.4), empty where there is none."""
-        for unit in self.parts:
+        for unit in reversed(self.parts):
             if unit[3] == EXTENSION and unit[4] >> 4 == DISPLAY_EXT and unit[4] & 1:
                 return unit[5:8]
         return b""
@@ -69,7 +73,7 @@ class _Sequence:
 
     def state(self, *, whole: bool) -> bytes:
         """Return what a decoder must see before a picture; not the whole of it where that brings a sequence header."""
-        return b"".join((*self.marks, *self.parts, *self.matrices) if whole else self.marks)
+        return b"".join((self.mark, *self.parts, *self.matrices) if whole else (self.mark,))
 
 
 @dataclass(slots=True)
@@ -83,7 +87,30 @@ class _Packet:
     sequence: bool = False
     gop: bool = False
     closed_gop: bool = False
-    matrices: bool = False
+    changes: bool = False  # it brings what decoders keep for later pictures: matrices, the first mark of an encoder
+    slices: bool = False  # of its last picture
+    before: bytes | None = None  # the state before its first slice, if it begins with an I picture
+
+
+def _is_mark(data: bytes, at: int) -> bool:
+    """Return whether FFmpeg's decoder finds the mark of an old TMPGEnc in user data that begin there in a packet."""
+    return len(data) - at >= _MARK_BYTES and data.find(OLD_TMPGENC, at, at + _MARK_PLACES + len(OLD_TMPGENC) - 1) >= 0
+
+
+def _headers_behind(data: bytes, at: int) -> Iterator[int]:
+    """Yield where units begin that are no slices, from `at` on."""
+    if len(data) - at > _FEW_BYTES:
+        rest = np.frombuffer(data, np.uint8)[at:]
+        places = np.flatnonzero((rest[:-3] | rest[1:-2]) == 0)
+        places = places[rest[places + 2] == 1]
+        codes = rest[places + 3]
+        yield from (places[(codes == PICTURE) | (codes > LAST_SLICE)] + at).tolist()
+        return
+    at = data.find(START_CODE, at)
+    while 0 <= at < len(data) - 3:
+        if not PICTURE < data[at + 3] <= LAST_SLICE:
+            yield at
+        at = data.find(START_CODE, at + 3)
 
 
 class Mpeg12Scanner:
@@ -106,8 +133,8 @@ class Mpeg12Scanner:
     def feed(self, data: bytes) -> None:
         """Look at the next packet in decode order. Raises BitstreamError for D pictures."""
         packet = _Packet()
-        whole = self._read(data, packet)
-        number = len(self._rows)
+        self._read(data, packet)
+        whole, number = packet.slices, len(self._rows)
         if packet.coding_type == D_PICTURE:
             raise BitstreamError("d_picture", f"packet {number} is an MPEG-1 D picture")
         self._sync |= packet.sequence or packet.gop
@@ -124,35 +151,34 @@ class Mpeg12Scanner:
             self._note_picture(packet, whole)
         self._rows[-1][_RENEW] = renewed
 
-    def _read(self, data: bytes, packet: _Packet) -> bool:
-        """Read headers up to the first slice, and those of a second field; return whether there are slices."""
-        at, size = self._read_headers(data, 0, packet), len(data)
-        if at >= size:
-            return False
-        again = data.find(b"\0\0\1\0", at)
-        if again >= 0:
-            at = self._read_headers(data, again, packet)
-            return at < size
-        return True
-
-    def _read_headers(self, data: bytes, at: int, packet: _Packet) -> int:
-        """Read what stands before the next slice; return where that begins, or the end."""
-        at = data.find(START_CODE, at)
+    def _read(self, data: bytes, packet: _Packet) -> None:
+        """Read all headers of a packet, those behind its slices as well: decoders keep what they say."""
+        behind: Iterator[int] | None = None  # the headers behind the first slice
+        at = data.find(START_CODE)
         while 0 <= at < len(data) - 4:
             code = data[at + 3]
+            if packet.pictures and PICTURE < code <= LAST_SLICE:
+                packet.slices = True
+                if packet.coding_type == I_PICTURE:
+                    packet.before = self._sequence.state(whole=not packet.sequence)
+                behind = _headers_behind(data, at + 4)
+                at = next(behind, -1)
+                continue
+            following = data.find(START_CODE, at + 4)
             if code == PICTURE:
                 kind = data[at + 5] >> 3 & 7 if at + 5 < len(data) else 0
                 packet.coding_type, packet.second_type = packet.coding_type or kind, kind if packet.coding_type else 0
                 packet.pictures += 1
-            elif code <= LAST_SLICE:
-                return at
-            following = data.find(START_CODE, at + 4)
-            if code >= USER_DATA:
+                packet.slices = False
+            elif code >= USER_DATA:
                 self._read_header(code, data[at : following if following >= 0 else len(data)], packet)
-            if following < 0:
-                break
-            at = following
-        return len(data)
+                if code == USER_DATA and not self._sequence.mark and _is_mark(data, at + 4):
+                    self._sequence.mark, packet.changes = OLD_MARK, True
+            if behind is None:
+                at = following
+            else:
+                packet.slices |= 0 <= following < len(data) - 4 and PICTURE < data[following + 3] <= LAST_SLICE
+                at = next(behind, -1)
 
     def _read_header(self, code: int, unit: bytes, packet: _Packet) -> None:
         sequence, body = self._sequence, unit[4:]
@@ -161,18 +187,20 @@ class Mpeg12Scanner:
         elif code == SEQUENCE and len(body) >= 8 and not packet.pictures:
             packet.sequence = True
             sequence.parts, sequence.matrices, sequence.header, sequence.extension = (unit,), (), body, b""
-        elif code == USER_DATA and OLD_TMPGENC in body[:30] and not sequence.marks:
-            sequence.marks = (unit,)
         elif code == EXTENSION and body:
             kind = body[0] >> 4
-            if kind == PICTURE_EXT and len(body) >= 5:
+            if kind == PICTURE_EXT and len(body) >= 5 and packet.pictures and not packet.slices:
                 packet.structure = body[2] & 3 or FRAME
             elif kind == MATRIX_EXT:
-                packet.matrices = True
+                packet.changes = True
                 sequence.matrices = with_unit(sequence.matrices, unit)
-            elif kind in (SEQUENCE_EXT, DISPLAY_EXT) and not packet.pictures:
+            elif kind == DISPLAY_EXT:
                 sequence.parts = with_unit(sequence.parts, unit)
-                if kind == SEQUENCE_EXT and len(body) >= 6:
+                if packet.pictures:
+                    self._colours.add(sequence.colour())
+            elif kind == SEQUENCE_EXT and not packet.pictures:
+                sequence.parts = with_unit(sequence.parts, unit)
+                if len(body) >= 6:
                     sequence.extension = body
 
     def _renew(self) -> bool:
@@ -212,7 +240,7 @@ class Mpeg12Scanner:
         kind = first[_KIND]
         if not whole or (packet.coding_type == B_PICTURE) != (kind == B_PICTURE):
             first[_DAMAGED] = True
-        if packet.matrices or packet.sequence:
+        if packet.changes or packet.sequence:
             first[_DROPPABLE] = False
         self._blank |= kind == I_PICTURE and packet.coding_type == P_PICTURE and self._anchors == 1
         row = first.copy()
@@ -236,7 +264,7 @@ class Mpeg12Scanner:
             [
                 kind,
                 kind == I_PICTURE,
-                kind == B_PICTURE and not (packet.sequence or packet.matrices),
+                kind == B_PICTURE and not (packet.sequence or packet.changes),
                 not decodable,
                 packet.structure != FRAME,
                 False,
@@ -251,7 +279,8 @@ class Mpeg12Scanner:
 
     def _state(self, packet: _Packet) -> int:
         """Return the number of what a decoder that starts at the next packet must be given first."""
-        return self._states.number(self._sequence.state(whole=not packet.sequence)) if self._rows else 0
+        before = self._sequence.state(whole=not packet.sequence) if packet.before is None else packet.before
+        return self._states.number(before) if self._rows else 0
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""

@@ -31,6 +31,7 @@ NOTHING = -1
 _TOO_SHORT = 7  # bytes; what is left of a packet and not longer is dropped
 _COLUMNS = ("kind", "start", "droppable", "skipped", "damaged", "low_delay", "state", "renew", "empty")
 _SKIPPED = _COLUMNS.index("skipped")
+_MOST_INCREMENT_BITS = 16
 _PP_MODULUS = 1 << 16  # FFmpeg's decoder keeps the distance of anchors in 16 bits
 
 
@@ -42,6 +43,36 @@ class _Vop:
     seconds: int
     increment: int
     coded: bool
+    damaged: bool  # decoders give up, or guess what its header says
+
+
+def _is_damaged(kind: int, rest: int, bits: int, layer: Layer) -> bool:
+    """Return whether the head of a coded VOP says what no VOP can.
+
+    rest: what follows vop_coded, a number of so many bits.
+    """
+    if layer.quantiser_bits is None or kind == S_VOP:
+        return False
+    bits -= (kind == P_VOP) + 3 + 2 * layer.interlaced
+    for count in (layer.quantiser_bits, 3, 3)[
+        : 1 + (kind != I_VOP) + (kind == B_VOP)
+    ]:  # quantiser, fcode_forward, fcode_backward
+        bits -= count
+        if bits < 0 or not rest >> bits & (1 << count) - 1:
+            return True
+    return False
+
+
+def _guess_increment_bits(kind: int, value: int, bits: int) -> int:
+    """Return how many bits FFmpeg's decoder takes a time increment for, and keeps, where no marker bit follows it.
+
+    value: a VOP, in whose last so many bits the increment and what follows it stand.
+    """
+    length, mask, wanted = (6, 0b110111, 0b110000) if kind in (P_VOP, S_VOP) else (5, 0b11111, 0b11000)
+    for count in range(1, _MOST_INCREMENT_BITS):
+        if bits >= count + length and value >> (bits - count - length) & mask == wanted:
+            return count
+    return _MOST_INCREMENT_BITS
 
 
 class Mpeg4Scanner:
@@ -62,6 +93,9 @@ class Mpeg4Scanner:
         self._size: tuple[int, int] = (0, 0)
         self._interlaced = self._packed = self._timed = False
         self._anchors, self._newest = 0, -1
+        self._increment_bits = (
+            0  # as FFmpeg's decoder last guessed them, because a VOP header did not fit; 0 as the layer says
+        )
         self._headless = False  # pictures came before the first anchor
         # As FFmpeg's decoder keeps them, in time increments or seconds.
         self._time_base = self._last_time_base = self._last_anchor_time = self._anchor_distance = 0
@@ -74,7 +108,7 @@ class Mpeg4Scanner:
         number = len(self._rows)
         if data[:2] == b"\0\0" and len(data) > 2 and data[2] & 0xFC == 0x80:
             raise BitstreamError("short_header", f"packet {number} has a short video header (H.263 in MPEG-4)")
-        self._headers.time_base = None
+        self._headers.time_base, self._headers.renewed = None, False
         if not data:
             self._note(None, data)
             return
@@ -87,6 +121,8 @@ class Mpeg4Scanner:
             if self._headers.layer is None:
                 raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
             return
+        if self._headers.renewed:
+            self._increment_bits = 0
         own = self._read_vop(data, at)
         following = data.find(VOP_CODE, at + 4) if own else -1
         self._packed |= self._headers.packed
@@ -160,11 +196,24 @@ class Mpeg4Scanner:
         position, seconds = bits - 3, 0
         while position > 0 and value >> position & 1:
             seconds, position = seconds + 1, position - 1
-        position -= 1 + layer.increment_bits
+        count = self._increment_bits or layer.increment_bits
+        begin = position - 1
+        position = begin - count
         if position < 3:
             return None
-        increment = value >> position & (1 << layer.increment_bits) - 1
-        return _Vop(kind, seconds, increment, bool(value >> (position - 2) & 1))
+        guessed = not value >> (position - 1) & 1  # the marker bit behind the increment is missing
+        if guessed:
+            count = self._increment_bits = _guess_increment_bits(
+                kind, value << _MOST_INCREMENT_BITS, begin + _MOST_INCREMENT_BITS
+            )
+            position = begin - count
+            if position < 3:
+                return None
+        increment = value >> position & (1 << count) - 1
+        coded = bool(value >> (position - 2) & 1)
+        damaged = guessed or count != layer.increment_bits
+        damaged |= coded and _is_damaged(kind, value & (1 << (position - 2)) - 1, position - 2, layer)
+        return _Vop(kind, seconds, increment, coded, damaged)
 
     def _note(self, vop: _Vop | None, data: bytes, *, damaged: bool = False) -> bool:
         """Note what the decoder makes of the packet: this VOP. Return whether that is a picture."""
@@ -181,6 +230,7 @@ class Mpeg4Scanner:
             # B-VOPs behind a first I-VOP are dropped by decoders, and nothing needs them.
             damaged |= missing and (vop.kind != B_VOP or self._headless)
             shown = not (missing and vop.kind == B_VOP)
+        damaged |= vop is not None and vop.damaged
         start = bool(data) and shown and vop is not None and vop.kind == I_VOP
         self._timed |= self._headers.time_base is not None
         if start and self._headers.time_base is not None:

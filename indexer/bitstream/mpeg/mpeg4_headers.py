@@ -29,6 +29,7 @@ class Layer:
     increment_bits: int
     size: tuple[int, int]
     interlaced: bool
+    quantiser_bits: int | None  # None where VOP headers hold more before the quantiser than is followed here
 
 
 def parse_layer(unit: bytes) -> Layer:
@@ -66,8 +67,13 @@ def parse_layer(unit: bytes) -> Layer:
     bits.u(1)
     interlaced = bits.flag()
     bits.u(1)
-    if bits.u(1 if version == 1 else 2) == STATIC_SPRITE:
+    sprite = bits.u(1 if version == 1 else 2)
+    if sprite == STATIC_SPRITE:
         raise BitstreamError("sprite", "the video object layer uses a static sprite")
+    try:
+        quantiser_bits = _read_quantiser_bits(bits, version) if not sprite else None
+    except ValueError:  # the layer ends here, and decoders read zeros
+        quantiser_bits = None
     return Layer(
         object_type=object_type,
         low_delay=low_delay,
@@ -75,7 +81,35 @@ def parse_layer(unit: bytes) -> Layer:
         increment_bits=increment_bits,
         size=(width, height),
         interlaced=interlaced,
+        quantiser_bits=quantiser_bits,
     )
+
+
+def _read_quantiser_bits(bits: BitReader, version: int) -> int | None:
+    """Return quant_precision from what follows sprite_enable; None where complexity estimation or NEWPRED adds to VOP headers."""
+    quantiser_bits = 5
+    if bits.flag():
+        quantiser_bits = bits.u(4)
+        bits.u(4)
+    if bits.flag():
+        for _ in range(2):
+            if bits.flag():
+                _skip_matrix(bits)
+    if version != 1:
+        bits.u(1)
+    if not bits.flag():
+        return None
+    bits.u(1)
+    if bits.flag():
+        bits.u(1)
+    return None if version != 1 and bits.flag() else quantiser_bits
+
+
+def _skip_matrix(bits: BitReader) -> None:
+    """Skip a quantiser matrix: 64 values, or fewer and a zero."""
+    for _ in range(64):
+        if not bits.u(8):
+            break
 
 
 @dataclass(slots=True)
@@ -90,6 +124,7 @@ class Mpeg4Headers:
     user_data: tuple[bytes, ...] = ()
     layer: Layer | None = None
     packed: bool = False
+    renewed: bool = False  # a video object layer was among the units read last
     time_base: int | None = None  # seconds, of a group of VOPs header in the units read last
 
     def copy(self) -> Mpeg4Headers:
@@ -104,6 +139,7 @@ class Mpeg4Headers:
                 raise BitstreamError("studio", "the Simple Studio profile is not covered")
             if FIRST_VOL <= code <= LAST_VOL:
                 self.layer = parse_layer(unit)
+                self.renewed = True
                 code = FIRST_VOL
             self.units[code] = unit
         elif code == USER_DATA and unit.startswith(_ENCODERS, 4):

@@ -1,0 +1,6 @@
+"""`python -m framedex`: the command, where its script is not on the path."""
+
+from framedex.cli import main
+
+if __name__ == "__main__":
+    main(prog_name="framedex")
