@@ -1,8 +1,9 @@
 -- In all
 SELECT count(*) AS media,
     count(*) FILTER (WHERE status = 'ok') AS usable,
-    count(*) FILTER (WHERE status = 'refused') AS refused,
+    count(*) FILTER (WHERE status = 'refused' AND error_kind <> 'no_video') AS refused,
     count(*) FILTER (WHERE status = 'failed') AS failed,
+    count(*) FILTER (WHERE status = 'refused' AND error_kind = 'no_video') AS without_video,
     count(*) FILTER (WHERE kind = 'images') AS image_sequences,
     coalesce(round(sum(duration_seconds) FILTER (WHERE status = 'ok' AND kind = 'video') / 3600, 6), 0) AS hours,
     coalesce(sum(frame_count), 0)::BIGINT AS frames,

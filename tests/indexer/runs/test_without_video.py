@@ -89,3 +89,11 @@ def test_neither_audits_nor_sharding_complain(folder: Path, tmp_path: Path) -> N
     (tmp_path / "p.yaml").write_text("policy: uniform\nframes: 1\n")
     said = run("shard", tmp_path / "I", "--policy", tmp_path / "p.yaml", "--out", tmp_path / "D").output
     assert "1 clips of 1 frames from 1 media, 0 failed →" in said
+
+
+def test_an_audit_counts_them_apart_too(folder: Path, tmp_path: Path) -> None:
+    run("index", folder, "--out", tmp_path / "I")
+    summary = json.loads(run("audit", tmp_path / "I", "--json").output)["summary"]
+    (totals,) = summary["totals"]
+    assert [totals[name] for name in ("media", "usable", "refused", "failed", "without_video")] == [3, 1, 0, 0, 2]
+    assert not summary.get("failures")
