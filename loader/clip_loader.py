@@ -35,7 +35,7 @@ from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from framedex.loader.batches.rotation import Rotation
 from framedex.loader.batches.tensors import tensor_maker
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.loader.dali.stagger import Turns
+from framedex.loader.dali.stagger import Stagger
 from framedex.loader.order.sampler import ClipSampler
 from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.driver import driver_support
@@ -148,7 +148,7 @@ class ClipLoader:
         self._open_stages(finish, device, device_id, scaled=size is not None)
 
     def _open_stages(self, finish: Finish, device: Device, device_id: int, *, scaled: bool) -> None:
-        """Prepare what makes batches. On a GPU in threads beside the trainer's, two at a time, which take turns: while one
+        """Prepare what makes batches. On a GPU in threads beside the trainer's, two at a time, staggered: while one
         sets decoders up, waits for NVDEC's last pictures or finishes, the other keeps NVDEC busy.
         """
         self._stages: queue.SimpleQueue[Frames] = queue.SimpleQueue()
@@ -159,9 +159,9 @@ class ClipLoader:
             return
         from framedex.loader.dali.gpu import GpuFrames  # which needs DALI and torch
 
-        turns = Turns()
+        stagger = Stagger()
         for _ in range(MAKERS):
-            self._stages.put(GpuFrames(finish, device_id=device_id, scaled=scaled, turns=turns, **how))
+            self._stages.put(GpuFrames(finish, device_id=device_id, scaled=scaled, stagger=stagger, **how))
         self._makers = ThreadPoolExecutor(MAKERS, thread_name_prefix="framedex-gpu")
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import Finish, Made
 from framedex.loader.dali.cuda import check_cuda
 from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder, transformers
-from framedex.loader.dali.stagger import Turns
+from framedex.loader.dali.stagger import Stagger
 from framedex.sharder.schema import PAD
 
 
@@ -42,7 +42,7 @@ class OnStream(Made):
 
 
 class GpuFrames:
-    """Makes batches of fetched clips on one GPU. scaled: clips say to which size. turns: of all that make batches at once.
+    """Makes batches of fetched clips on one GPU. scaled: clips say to which size. stagger: shared by all that make batches at once.
 
     Work goes on a stream of its own, so that it runs beside the trainer's.
     """
@@ -55,13 +55,13 @@ class GpuFrames:
         batch_size: int,
         threads: int,
         scaled: bool,
-        turns: Turns | None = None,
+        stagger: Stagger | None = None,
     ) -> None:
         check_cuda(device_id)
         self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id, turns=turns)
+        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id, stagger=stagger)
         self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
         self._transformer, self._audio = transformers(
             finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
 from framedex.loader.batches.fetched import NvdecClip
-from framedex.loader.dali.stagger import Turns
+from framedex.loader.dali.stagger import Stagger
 from framedex.sharder.decoding.video import Size
 
 try:
@@ -143,11 +143,11 @@ class _Pipeline:
 class MovieDecoder:
     """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` in a run, each in a thread where there are cores enough.
 
-    scaled: each is scaled to a size. turns: of all decoders that run at once on a GPU.
+    scaled: each is scaled to a size. stagger: shared by all decoders that run at once on a GPU.
     """
 
-    def __init__(self, *, scaled: bool, batch_size: int, device_id: int, turns: Turns | None = None) -> None:
-        self._scaled, self._turns = scaled, turns or Turns()
+    def __init__(self, *, scaled: bool, batch_size: int, device_id: int, stagger: Stagger | None = None) -> None:
+        self._scaled, self._stagger = scaled, stagger or Stagger()
         most = min(batch_size, MOVIES_AT_ONCE)
         threads = min(most, os.cpu_count() or 1)
         self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
@@ -158,7 +158,7 @@ class MovieDecoder:
         for part in even_parts(len(movies), MOVIES_AT_ONCE):
             inputs = [movie.inputs() for movie in movies[part]]
             feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
-            with self._turns.turn(len(inputs)):
+            with self._stagger.run(len(inputs)):
                 outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
         return outputs
 

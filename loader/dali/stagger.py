@@ -1,4 +1,4 @@
-"""Turns: what runs at once does not begin at once."""
+"""Staggers concurrent DALI runs so that NVDEC stays busy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 APART = 1 / 3  # of the time that a run takes, from one beginning to the next at least
 
 
-class Turns:
-    """Keeps apart the beginnings of runs of DALI that share a GPU, each in its thread.
+class Stagger:
+    """Keeps apart the starts of DALI runs that share a GPU, each in its own thread.
 
     A run sets up decoders for all its movies before it decodes the first, one at a time on the whole machine; NVDEC is idle
     meanwhile unless another run decodes. Runs that begin together share NVDEC from the same moment on, so that they end together, and
@@ -25,7 +25,7 @@ class Turns:
         self._pace = 0.0  # seconds a movie, of the run that ended last
 
     @contextlib.contextmanager
-    def turn(self, movies: int) -> Iterator[None]:
+    def run(self, movies: int) -> Iterator[None]:
         """Wait until a run of so many movies may begin; what is done inside is the run."""
         with self._changed:
             while self._running and (left := self._earliest - time.monotonic()) > 0:

@@ -1,4 +1,4 @@
-"""Turns: runs that share a GPU begin apart, and nobody waits for nobody. Movies: a batch is decoded in parts."""
+"""Runs that share a GPU are staggered, and nobody waits for nobody. Movies: a batch is decoded in parts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from framedex.loader.dali import pipelines as dali
-from framedex.loader.dali import stagger as turns
-from framedex.loader.dali.stagger import APART, Turns
+from framedex.loader.dali import pipelines, stagger
+from framedex.loader.dali.stagger import APART, Stagger
 
 
 class Clock(contextlib.nullcontext[None]):
@@ -32,17 +31,17 @@ class Clock(contextlib.nullcontext[None]):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock that turns go by."""
+    """The clock that staggered runs go by."""
     made = Clock()
-    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=lambda: made.now))
-    monkeypatch.setattr(turns, "threading", SimpleNamespace(Condition=lambda: made))
+    monkeypatch.setattr(stagger, "time", SimpleNamespace(monotonic=lambda: made.now))
+    monkeypatch.setattr(stagger, "threading", SimpleNamespace(Condition=lambda: made))
     return made
 
 
-def paced(clock: Clock) -> Turns:
-    """Turns whose last run took a second a movie."""
-    made = Turns()
-    with made.turn(8):
+def paced(clock: Clock) -> Stagger:
+    """Return a stagger whose last run took a second a movie."""
+    made = Stagger()
+    with made.run(8):
         clock.now += 8
     return made
 
@@ -50,25 +49,25 @@ def paced(clock: Clock) -> Turns:
 def test_a_second_run_begins_a_part_of_a_run_later(clock: Clock) -> None:
     shared = paced(clock)
     begun = clock.now
-    with shared.turn(6):
+    with shared.run(6):
         assert clock.now == begun
-        with shared.turn(6):
+        with shared.run(6):
             assert clock.now == pytest.approx(begun + APART * 6)
 
 
 def test_runs_that_are_apart_already_wait_for_nothing(clock: Clock) -> None:
     shared = paced(clock)
-    with shared.turn(6):
+    with shared.run(6):
         clock.now += 3
-        with shared.turn(6):
+        with shared.run(6):
             clock.now += 3
     assert clock.waited == 0
 
 
 def test_one_run_after_the_other_waits_for_nothing(clock: Clock) -> None:
-    shared = Turns()
+    shared = Stagger()
     for seconds in (5, 1, 3, 0.1):
-        with shared.turn(16):
+        with shared.run(16):
             clock.now += seconds
     assert clock.waited == 0
 
@@ -77,23 +76,23 @@ def test_a_run_that_fails_says_nothing_of_how_long_runs_take(clock: Clock) -> No
     shared = paced(clock)
 
     def fail() -> None:
-        with shared.turn(6):
+        with shared.run(6):
             clock.now += 600
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
     begun = clock.now
-    with shared.turn(3), shared.turn(3):
+    with shared.run(3), shared.run(3):
         assert clock.now == pytest.approx(begun + APART * 3)
 
 
 def test_threads_that_begin_together_do_not_stay_together() -> None:
-    shared, begun = Turns(), []
+    shared, begun = Stagger(), []
 
     def work() -> None:
         for _ in range(4):
-            with shared.turn(16):
+            with shared.run(16):
                 begun.append(time.monotonic())
                 time.sleep(0.3)
 
@@ -108,7 +107,7 @@ def test_threads_that_begin_together_do_not_stay_together() -> None:
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 22, 64, 65])
 def test_parts_of_a_batch_are_all_of_it_and_alike(count: int) -> None:
-    parts = [range(count)[part] for part in dali.even_parts(count, 16)]
+    parts = [range(count)[part] for part in pipelines.even_parts(count, 16)]
     assert [number for part in parts for number in part] == list(range(count))
     lengths = [len(part) for part in parts]
     assert max(lengths) <= 16
