@@ -1,4 +1,4 @@
-"""framedex: frame-exact clips out of video, planned on paper, decoded from byte ranges."""
+"""framedex: frame-exact clips out of video, planned from an index, decoded from byte ranges."""
 
 from __future__ import annotations
 
