@@ -7,7 +7,6 @@ from pathlib import Path
 from framedex.audit.findings.findings import PARTS_OF_FILES, SHARED, Audit, ask_all
 from framedex.audit.findings.queries import Check, checks, questions, words
 from framedex.audit.tables.database import Database, database
-from framedex.audit.tables.policy_misses import add_policy_misses
 from framedex.audit.tables.source_files import add_files, add_tars
 from framedex.audit.tables.subject import Kind, opened
 from framedex.audit.tables.views import OF_SOURCES
@@ -66,6 +65,8 @@ def _add_tables(
     if "tars" in needed:
         add_tars(db, content=look)
     if "policy_misses" in needed and policy is not None:
+        from framedex.audit.tables.policy_misses import add_policy_misses  # which loads the planner
+
         add_policy_misses(db, policy)
 
 

@@ -149,7 +149,7 @@ class ClipDataset:
         return rows if self._numbers is None else rows[self._numbers]
 
     def with_proxy(self, proxy: Callable[..., Any], *, device_id: int = 0) -> ProxiedDataset:
-        """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxied.ProxiedDataset`).
+        """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxy.ProxiedDataset`).
 
         proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
         """

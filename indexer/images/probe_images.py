@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
@@ -17,15 +16,13 @@ from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
-from framedex.indexer.media_rows import no_frames, problem_columns
+from framedex.indexer.media_rows import Row, no_frames, problem_columns
 from framedex.indexer.schema import IMAGES, OK
 from framedex.indexer.sources.image_times import TIMES_NAME, ImageTimes, at_rate, at_seconds, read_times
 from framedex.indexer.sources.listed import Form, readable_name
 from framedex.indexer.sources.sequences import group_names
 from framedex.indexer.sources.tar_members import TarImage, read_tar
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
-
-Row = dict[str, Any]
 
 MOST_IMAGE_BYTES = 1 << 30
 MOST_TIMES_BYTES = 1 << 28

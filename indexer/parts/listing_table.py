@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from framedex.errors import OutputError, SourceError
 from framedex.files.parquet_parts import UNSTORABLE
+from framedex.indexer.media_rows import Row
 from framedex.indexer.schema import LISTING
 from framedex.indexer.sources.discover import media_id, relative_uri
 from framedex.indexer.sources.listed import Listed
-
-Row = dict[str, Any]
 
 
 def listing_table(

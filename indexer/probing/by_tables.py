@@ -17,11 +17,12 @@ from framedex.indexer.bitstream.base.pictures import (
     pictures_of,
 )
 from framedex.indexer.bitstream.intra.intra_codecs import INTRA
+from framedex.indexer.containers.medium_file import Read
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
 from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.probing.by_samples import demuxed_of
-from framedex.indexer.probing.packet_headers import SCANNERS, Read, judge, look, scan
+from framedex.indexer.probing.packet_headers import SCANNERS, judge, look, scan
 from framedex.indexer.probing.unit_headers import find_lasting
 from framedex.indexer.timeline import (
     CLOSED,

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.h26x.h264 import H264Scanner
 from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner
+from framedex.indexer.containers.medium_file import Read
 from framedex.indexer.timeline import DAMAGED, HIDDEN, SKIPPED, START, Flags, packet_flags
 from framedex.storage.reader import ObjectReader
 
-Read = Callable[[int, int], bytes]  # (offset, length) → bytes
 NalScanners = type[H264Scanner] | type[HevcScanner]
 
 SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}  # whose packets can be read in part

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import struct
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 
 from framedex.indexer.bitstream.h26x.h264_sequence import Sequence, parse_sequence
 from framedex.indexer.bitstream.h26x.h264_sets import SPS, parse_configuration
+from framedex.indexer.media_rows import Row
 from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
 from framedex.indexer.probing.stream_facts import stated_columns
-
-Row = dict[str, Any]
 
 VISUAL_ENTRY_BYTES = 78  # of a VisualSampleEntry before its boxes (ISO/IEC 14496-12 12.1.3)
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import av
 import av.container
@@ -27,7 +27,7 @@ from framedex.indexer.containers.medium_file import Probed, ProbedFile
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.containers.opening import memory_errors
 from framedex.indexer.images.probe_images import ImageTask, probe_images
-from framedex.indexer.media_rows import no_frames, problem_columns
+from framedex.indexer.media_rows import Row, no_frames, problem_columns
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.endings import ENDINGS
 from framedex.indexer.mp4.sample_tables import Layout, read_layout
@@ -61,7 +61,6 @@ from framedex.indexer.timeline import (
 )
 from framedex.storage.objects import Facts
 
-Row = dict[str, Any]
 Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
 
@@ -71,8 +70,8 @@ TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "
 REORDERING = frozenset({"h264", "hevc"})
 # Codecs whose palettes stand in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
-# Decoders that show pictures without what they refer to; others drop what comes before the first start point.
 UNSETTLED_IF_DAMAGED = frozenset({"ffv1"})  # decoded twice where they are decoded at all
+# Decoders that show pictures without what they refer to; others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
 

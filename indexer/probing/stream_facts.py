@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Any
 
 import av
 import av.container
@@ -13,9 +12,8 @@ from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
+from framedex.indexer.media_rows import Row
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO
-
-Row = dict[str, Any]
 
 # Containers whose headers state how long a stream is; of others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})

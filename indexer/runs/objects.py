@@ -8,19 +8,16 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from framedex.errors import MediaError, StorageError
 from framedex.indexer.containers.medium_file import NeedsWholeError, ProbedObject
 from framedex.indexer.images.probe_images import ImageTask, probe_images
-from framedex.indexer.media_rows import no_frames, problem_columns
+from framedex.indexer.media_rows import Row, no_frames, problem_columns
 from framedex.indexer.probing.probe import ProbeTask, probe_medium, probe_opened
 from framedex.indexer.schema import IMAGES, VIDEO
 from framedex.indexer.sources.image_times import TIMES_NAME
 from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.reader import ObjectReader
-
-Row = dict[str, Any]
 
 OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that no object is to blame for
 WHOLE_BYTES = 1 << 20  # of an object that is copied at once: a second request costs more

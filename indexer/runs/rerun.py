@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Any
 
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
@@ -12,6 +11,7 @@ from framedex.errors import INTERNAL_ERROR, MediaError
 from framedex.files.fingerprint import open_same_file
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.images.probe_images import ImageTask, folder_identity
+from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask
 from framedex.indexer.runs.objects import is_same_object
 from framedex.indexer.schema import FAILED, NO_VIDEO, OK, REFUSED
@@ -19,8 +19,6 @@ from framedex.indexer.sources.image_times import at_rate
 from framedex.indexer.sources.listed import is_image_name
 from framedex.storage.objects import exists
 from framedex.storage.uris import is_remote
-
-Row = dict[str, Any]
 
 KNOWN_COLUMNS = (
     "media_id",

@@ -12,9 +12,9 @@ import click
 
 from framedex.core.printing import echo, json_text
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Device, placed
+from framedex.loader.arguments import Decode, Device, placed
 from framedex.loader.bench.compare import PeerResult
-from framedex.loader.bench.measure import BenchOptions, BenchResult, Decode, known_peers
+from framedex.loader.bench.measure import BenchOptions, BenchResult, known_peers
 from framedex.loader.bench.measure import bench as bench_dataset
 from framedex.loader.contact_sheets.sheet import size_text
 from framedex.options.places import PLACE_THAT_IS_THERE

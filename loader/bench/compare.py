@@ -119,7 +119,7 @@ def run_peer(
 ) -> PeerResult:
     """Run a peer over clips in a process of its own, at most for so long, and compare its first CHECKED_CLIPS with ours.
 
-    ours: small pictures of those, unscaled (see `bench.checked_thumbnails`).
+    ours: small pictures of those, unscaled (see `measure.checked_thumbnails`).
     """
     with tempfile.TemporaryDirectory(prefix="framedex-bench-") as scratch:
         folder = Path(scratch)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
 from framedex.indexer.schema import IMAGES
-from framedex.loader.arguments import Device
+from framedex.loader.arguments import Decode, Device
 from framedex.loader.bench.compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
 from framedex.loader.bench.machine_load import Load, LoadSampler
 from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
@@ -27,8 +27,6 @@ from framedex.sharder.clips.medium import Root
 from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.schema import PAD
 from framedex.storage.places import Stored
-
-Decode = Literal["gpu", "auto", "cpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

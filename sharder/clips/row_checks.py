@@ -1,8 +1,8 @@
-"""Whether the columns of a clip's rows belong together: what `decoder`, `sources` and `clip_audio` rely on.
+"""Whether the columns of a clip's rows belong together: what `reading` and `decoding` rely on.
 
 `schema` says what each value may be. Of ranks, the manifest can show that each run's are a permutation of its own places, that the
 order of wanted frames is theirs, and that none is reordered further than the stream states. Two packets of a run that swapped
-their ranks within that are seen when decoding: pictures come in the order of their ranks (see `decoder`).
+their ranks within that are seen when decoding: pictures come in the order of their ranks (see `decoding.video`).
 """
 
 from __future__ import annotations

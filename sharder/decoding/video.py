@@ -143,7 +143,7 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
 
     Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, they
-    are those of `conversion.RgbConverter`. size: (height, width), scaled in the same step with an antialiasing triangle
+    are those of `rgb.RgbConverter`. size: (height, width), scaled in the same step with an antialiasing triangle
     filter.
     """
     height, width = size or (clip.medium.height, clip.medium.width)

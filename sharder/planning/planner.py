@@ -216,7 +216,7 @@ class Planner:
         run = np.repeat(np.arange(len(run_begin)), lengths)
         packets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + run_begin[run]
         if not self._packets.read[packets].all():
-            raise ValueError("a plan over packets whose flags were not read")  # see Headers
+            raise ValueError("a plan over packets whose flags were not read")  # see UnreadHeaders
         flags = self._packets.flags[packets]
         droppable = (flags & NON_REFERENCE) != 0
         if self._drop_leading:

@@ -23,7 +23,8 @@ def made_up(coded: Coded) -> list[Held]:
 
 @dataclass(slots=True)
 class Start:
-    """A recovery point, and the decoders that might start there: one as FFmpeg's, and one that makes no pictures up.
+    """A recovery point, and two decoders that start there: one that makes up the missing pictures as FFmpeg does, and one that
+    makes up none.
 
     first: the recovery point's picture; order: of it. unlike: pictures whose lists differ from those of a decoder that has decoded
     everything. known: before which picture that was looked at; None: for good.
@@ -72,13 +73,11 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
     starts: dict[int, Start] = {}
     active: list[Start] = []
     buffer: Buffer | None = None
-    begun = False
-    for coded in pictures:
+    for number, coded in enumerate(pictures):
         if coded.idr:
             buffer, active = Buffer(), []
-        elif not begun:
+        elif not number:
             buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
-        begun = True
         if coded.slices is None:  # up to the next IDR picture, nobody knows what is held
             buffer = None
         if coded.picture in candidates and coded.picture not in starts:

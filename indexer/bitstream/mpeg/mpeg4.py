@@ -54,9 +54,8 @@ def _is_damaged(kind: int, rest: int, bits: int, layer: Layer) -> bool:
     if layer.quantiser_bits is None or kind == S_VOP:
         return False
     bits -= (kind == P_VOP) + 3 + 2 * layer.interlaced
-    for count in (layer.quantiser_bits, 3, 3)[
-        : 1 + (kind != I_VOP) + (kind == B_VOP)
-    ]:  # quantiser, fcode_forward, fcode_backward
+    fcodes = (kind != I_VOP) + (kind == B_VOP)  # forward, and backward
+    for count in (layer.quantiser_bits, *[3] * fcodes):
         bits -= count
         if bits < 0 or not rest >> bits & (1 << count) - 1:
             return True
@@ -94,7 +93,7 @@ class Mpeg4Scanner:
         self._interlaced = self._packed = self._timed = False
         self._anchors, self._newest = 0, -1
         self._increment_bits = (
-            0  # as FFmpeg's decoder last guessed them, because a VOP header did not fit; 0 as the layer says
+            0  # that FFmpeg's decoder guessed at a VOP header that did not fit; 0: those of the layer
         )
         self._headless = False  # pictures came before the first anchor
         # As FFmpeg's decoder keeps them, in time increments or seconds.
