@@ -19,6 +19,7 @@ from framedex.audit.findings.findings import Audit, Finding
 from framedex.audit.tables.database import Database
 from framedex.audit.tables.subject import Kind
 from framedex.errors import FramedexError
+from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import OK
@@ -116,9 +117,8 @@ def strips(db: Database, identities: list[str], root: str | None) -> dict[str, S
             for identity in identities
         ]
         workers = max(1, min(WORKERS, os.cpu_count() or 1, len(tasks)))
-        for outcome in run_local(
-            draw, tasks, workers=workers, timeout_seconds=SECONDS_A_MEDIUM, memory_bytes=WORKER_MEMORY_BYTES
-        ):
+        calls = Calls(function=draw, items=tasks, timeout_seconds=SECONDS_A_MEDIUM)
+        for outcome in run_local(calls, workers=workers, memory_bytes=WORKER_MEMORY_BYTES):
             task = outcome.item
             if outcome.result is None:
                 name = _index(task.place).video(task.identity)["uri"] if task.kind == "index" else task.identity

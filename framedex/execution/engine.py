@@ -28,21 +28,33 @@ class Outcome(Generic[Item, Result]):
     traceback: str | None = None
 
 
-class Engine(Protocol):
-    """Runs a function over items elsewhere, and yields the outcomes in the order of items: `run_local`, or a cluster.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls(Generic[Item, Result]):
+    """A function to be called with each of many items, in processes of their own.
 
-    together: how many items one task of a cluster takes; the processes of one machine take one at a time.
+    Args:
+        function: importable by its name, since other processes call it.
+        items: read as far ahead as `in_flight` allows.
+        timeout_seconds: of each call, from its own start. None: no limit.
+        in_flight: items per worker that have begun or wait; bounds memory where items or results are large.
+        passes: whether an item is yielded in its place without a call.
+        together: items per task of a cluster; the processes of one machine take one at a time.
+    """
+
+    function: Callable[[Item], Result]
+    items: Iterable[Item]
+    timeout_seconds: float | None
+    in_flight: int = IN_FLIGHT_PER_WORKER
+    passes: Callable[[Item], bool] = lambda item: False
+    together: int = 1
+
+
+class Engine(Protocol):
+    """Makes calls in other processes and yields their outcomes in the order of items: `run_local`, or a cluster.
+
+    workers: calls at a time. memory_bytes: that each process may map in all.
     """
 
     def __call__(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        *,
-        workers: int,
-        timeout_seconds: float | None,
-        memory_bytes: int | None = None,
-        in_flight: int = IN_FLIGHT_PER_WORKER,
-        passes: Callable[[Item], bool] = lambda item: False,
-        together: int = 1,
+        self, calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
     ) -> Iterator[Outcome[Item, Result]]: ...

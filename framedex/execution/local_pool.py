@@ -12,14 +12,14 @@ import resource
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures.process import BrokenProcessPool
 
 from pebble import ProcessExpired, ProcessPool
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
-from framedex.execution.engine import BROKEN, IN_FLIGHT_PER_WORKER, Item, Outcome, Result
+from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
 
 LOOK_SECONDS = 1.0  # between two looks at whether workers are stopped
 STOPPED_SECONDS = 600.0  # that a worker may be, where calls have no limit
@@ -27,25 +27,15 @@ GIBIBYTE = 1 << 30
 
 
 def run_local(
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    *,
-    workers: int,
-    timeout_seconds: float | None,
-    memory_bytes: int | None = None,
-    in_flight: int = IN_FLIGHT_PER_WORKER,
-    passes: Callable[[Item], bool] = lambda item: False,
-    together: int = 1,
+    calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
 ) -> Iterator[Outcome[Item, Result]]:
-    """Yield the outcome of function(item) for every item, in the order of items.
+    """Yield the outcome of every call, in the order of items.
 
-    Each call has `timeout_seconds` from its own start. Each process may map `memory_bytes` in all (RLIMIT_AS), its
-    libraries among them, which take about 0.5 GiB; an allocation past that fails in the call that asks for it. in_flight:
-    items a worker that were begun or wait, which bounds memory where they are large. passes: whether an item has no part
-    in this: it is yielded in its turn, without a result. No process is started before the first item that does not pass.
+    Each process may map `memory_bytes` in all (RLIMIT_AS), its libraries among them, which take about 0.5 GiB; an
+    allocation past that fails in the call that asks for it. No process is started before the first item that does not pass.
     """
     with LocalPool(workers=workers, memory_bytes=memory_bytes) as pool:
-        yield from pool.run(function, items, timeout_seconds=timeout_seconds, in_flight=in_flight, passes=passes)
+        yield from pool.run(calls)
 
 
 class LocalPool:
@@ -88,29 +78,22 @@ class LocalPool:
     def __exit__(self, *error: object) -> None:
         self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
 
-    def run(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        *,
-        timeout_seconds: float | None,
-        in_flight: int = IN_FLIGHT_PER_WORKER,
-        passes: Callable[[Item], bool] = lambda item: False,
-    ) -> Iterator[Outcome[Item, Result]]:
-        """Yield the outcome of function(item) for every item, in the order of items. As `run_local`; ends with it all."""
+    def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
+        """Yield the outcome of every call, in the order of items. A run that is left early ends the pool."""
         waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
+        seconds = calls.timeout_seconds
         try:
-            for item in items:
+            for item in calls.items:
                 begun = (
-                    None if passes(item) else self._pool.schedule(_call, args=[function, item], timeout=timeout_seconds)
+                    None if calls.passes(item) else self._pool.schedule(_call, [calls.function, item], timeout=seconds)
                 )
                 waiting.append((item, begun))
-                if len(waiting) >= self._workers * in_flight:
-                    self._await(waiting[0][1], timeout_seconds)
-                    yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
+                if len(waiting) >= self._workers * calls.in_flight:
+                    self._await(waiting[0][1], seconds)
+                    yield _outcome(*waiting.popleft(), seconds, self._memory_bytes)
             while waiting:
-                self._await(waiting[0][1], timeout_seconds)
-                yield _outcome(*waiting.popleft(), timeout_seconds, self._memory_bytes)
+                self._await(waiting[0][1], seconds)
+                yield _outcome(*waiting.popleft(), seconds, self._memory_bytes)
         finally:
             if waiting:
                 self._pool.stop()  # type: ignore[no-untyped-call]

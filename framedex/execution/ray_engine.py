@@ -13,12 +13,12 @@ import itertools
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 from framedex.errors import EngineError, MissingExtraError
-from framedex.execution.engine import BROKEN, IN_FLIGHT_PER_WORKER, Item, Outcome, Result
+from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
 from framedex.execution.local_pool import LocalPool
 
 try:
@@ -68,31 +68,27 @@ class RayEngine:
             ) from error
 
     def __call__(
-        self,
-        function: Callable[[Item], Result],
-        items: Iterable[Item],
-        *,
-        workers: int,
-        timeout_seconds: float | None,
-        memory_bytes: int | None = None,
-        in_flight: int = IN_FLIGHT_PER_WORKER,
-        passes: Callable[[Item], bool] = lambda item: False,
-        together: int = 1,
+        self, calls: Calls[Item, Result], *, workers: int, memory_bytes: int | None = None
     ) -> Iterator[Outcome[Item, Result]]:
-        """Yield the outcome of function(item) for every item, in the order of items, as `engines.run_local` does.
+        """Yield the outcome of every call, in the order of items, as `local_pool.run_local` does.
 
         workers: tasks at a time, if the cluster has as many processors.
         """
         self._connect()
         attempt: Any = ray.remote(num_cpus=1, max_retries=0)(_attempt)
 
+        def task_calls(some: list[Item]) -> Calls[Item, Result]:
+            return Calls(
+                function=calls.function, items=some, timeout_seconds=calls.timeout_seconds, in_flight=len(some) + 1
+            )
+
         def submit(some: list[Item], tries: int) -> _Task[Item]:
-            reference = attempt.remote(function, some, timeout_seconds, memory_bytes)
+            reference = attempt.remote(task_calls(some), memory_bytes)
             return _Task(items=some, reference=reference, tries=tries)
 
         def tasks() -> Iterator[_Task[Item]]:
-            for passing, run in itertools.groupby(items, passes):
-                while some := list(itertools.islice(run, together)):
+            for passing, run in itertools.groupby(calls.items, calls.passes):
+                while some := list(itertools.islice(run, calls.together)):
                     yield _Task(items=some) if passing else submit(some, 1)
 
         waiting: collections.deque[_Task[Item]] = collections.deque()
@@ -127,13 +123,11 @@ class RayEngine:
                     ray.cancel(task.reference, force=True)
 
 
-def _attempt(
-    function: Callable[[Item], Result], items: list[Item], timeout_seconds: float | None, memory_bytes: int | None
-) -> list[Outcome[None, Result]]:
-    """Return the outcomes of some items; runs in a worker of Ray's."""
+def _attempt(calls: Calls[Item, Result], memory_bytes: int | None) -> list[Outcome[None, Result]]:
+    """Return the outcomes of the calls of one task; runs in a worker of Ray's."""
     pool = _pool(memory_bytes)
     try:
-        outcomes = list(pool.run(function, items, timeout_seconds=timeout_seconds, in_flight=len(items) + 1))
+        outcomes = list(pool.run(calls))
         if any(outcome.kind == BROKEN for outcome in outcomes):
             raise RuntimeError("the process beside Ray's worker died between two calls")
     except RuntimeError:  # which pebble raises of a pool that broke before: a loss, to be tried again with another one

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from framedex.core.pyav import ffmpeg_version
 from framedex.core.tallies import SHOWN
 from framedex.core.version import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
-from framedex.execution.engine import Outcome
+from framedex.execution.engine import Calls, Outcome
 from framedex.files.atomic import remove_unfinished, write_json_aside
 from framedex.files.locks import held
 from framedex.files.parquet_parts import library_versions, write_part
@@ -199,15 +199,15 @@ def probe_items(
 ) -> dict[str, list[str]]:
     """Probe what is to be probed, write its rows and count it. Return the sequences found in each tar, by its uri."""
     total = sum(item.task is not None for item in items)
-    outcomes: Iterable[Outcome[Item, Probing]] = options.engine(
-        probe_item,
-        items,
-        workers=max(1, min(options.workers, total)),
+    calls = Calls(
+        function=probe_item,
+        items=items,
         timeout_seconds=options.timeout_seconds,
-        memory_bytes=options.memory_bytes,
         passes=is_known,
         together=FILES_TOGETHER,
     )
+    workers = max(1, min(options.workers, total))
+    outcomes = options.engine(calls, workers=workers, memory_bytes=options.memory_bytes)
     members: dict[str, list[str]] = {}
     done = 0
     for outcome in outcomes if items else []:

@@ -50,7 +50,7 @@ class IndexOptions:
     root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
     follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
     images: what the images of searched folders are (see `discover.discover`). image_fps: of images that nothing else times.
-    retry: probe failed media again though nothing changed. engine: what probes. timeout_seconds: for each medium. memory_bytes: for each worker; see `engines.run_local`. on_progress: called with
+    retry: probe failed media again though nothing changed. engine: what probes. timeout_seconds: for each medium. memory_bytes: for each worker; see `local_pool.run_local`. on_progress: called with
     (done, total) after each medium.
     """
 

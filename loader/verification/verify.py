@@ -17,6 +17,7 @@ from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError
+from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container
 from framedex.indexer.containers.planes import picture_md5
@@ -87,10 +88,8 @@ def verify(
     groups = np.split(chosen[order], np.flatnonzero(np.diff(media[order])) + 1) if len(chosen) else []
     tasks = [_Task(dataset=dataset, root=root, clips=group.tolist()) for group in groups]
     done = 0
-    outcomes = run_local(
-        verify_medium, tasks, workers=max(1, min(workers, len(tasks))), timeout_seconds=timeout_seconds
-    )
-    for outcome in outcomes:
+    calls = Calls(function=verify_medium, items=tasks, timeout_seconds=timeout_seconds)
+    for outcome in run_local(calls, workers=max(1, min(workers, len(tasks)))):
         done += len(outcome.item.clips)
         if outcome.result is None:
             clips, unreadable = _clips(manifest, outcome.item.clips)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from framedex.execution.engine import Engine, Outcome
+from framedex.execution.engine import Calls, Engine, Outcome
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.audio import AudioOptions
@@ -105,15 +105,14 @@ def cut_in_workers(
 ) -> Iterator[Step]:
     """Yield the same steps as `ClipCutter`, in the same order, made in so many processes."""
     cutter = ClipCutter(index, making, spools)
-    outcomes = engine(
-        cut,
-        _tasks(index.path, making, rounds),
-        workers=workers,
+    calls = Calls(
+        function=cut,
+        items=_tasks(index.path, making, rounds),
         timeout_seconds=SECONDS_A_CLIP,
         in_flight=TASKS_IN_FLIGHT,
         passes=lambda task: task.own is not None or task.at_first,
     )
-    for outcome in outcomes:
+    for outcome in engine(calls, workers=workers):
         task = outcome.item
         if task.own is not None:
             yield from cutter.steps([[task.own]])
@@ -170,7 +169,7 @@ def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
     parts = [replace(part, items=[item]) for part in task.parts for item in part.items]
     if len(parts) > 1:
         alone = [replace(task, parts=[part]) for part in parts]
-        for each in run_local(cut, alone, workers=1, timeout_seconds=SECONDS_A_CLIP):
+        for each in run_local(Calls(function=cut, items=alone, timeout_seconds=SECONDS_A_CLIP), workers=1):
             yield from _steps(each)
         return
     [part] = parts

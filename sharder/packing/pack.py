@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.execution.engine import Engine, Outcome
+from framedex.execution.engine import Calls, Engine, Outcome
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.clip import Clip, Failure, failure_of, internal_failure
 from framedex.sharder.clips.medium import Medium
@@ -81,14 +81,13 @@ class ImagePacking:
 
     def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
         """Yield every step, clips as images, or failures where they do not decode."""
-        outcomes = self._engine(
-            encode_frames,
-            self._tasks(steps),
-            workers=self._workers,
+        calls = Calls(
+            function=encode_frames,
+            items=self._tasks(steps),
             timeout_seconds=SECONDS_A_CLIP,
             in_flight=CLIPS_IN_FLIGHT,
         )
-        for outcome in outcomes:
+        for outcome in self._engine(calls, workers=self._workers):
             yield self._step(outcome)
 
     def _tasks(self, steps: Iterable[Step]) -> Iterator[_Task]:

@@ -28,7 +28,7 @@ from framedex.audit.report.media_table import Column, MediaTable, as_script
 from framedex.audit.report.pictures import PictureTask, Strip
 from framedex.audit.report.report import MOST_BYTES
 from framedex.audit.report.timelines import MOST_FRAMES
-from framedex.execution.engine import Outcome
+from framedex.execution.engine import Calls, Outcome
 from framedex.indexer.schema import SCHEMA_VERSION, VIDEOS
 from tests.loader.contact_sheets.test_inspect import Node, Page
 from tests.support import chromium
@@ -314,9 +314,9 @@ def test_a_medium_that_ends_its_decoder_has_no_pictures(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crashing(
-        function: object, tasks: list[PictureTask], **options: object
+        calls: Calls[PictureTask, list[Strip]], **options: object
     ) -> Iterator[Outcome[PictureTask, list[Strip]]]:
-        yield from (Outcome(item=task, kind="crash", message="the process died") for task in tasks)
+        yield from (Outcome(item=task, kind="crash", message="the process died") for task in calls.items)
 
     monkeypatch.setattr("framedex.audit.report.pictures.run_local", crashing)
     page, facts = written(index, tmp_path / "r.html", "--check", "open_gops")

@@ -22,7 +22,7 @@ import pytest
 from framedex import ClipDataset
 from framedex.core.nesting import MOST_NESTED
 from framedex.errors import PolicyError, SourceError
-from framedex.execution.engine import Outcome
+from framedex.execution.engine import Calls, Outcome
 from framedex.execution.local_pool import run_local
 from framedex.indexer.containers.demuxers import OPEN_OPTIONS
 from framedex.indexer.containers.opening import open_container
@@ -160,7 +160,9 @@ def outcomes(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     for name, content in MADE.items():
         (folder / name).write_bytes(content)
     paths = [str(folder / name) for name in (*PATCHED, *MADE)]
-    ran = run_local(_measure, paths, workers=1, timeout_seconds=MOST_SECONDS, memory_bytes=MOST_MEMORY_BYTES)
+    ran = run_local(
+        Calls(function=_measure, items=paths, timeout_seconds=MOST_SECONDS), workers=1, memory_bytes=MOST_MEMORY_BYTES
+    )
     return {os.path.basename(outcome.item): outcome for outcome in ran}
 
 

@@ -18,7 +18,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from framedex.execution.engine import Engine
+from framedex.execution.engine import Calls, Engine
 from framedex.execution.ray_engine import _attempt, _pool
 from framedex.indexer.parts.index import Index
 from framedex.options.engines import ENGINE_RULES, engine_options
@@ -127,20 +127,21 @@ LOSSES = """
 import json
 import sys
 from pathlib import Path
+from framedex.execution.engine import Calls
 from framedex.execution.ray_engine import RayEngine
 from tests.execution.test_ray import work
 
 if __name__ == "__main__":
     names = [f"item{number}" for number in range(20)]
     names[3], names[5], names[7], names[13] = "raise", "crash", "once", "poison"
-    outcomes = RayEngine(sys.argv[1])(
-        work,
-        [(name, sys.argv[2]) for name in names],
-        workers=2,
+    calls = Calls(
+        function=work,
+        items=[(name, sys.argv[2]) for name in names],
         timeout_seconds=60,
         together=8,
         passes=lambda item: item[0] == "item10",
     )
+    outcomes = RayEngine(sys.argv[1])(calls, workers=2)
     rows = [(outcome.item[0], outcome.result, outcome.kind, outcome.message) for outcome in outcomes]
     Path(sys.argv[2], "rows.json").write_text(json.dumps(rows))
 """
@@ -226,14 +227,18 @@ def process_id(item: str) -> int:
     return os.getpid()
 
 
+def calls_of(item: str) -> Calls[str, int]:
+    return Calls(function=process_id, items=[item], timeout_seconds=60.0, in_flight=2)
+
+
 def test_a_process_that_dies_between_two_calls_makes_the_task_one_to_try_again() -> None:
-    (outcome,) = _attempt(process_id, ["a"], 60.0, None)
+    (outcome,) = _attempt(calls_of("a"), None)
     assert outcome.result is not None
     os.kill(outcome.result, signal.SIGKILL)
     time.sleep(1.0)
     with contextlib.suppress(RuntimeError):  # where nothing was running, the whole pool is broken
-        assert _attempt(process_id, ["b"], 60.0, None)[0].result != outcome.result
-    (outcome,) = _attempt(process_id, ["c"], 60.0, None)
+        assert _attempt(calls_of("b"), None)[0].result != outcome.result
+    (outcome,) = _attempt(calls_of("c"), None)
     assert outcome.result is not None
     _pool(None).__exit__(None, None, None)
     _pool.cache_clear()

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framedex.execution.engine import Calls
 from framedex.execution.local_pool import LocalPool, run_local
 from framedex.indexer.parts.index import Index
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
@@ -38,7 +39,7 @@ def process_id(_: int) -> int:
 
 
 def test_a_worker_that_is_stopped_at_an_item_costs_that_item() -> None:
-    outcomes = list(run_local(stop_at, range(8), workers=2, timeout_seconds=SECONDS))
+    outcomes = list(run_local(Calls(function=stop_at, items=range(8), timeout_seconds=SECONDS), workers=2))
     assert [outcome.result for outcome in outcomes] == [0, 1, 2, None, 4, 5, 6, 7]
     assert outcomes[3].kind == "timeout"
 
@@ -48,13 +49,14 @@ def test_a_pool_whose_workers_are_stopped_between_two_items_ends(
     limit: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("framedex.execution.local_pool.STOPPED_SECONDS", SECONDS)
+    calls = Calls(function=abs, items=range(4), timeout_seconds=limit)
     with LocalPool(workers=2, memory_bytes=None) as pool:
-        assert [outcome.result for outcome in pool.run(abs, range(4), timeout_seconds=limit)] == [0, 1, 2, 3]
+        assert [outcome.result for outcome in pool.run(calls)] == [0, 1, 2, 3]
         for process in active_children():
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
         begun = time.monotonic()
-        outcomes = list(pool.run(abs, range(4), timeout_seconds=limit))
+        outcomes = list(pool.run(calls))
     assert time.monotonic() - begun > SECONDS
     assert {outcome.kind for outcome in outcomes} <= {None, "broken", "crash"}
     assert len(outcomes) == 4

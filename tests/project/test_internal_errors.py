@@ -14,6 +14,7 @@ import pytest
 
 from framedex import ClipDataset, ClipLoader
 from framedex.errors import DecodeError, InternalError
+from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.bitstream.base.pictures import BitstreamError
 from framedex.indexer.parts.index import Index
@@ -232,7 +233,11 @@ def _raise_what_no_pickle_keeps(item: str) -> str:
 
 
 def test_a_bug_whose_exception_cannot_be_pickled_costs_one_item() -> None:
-    outcomes = list(run_local(_raise_what_no_pickle_keeps, ["a", "bug", "b", "c"], workers=1, timeout_seconds=60))
+    outcomes = list(
+        run_local(
+            Calls(function=_raise_what_no_pickle_keeps, items=["a", "bug", "b", "c"], timeout_seconds=60), workers=1
+        )
+    )
     assert [outcome.kind for outcome in outcomes] == [None, "internal_error", None, None]
     assert "BitstreamError: message" in str(outcomes[1].message)
     assert "in _raise_what_no_pickle_keeps" in str(outcomes[1].traceback)

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from framedex.errors import FormatError, OutputError
+from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing import probe
@@ -216,7 +217,7 @@ def _sleep_die_or_echo(item: str) -> str:
 
 def test_a_crash_or_a_hang_costs_one_item_and_order_is_kept() -> None:
     items = ["a", "crash", "b", "hang", "c", "raise", "d"]
-    outcomes = list(run_local(_sleep_die_or_echo, items, workers=2, timeout_seconds=3))
+    outcomes = list(run_local(Calls(function=_sleep_die_or_echo, items=items, timeout_seconds=3), workers=2))
     assert [outcome.item for outcome in outcomes] == items
     assert [outcome.result for outcome in outcomes] == ["a", None, "b", None, "c", None, "d"]
     assert [outcome.kind for outcome in outcomes if outcome.kind] == ["crash", "timeout", "internal_error"]
@@ -232,10 +233,12 @@ def _raise_as_libav_does(code: int) -> None:
 
 def test_too_large_an_allocation_costs_one_item_and_not_the_run() -> None:
     sizes = [1 << 20, 3 << 30, 1 << 20, 1 << 40, 1 << 20]
-    outcomes = list(run_local(_allocate, sizes, workers=1, timeout_seconds=60, memory_bytes=2 << 30))
+    outcomes = list(
+        run_local(Calls(function=_allocate, items=sizes, timeout_seconds=60), workers=1, memory_bytes=2 << 30)
+    )
     assert [outcome.kind for outcome in outcomes] == [None, "memory", None, "memory", None]
     assert outcomes[1].message == "needs more memory than the 2 GiB it may have"
-    (outcome,) = run_local(_raise_as_libav_does, [12], workers=1, timeout_seconds=60)
+    (outcome,) = run_local(Calls(function=_raise_as_libav_does, items=[12], timeout_seconds=60), workers=1)
     assert outcome.kind == "memory"
 
 
@@ -253,8 +256,9 @@ def _process_id_then_hang(item: str) -> None:
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = (
         "from tests.indexer.runs.test_index import _process_id_then_hang; from framedex.execution.local_pool import run_local\n"
-        "if __name__ == '__main__': list(run_local(_process_id_then_hang, "
-        f"['{tmp_path}/0', '{tmp_path}/1'], workers=2, timeout_seconds=None))"
+        "from framedex.execution.engine import Calls\n"
+        "if __name__ == '__main__': list(run_local(Calls(function=_process_id_then_hang, "
+        f"items=['{tmp_path}/0', '{tmp_path}/1'], timeout_seconds=None), workers=2))"
     )
     process = subprocess.Popen([sys.executable, "-c", script], env=environment())
     names = [tmp_path / "0", tmp_path / "1"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from framedex.errors import FramedexError
-from framedex.execution.engine import Outcome
+from framedex.execution.engine import Calls, Outcome
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import DEFAULTS
@@ -103,7 +103,11 @@ def test_a_small_plan_starts_no_process(index: Index, tmp_path: Path, monkeypatc
 
 
 def test_items_that_pass_keep_their_turn_and_have_no_result() -> None:
-    outcomes = list(run_local(abs, [-1, 2, -3, 4], workers=1, timeout_seconds=60, passes=lambda item: item > 0))
+    outcomes = list(
+        run_local(
+            Calls(function=abs, items=[-1, 2, -3, 4], timeout_seconds=60, passes=lambda item: item > 0), workers=1
+        )
+    )
     assert [(outcome.item, outcome.result, outcome.kind) for outcome in outcomes] == [
         (-1, 1, None),
         (2, None, None),
