@@ -6,11 +6,12 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.loader.arguments import check_choices, check_normalize
 from framedex.loader.batches.collate import Collate, collate_clips
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
@@ -31,6 +32,10 @@ class Finish:
     normalize: Normalize | None
     layout: Layout
     collate: Collate
+
+    def __post_init__(self) -> None:
+        check_choices(layout=(self.layout, get_args(Layout)))
+        check_normalize(self.normalize)
 
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return float32 [3] each: normalised = value × scale + offset."""
@@ -80,6 +85,10 @@ class Frames(Protocol):
         """Return a batch that is made, to be handed over."""
         ...
 
+    def memory_left(self, error: BaseException) -> str | None:
+        """Return how much of the device's memory is free, in words, where an error says that it is full; else None."""
+        ...
+
 
 class CpuFrames:
     """Frames that workers decoded. transformer, audio: run the transforms of `finish`; None: there is none."""
@@ -120,3 +129,7 @@ class CpuFrames:
     def made(self, content: dict[str, Any]) -> Made:
         """Return a batch that is there already."""
         return Made(content=content)
+
+    def memory_left(self, error: BaseException) -> str | None:
+        """Return None: this memory is the machine's, and its errors are MemoryErrors, which go to the caller as they are."""
+        return None

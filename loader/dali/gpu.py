@@ -17,7 +17,7 @@ from framedex.loader.batches.collate import Collate, greatest_shape, have_one_sh
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import Finish, Made
-from framedex.loader.dali.cuda import check_cuda
+from framedex.loader.dali.cuda import check_cuda, free_memory, is_out_of_memory
 from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder, transformers
 from framedex.loader.dali.stagger import Stagger
 from framedex.sharder.schema import PAD
@@ -76,6 +76,10 @@ class GpuFrames:
     def made(self, content: dict[str, Any]) -> Made:
         """Return a batch that is there once the loader's stream is done with what was asked of it so far."""
         return OnStream(content=content, event=self._stream.record_event(), device=self._device)
+
+    def memory_left(self, error: BaseException) -> str | None:
+        """Return how much of the GPU's memory is free, where an error of torch, DALI or NVDEC says that it is full."""
+        return free_memory(self._device.index) if is_out_of_memory(error) else None
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
         """Return uint8 [F, H, W, 3] a clip, zeros where padded. Raises RuntimeError where DALI does."""

@@ -1,7 +1,8 @@
-"""How many clips the CPU decodes beside a GPU: pure functions of a clip's place and a share."""
+"""How many clips the CPU decodes beside a GPU: pure functions of a clip's place and a share, and what adapts it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from framedex.errors import FramedexError
@@ -31,6 +32,27 @@ def adapted(share: float, *, waited: float, decoding: float) -> float:
     if waited > WAITING * (waited + decoding):
         return max(0.0, share - STEP)
     return min(MOST_SHARE, share + STEP)
+
+
+class CpuShare:
+    """The share of clips that workers decode beside a GPU, as ClipLoader's `cpu_share` says. Raises FramedexError.
+
+    An adaptive share changes with each batch; threads that make batches change it while others read it.
+    """
+
+    def __init__(self, device: Device, decode: Decode, cpu_share: Share, workers: int) -> None:
+        self._share = first_share(device, decode, cpu_share, workers)
+        self._is_adaptive = cpu_share == "adaptive"
+
+    def on_gpu(self, places: Iterable[int]) -> list[bool]:
+        """Return whether the clip at each place of an epoch is a GPU's, if that may decode it."""
+        share = self._share
+        return [share is not None and not is_on_cpu(place, share) for place in places]
+
+    def learn(self, *, waited: float, decoding: float) -> None:
+        """Adapt, after a batch for which the GPU decoded so many seconds and workers were waited for after it."""
+        if self._is_adaptive and self._share is not None:
+            self._share = adapted(self._share, waited=waited, decoding=decoding)
 
 
 def first_share(device: Device, decode: Decode, cpu_share: Share, workers: int) -> float | None:

@@ -185,7 +185,7 @@ def test_iterations_that_are_broken_off_leave_no_task_running(stored: Path) -> N
     for _ in range(3):
         next(iter(loader))
     gc.collect()
-    pool = loader._pool
+    pool = loader._supply.pool
     assert pool._threads is not None
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and pool._threads._work_queue.qsize():

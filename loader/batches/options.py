@@ -1,0 +1,75 @@
+"""What ClipLoader was told, as checked records: who decodes clips and to what, and what batches are made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together
+from framedex.loader.batches.collate import COLLATES, Collate
+from framedex.loader.batches.faults import ON_ERROR, OnError
+from framedex.loader.batches.rotation import Rotation
+from framedex.loader.routing.colour import Colour
+from framedex.loader.routing.share import Share
+from framedex.sharder.decoding.video import Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOptions:
+    """Who decodes clips, and to what. The names are those of ClipLoader's arguments, which explains them.
+
+    Raises FramedexError for a value that is not allowed.
+    """
+
+    device: Device
+    device_id: int
+    decode: Decode
+    cpu_share: Share
+    colour: Colour
+    rotation: Rotation
+    size: Size | None
+    threads: int
+    num_workers: int
+
+    def __post_init__(self) -> None:
+        check_choices(
+            decode=(self.decode, get_args(Decode)),
+            colour=(self.colour, get_args(Colour)),
+            rotation=(self.rotation, get_args(Rotation)),
+        )
+        check_counts(num_workers=(self.num_workers, 0), threads=(self.threads, 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions:
+    """What batches are made of clips. The names are those of ClipLoader's arguments, which explains them.
+
+    Raises FramedexError for a value that is not allowed.
+    """
+
+    batch_size: int
+    prefetch: int
+    last: Last
+    collate: Collate
+    on_error: OnError
+    output: Output
+
+    def __post_init__(self) -> None:
+        check_choices(
+            last=(self.last, get_args(Last)),
+            collate=(self.collate, COLLATES),
+            on_error=(self.on_error, ON_ERROR),
+            output=(self.output, get_args(Output)),
+        )
+        check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
+
+    def ahead(self, decoding: DecodeOptions) -> int:
+        """Return how many batches are begun before the one that is delivered."""
+        if decoding.device == "cpu" and not decoding.num_workers:
+            return 0
+        return max(self.prefetch, -(-2 * decoding.num_workers // self.batch_size))
+
+
+def check_options(decoding: DecodeOptions, batching: BatchOptions) -> None:
+    """Raise FramedexError for options that contradict each other."""
+    check_together(decoding.device, decoding.decode, batching.output)

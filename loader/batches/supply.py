@@ -1,0 +1,97 @@
+"""Clips from workers: one that is not available is tried again, replaced, skipped or raised, as the user says."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+
+import numpy as np
+
+from framedex.errors import DecodeError
+from framedex.loader.batches.faults import Fault, LoaderReport, OnError
+from framedex.loader.batches.fetch import Fetcher, FetchOptions
+from framedex.loader.batches.fetched import ClipRequest, Fetched
+from framedex.loader.batches.items import ClipSource
+from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
+
+TASK_SECONDS = 600.0  # a clip may take in a worker
+TRIES = 8  # other clips that are tried in place of a bad one
+LOG = logging.getLogger("framedex.loader")
+
+
+class ClipSupply:
+    """Fetches clips in worker processes, and says what stands for a clip that is not available.
+
+    Args:
+        dataset: the clips.
+        options: how each is read and decoded.
+        workers: processes; 0 fetches in this one.
+        on_error: what to do with a clip that is not available: raise, skip, or replace.
+        report: counts and keeps what went wrong.
+    """
+
+    def __init__(
+        self, dataset: ClipSource, options: FetchOptions, *, workers: int, on_error: OnError, report: LoaderReport
+    ) -> None:
+        self.dataset = dataset
+        self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
+            Fetcher(dataset, options), workers=workers, timeout_seconds=TASK_SECONDS
+        )
+        self._on_error, self._report = on_error, report
+
+    def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
+        """Have a worker fetch a clip. on_gpu: prepare it for a GPU, if that may decode it."""
+        return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu))
+
+    def take(self, number: int, future: Future[Fetched | Fault]) -> Fetched | None:
+        """Return the clip that was submitted, or what stands for it; None where it is skipped.
+
+        Raises the clip's error where `on_error` says so, or where no other clip would be available either.
+        """
+        fetched = self._result(number, future)
+        if isinstance(fetched, Fetched):
+            return fetched
+        self._report.note(fetched)
+        if self._on_error == "raise" or fetched.ends_the_run:
+            raise fetched.error()
+        if self._on_error == "skip":
+            self._report.add(skipped=1)
+            return None
+        return self.another(fetched.number)
+
+    def decoded_by_cpu(self, number: int) -> Fetched | None:
+        """Fetch a clip again, decoded by a worker. Return and raise as `take`."""
+        return self.take(number, self.submit(number, on_gpu=False))
+
+    def another(self, number: int) -> Fetched:
+        """Return a clip in place of an unavailable one: of a few drawn by its number, the first available one.
+
+        Raises DecodeError where none of them is available.
+        """
+        draws = np.random.default_rng(number).integers(0, len(self.dataset), TRIES).tolist()
+        for draw in draws:
+            result = self._result(draw, self.submit(draw, on_gpu=False))
+            if isinstance(result, Fetched):
+                self._report.add(replaced=1)
+                return result
+            self._report.note(result)
+        raise DecodeError(
+            f"neither clip {number} nor any of {TRIES} drawn in its place can be had",
+            remedy="look at framedex verify, and at report.faults",
+        )
+
+    def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:
+        """Return what a worker gave; a clip whose worker died gets a second one."""
+        try:
+            return future.result()
+        except WorkerDiedError as error:
+            LOG.warning("%s while it was at clip %d, which is fetched again", error, number)
+            self._report.add(retried="crash")
+        try:
+            return self.submit(number, on_gpu=False).result()
+        except WorkerDiedError as error:
+            return Fault(number=number, kind="crash", message=str(error))
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self.pool.close()
