@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -31,14 +33,44 @@ from framedex.storage.places import Stored, place
 Decode = Literal["cpu", "movie"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemOptions:
+    """What `ClipDataset.__getitem__` gives, and how it is made. The names are those of ClipDataset's arguments.
+
+    Raises FramedexError for a value that is not allowed.
+    """
+
+    decode: Decode
+    size: Size | None
+    threads: int
+
+    def __post_init__(self) -> None:
+        if self.decode not in ("cpu", "movie"):
+            raise FramedexError("unknown decode", found=repr(self.decode), allowed="'cpu', 'movie'")
+        if self.size is not None and (
+            not isinstance(self.size, tuple | list)
+            or len(self.size) != 2
+            or any(type(side) is not int or side < 1 for side in self.size)
+        ):
+            raise FramedexError("size is (height, width), whole numbers above zero", found=repr(self.size))
+
+
 class ClipDataset:
     """The clips of a dataset by number. Map-style, picklable, spawn-safe; opening reads one small file.
 
-    path: what `framedex shard` wrote, a folder or a uri of object storage. decode: "cpu" decodes in `__getitem__`; "movie" leaves that to the caller and
-    gives the clip as a tiny MP4 instead, for a decoder or a DALI pipeline of your own. size: (height, width) to scale
-    to. threads: decoder threads a clip; 1 is right under DataLoader workers. root: where the sources lie now, if they
-    moved (a folder in place of the recorded root, or {old prefix: new prefix}). where: only the clips whose columns have
-    these values, such as {"split": "train"}, numbered from 0. cache: for what is read of object storage; None: none.
+    Args:
+        path: what `framedex shard` wrote: a folder, or a uri of object storage.
+        decode: "cpu" decodes in `__getitem__`; "movie" gives the clip as a tiny MP4 instead, for a decoder or a DALI pipeline
+            of your own.
+        size: (height, width) that frames are scaled to. None: as they are stored.
+        threads: decoder threads per clip; 1 is right under DataLoader workers.
+        root: where the sources lie now, if they moved: a folder in place of the recorded root, or {old prefix: new prefix}.
+        where: only the clips whose columns have these values, such as {"split": "train"}, numbered from 0.
+        cache: for what is read of object storage. None: no cache.
+
+    Raises:
+        FramedexError: an argument is wrong.
+        FormatError: there is no dataset at `path`, or one that this version does not read.
     """
 
     def __init__(
@@ -52,8 +84,9 @@ class ClipDataset:
         where: Mapping[str, object] | None = None,
         cache: DiskCache | None = None,
     ) -> None:
-        _check(decode, size)
-        self._hold(Manifest(path, root=root, cache=cache), where, SharedEpoch(), decode, size, threads, cache)
+        options = ItemOptions(decode=decode, size=size, threads=threads)
+        manifest = Manifest(path, root=root, cache=cache)
+        self._hold(manifest, where, SharedEpoch(), options, SourceFiles(cache))
 
     @classmethod
     def from_index(
@@ -80,7 +113,7 @@ class ClipDataset:
 
         Raises FormatError for what is no index, PolicyError.
         """
-        _check(decode, size)
+        options = ItemOptions(decode=decode, size=size, threads=threads)
         plans = ClipPlans(
             place(index, cache),
             _policy_file(policy, seed),
@@ -89,27 +122,39 @@ class ClipDataset:
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), decode, size, threads, cache)
+        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), options, SourceFiles(cache))
         return dataset
 
     def _hold(
         self,
-        source: Manifest | ClipPlans,
+        origin: Manifest | ClipPlans,
         where: Mapping[str, object] | None,
         epoch: SharedEpoch,
-        decode: Decode,
-        size: Size | None,
-        threads: int,
-        cache: DiskCache | None,
+        options: ItemOptions,
+        sources: SourceFiles,
     ) -> None:
-        self.origin: Manifest | ClipPlans = source
-        warn_of_other_ffmpeg(str(source.path), tuple(source.ffmpeg))
-        self._numbers = None if where is None else source.where(where)
+        warn_of_other_ffmpeg(str(origin.path), tuple(origin.ffmpeg))
+        self.origin: Manifest | ClipPlans = origin
+        self.sources = sources
+        self._numbers = None if where is None else origin.where(where)
         self._epoch = epoch
-        self.decode: Decode = decode
-        self.size = size
-        self.threads = threads
-        self.sources = SourceFiles(cache)
+        self._options = options
+
+    @property
+    def decode(self) -> Decode:
+        """Who decodes: "cpu", or "movie", which leaves it to the caller."""
+        return self._options.decode
+
+    @property
+    def size(self) -> Size | None:
+        """(height, width) that frames are scaled to."""
+        return self._options.size
+
+    def resized(self, size: Size | None) -> Self:
+        """Return the same clips, scaled to another size. Raises FramedexError."""
+        other = copy.copy(self)
+        other._options = replace(self._options, size=size)
+        return other
 
     @property
     def manifest(self) -> Manifest:
@@ -153,7 +198,7 @@ class ClipDataset:
 
         proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
         """
-        return ProxiedDataset(self, proxy, size=self.size, threads=self.threads, device_id=device_id)
+        return ProxiedDataset(self, proxy, size=self._options.size, threads=self._options.threads, device_id=device_id)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` (negative ones count from the end) as a dict.
@@ -171,13 +216,13 @@ class ClipDataset:
         """
         clip = self.clip(number)
         encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
-        if self.decode == "movie":
+        if self._options.decode == "movie":
             picture: dict[str, Any] = {
                 "movie": clip_movie(clip, encoded),
                 "positions": clip.recipe.position.astype(np.int64),
             }
         else:
-            picture = {"frames": decode_rgb(clip, encoded, size=self.size, threads=self.threads)}
+            picture = {"frames": decode_rgb(clip, encoded, size=self._options.size, threads=self._options.threads)}
         return picture | self.sound(clip) | describe(clip)
 
     def sound(self, clip: Clip) -> dict[str, Any]:
@@ -198,19 +243,9 @@ class ClipDataset:
         clip = self.origin.clip(
             place if self._numbers is None else int(self._numbers[place]), self.epoch if epoch is None else epoch
         )
-        if self.decode == "cpu":
+        if self._options.decode == "cpu":
             warn_of_lost_bits(str(self.origin.path), clip.medium)
         return clip
-
-
-def _check(decode: str, size: object) -> None:
-    """Raise FramedexError for arguments that mean nothing."""
-    if decode not in ("cpu", "movie"):
-        raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'movie'")
-    if size is not None and (
-        not isinstance(size, tuple | list) or len(size) != 2 or any(type(side) is not int or side < 1 for side in size)
-    ):
-        raise FramedexError("size is (height, width), whole numbers above zero", found=repr(size))
 
 
 def _checked_epoch(epoch: int) -> int:

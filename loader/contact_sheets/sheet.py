@@ -113,10 +113,10 @@ class Inspector:
     def show(self, number: int) -> ShownClip:
         """Return clip `number` with its pictures, or with the reason why it has none."""
         clip = self.dataset.clip(number)
-        self.dataset.size = size = thumbnail_size(clip.medium, self._longest_side)
+        size = thumbnail_size(clip.medium, self._longest_side)
         frames, audio, error = [], None, None
         try:
-            item = self.dataset[number]
+            item = self.dataset.resized(size)[number]
             frames = shown_frames(clip, item["frames"])
             audio = waveform(item["audio"], item["audio_rate"]) if _has_audio(item) else None
         except FramedexError as reason:
