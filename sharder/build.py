@@ -36,8 +36,10 @@ from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClip
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import usable_media, user_columns
+from framedex.sharder.writing.report import ShardReport
 from framedex.sharder.writing.shipment import as_row, shipped
-from framedex.sharder.writing.writer import DatasetWriter, ShardReport, TarLayout
+from framedex.sharder.writing.tar_filling import TarLayout
+from framedex.sharder.writing.writer import DatasetWriter
 from framedex.storage.places import Place, Stored
 
 Row = dict[str, Any]

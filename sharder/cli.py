@@ -28,7 +28,7 @@ from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import read_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import ExplicitClips
-from framedex.sharder.writing.writer import ShardReport
+from framedex.sharder.writing.report import ShardReport
 from framedex.storage.places import Place, Stored
 
 LOG = logging.getLogger("framedex.sharder")

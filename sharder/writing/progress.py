@@ -1,0 +1,106 @@
+"""The checkpoints of a dataset: those that count, and the one that is being completed while clips go on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from framedex.files.parquet_parts import part_path
+from framedex.sharder.packing.tars import Tar
+from framedex.sharder.schema import MEDIA_FOLDER
+from framedex.sharder.writing.checkpoints import Checkpoint, take_up
+from framedex.sharder.writing.completion import Completion
+from framedex.sharder.writing.tables import Tables
+
+Row = dict[str, Any]
+
+
+class Progress:
+    """What of a dataset is written, by checkpoints.
+
+    Args:
+        folder: of the unfinished dataset.
+        schema: of its table of clips.
+        on_tar: called with each tar that is complete and counts, beside what goes on.
+    """
+
+    def __init__(self, folder: Path, schema: pa.Schema, on_tar: Callable[[Path], None] | None) -> None:
+        self.checkpoints: list[Checkpoint] = []
+        self._folder, self._schema, self._on_tar = folder, schema, on_tar
+        self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips go on
+        self._completing: Future[None] | None = None
+        self._completion: Completion | None = None  # of it, or of one that went wrong
+
+    def resume(self, job: Row, *, overwrite: bool) -> None:
+        """Take up what an earlier run of the same job left. Raises OutputError, OSError."""
+        self.checkpoints = take_up(self._folder, job, overwrite=overwrite)
+
+    def media_ids(self) -> list[str]:
+        """Return the media that are written, in their order."""
+        names: list[str] = []
+        for number in range(self._media_parts):
+            table = pq.read_table(part_path(self._folder / MEDIA_FOLDER, number), columns=["media_id"])
+            names += table["media_id"].to_pylist()
+        return names
+
+    @property
+    def items(self) -> int:
+        """How many clips and failures are dealt with."""
+        return sum(checkpoint.items for checkpoint in self.checkpoints)
+
+    @property
+    def clips(self) -> int:
+        """How many clips are written."""
+        return sum(sum(checkpoint.parts) for checkpoint in self.checkpoints)
+
+    @property
+    def shards(self) -> int:
+        """How many tars are complete."""
+        return sum(len(checkpoint.shards) for checkpoint in self.checkpoints)
+
+    @property
+    def _media_parts(self) -> int:
+        return sum(checkpoint.media > 0 for checkpoint in self.checkpoints)
+
+    def complete(self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None) -> None:
+        """Begin to write a checkpoint, and then the line that says so; the one before is waited for."""
+        checkpoint.parts, checkpoint.media = tables.parts, len(tables.media)
+        completion = Completion(
+            folder=self._folder,
+            schema=self._schema,
+            checkpoint=checkpoint,
+            tables=tables,
+            tar=tar,
+            media_part=self._media_parts,
+            clips_part=sum(len(earlier.parts) for earlier in self.checkpoints),
+            on_tar=self._on_tar,
+        )
+        self.checkpoints.append(checkpoint)
+        self._completion = completion
+        self._completing = self._beside.submit(completion.run)
+
+    def wait(self) -> None:
+        """Wait for the checkpoint that is being written, and raise what went wrong with it."""
+        if self._completing is None:
+            return
+        error = self._completing.exception()  # an interrupt of the waiting leaves all as it is
+        self._completing = None
+        if error is not None:
+            self.checkpoints.pop()
+            raise error
+        self._completion = None
+
+    def close(self) -> None:
+        """Wait for what is being written; complete, now that the open tar is gone, rows that found no room beside it."""
+        self._beside.shutdown()
+        with contextlib.suppress(Exception):
+            self.wait()
+        with contextlib.suppress(Exception):  # of which a line less of progress remains
+            if self._completion is not None and self._completion.rescue():
+                self.checkpoints.append(self._completion.checkpoint)

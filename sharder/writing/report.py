@@ -1,0 +1,45 @@
+"""What a run of `framedex shard` leaves: counts, and what failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from framedex.errors import INTERNAL_ERROR
+from framedex.sharder.selection.left_out import LeftOut
+from framedex.storage.places import Place
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardReport:
+    """What a dataset holds, this run's and earlier runs' work together.
+
+    resumed: items that earlier runs dealt with. filtered: the media that the policy's filter leaves out.
+    """
+
+    out: Place
+    clips: int
+    media: int
+    frames: int
+    shards: int
+    resumed: int
+    failures: list[Row]
+    filtered: LeftOut = field(default_factory=LeftOut)
+
+    @property
+    def failed(self) -> int:
+        """How many clips failed, without what a policy left out by its own rules, and without internal errors."""
+        return sum(bool(failure["counts"]) for failure in self.failures) - self.internal
+
+    @property
+    def internal(self) -> int:
+        """At how many clips framedex itself failed."""
+        return sum(1 for failure in self.failures if failure["kind"] == INTERNAL_ERROR)
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many clips a policy left out by its own rules, by kind."""
+        kinds = [failure["kind"] for failure in self.failures if not failure["counts"]]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}

@@ -1,0 +1,75 @@
+"""The files of a dataset that are written once all of its clips are: failures, tars, the policy and the header."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from framedex.files.atomic import write_aside, write_json_aside
+from framedex.files.locks import LOCK_NAME
+from framedex.files.parquet_parts import library_versions, table_of, write_part
+from framedex.indexer.parts.index import Index
+from framedex.sharder.schema import (
+    FAILURES,
+    FAILURES_NAME,
+    FORMAT,
+    HEADER,
+    POLICY_NAME,
+    SCHEMA_VERSION,
+    SHARDS,
+    SHARDS_NAME,
+)
+from framedex.sharder.writing.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint
+from framedex.sharder.writing.tables import write_empty
+
+Row = dict[str, Any]
+
+
+def write_whole(
+    folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, pack: Row
+) -> None:
+    """Write what makes the parts of some checkpoints a dataset, and remove what made them a run.
+
+    Args:
+        folder: of the unfinished dataset.
+        done: its checkpoints, in order.
+        schema: of the table of clips.
+        index: that clips were planned from.
+        resolved: the policy, every default filled in.
+        pack: what tars hold, as keys of the header.
+    """
+    shards = [row for checkpoint in done for row in checkpoint.shards]
+    write_part(folder / FAILURES_NAME, table_of(failures_of(done), FAILURES), version=SCHEMA_VERSION)
+    if shards:
+        write_part(folder / SHARDS_NAME, table_of(shards, SHARDS), version=SCHEMA_VERSION)
+    write_aside(folder / POLICY_NAME, yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True).encode())
+    clips = [count for checkpoint in done for count in checkpoint.parts]
+    media = [checkpoint.media for checkpoint in done if checkpoint.media]
+    if not clips:
+        write_empty(folder, schema)
+        clips, media = [0], [0]
+    digests = "".join(checkpoint.digest for checkpoint in done)
+    header = {
+        "format": FORMAT,
+        "schema_version": SCHEMA_VERSION,
+        "root": index.root,
+        "index_generation": index.generation,
+        "index_ffmpeg": index.ffmpeg,
+        **pack,
+        "clips_per_part": clips,
+        "media_per_part": media,
+        "build": hashlib.blake2b(digests.encode(), digest_size=16).hexdigest(),
+        "libraries": library_versions(),
+    }
+    write_json_aside(folder / HEADER, header)
+    for name in (JOB_NAME, PROGRESS_NAME, LOCK_NAME):
+        (folder / name).unlink(missing_ok=True)
+
+
+def failures_of(done: list[Checkpoint]) -> list[Row]:
+    """Return the rows of all clips that are not available."""
+    return [row for checkpoint in done for row in checkpoint.failures]
