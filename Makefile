@@ -70,7 +70,7 @@ test: check
 
 # The same tests that run on moto in `make test`, on a real S3 server.
 test-s3: $(VENV)/.dev
-	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/storage/test_storage.py tests/storage/test_object_datasets.py
+	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/storage/test_storage.py tests/storage/test_object_*.py
 
 # GPU_PYTHON=python3: with what is installed, not in the virtual environment.
 GPU_PYTHON ?= $(BIN)/python
