@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.audit_data import LABELS, synthetic_media
 from framedex.files.atomic import write_json_aside
 from framedex.files.parquet_parts import table_of, write_part
-from framedex.indexer.parts.index import HEADER, LISTING_NAME
+from framedex.indexer.parts.layout import HEADER, LISTING_NAME
 from framedex.indexer.parts.listing_table import Row
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION
