@@ -70,7 +70,7 @@ test: check
 
 # The same tests that run on moto in `make test`, on a real S3 server.
 test-s3: $(VENV)/.dev
-	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/storage/test_storage.py tests/storage/test_object_datasets.py
+	FRAMEDEX_TEST_S3=rgw $(BIN)/python -m pytest tests/storage/test_storage.py tests/storage/test_object_*.py
 
 # GPU_PYTHON=python3: with what is installed, not in the virtual environment.
 GPU_PYTHON ?= $(BIN)/python
@@ -81,7 +81,7 @@ test-gpu: $(if $(filter $(BIN)/python,$(GPU_PYTHON)),$(VENV)/.dev)
 # with so early a torch.
 LOWEST := build/lowest
 EXACTNESS := tests/contract tests/exactness/test_exact.py tests/exactness/test_corpus.py tests/exactness/test_every_medium.py tests/indexer/audio/test_audio_index.py \
-	tests/sharder/decoding/test_audio_decoder.py tests/exactness/test_mpeg_corpus.py tests/exactness/test_av_corpus.py tests/sharder/packing/test_pack_clips.py tests/loader/dataset/test_dataset.py
+	tests/indexer/audio/test_audio_times.py tests/sharder/decoding/test_audio_decoder.py tests/exactness/test_mpeg_corpus.py tests/exactness/test_av_corpus.py tests/sharder/packing/test_pack_clips.py tests/loader/dataset/test_dataset.py
 test-lowest: $(VENV)/.dev
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)

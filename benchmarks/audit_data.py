@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from framedex.files.atomic import write_json_aside
 from framedex.files.fingerprint import first_packets
 from framedex.files.parquet_parts import PartWriter, part_path, table_of, write_part
-from framedex.indexer.parts.index import HEADER, LISTING_NAME
+from framedex.indexer.parts.layout import HEADER, LISTING_NAME
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.runs.compact import MEDIA_A_PART, VIDEOS_A_ROW_GROUP
 from framedex.indexer.schema import FORMAT, FRAMES, SCHEMA_VERSION, VIDEOS

@@ -22,9 +22,7 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -32,34 +30,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.environment import environment
-from benchmarks.make_video import PERIOD_SECONDS, repeat
+from benchmarks.loader_child import SIZE, run_child
+from benchmarks.loader_datasets import FRAMES, make_dataset
+from benchmarks.make_video import PERIOD_SECONDS
 from framedex import ClipDataset
-from framedex.loader.bench.compare import (
-    CHECKED_CLIPS,
-    count_different,
-    load_thumbnails,
-    run_limited,
-    run_peer,
-    save_thumbnails,
-)
-from framedex.loader.bench.measure import (
-    BenchOptions,
-    checked_thumbnails,
-    keep_thumbnails,
-    measure_loader,
-    open_loader,
-    peer_clips,
-    recipe_cost,
-    run_epoch,
-)
+from framedex.loader.bench.compare import CHECKED_CLIPS, count_different, load_thumbnails, run_peer
+from framedex.loader.bench.measure import checked_thumbnails, peer_clips
 from framedex.loader.bench.peers import PeerOptions
 from framedex.loader.order.order import epoch_order
 
-FPS, FRAMES, BATCH, SIZE = 60, 16, 64, (224, 224)
-FLOATS = {"layout": "FCHW", "normalize": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), "collate": "error", "on_error": "raise"}
+BATCH = 64
 LEAST_SECONDS = 15  # of the budget that must be left for another way to begin
 
 
@@ -95,11 +76,6 @@ WAYS: dict[str, Way | Other] = {
     "decord": Other("decord", 16),
 }
 USUAL = [way for way in WAYS if way != "cpu" and not way.endswith("_auto")]
-PACKED = {
-    "reference": [],
-    "images_720p": ["--pack", "images", "--quality", "90"],
-    "images_256px": ["--pack", "images", "--quality", "90", "--short-side", "256"],
-}
 
 
 class Results:
@@ -157,104 +133,6 @@ def gpu_name() -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split("\n")[0]
     except (OSError, subprocess.SubprocessError):
         return "no GPU"
-
-
-def framedex_command(*arguments: object) -> None:
-    """Run `framedex ARGUMENTS`. Raises RuntimeError with what it printed."""
-    command = [sys.executable, "-c", "from framedex.cli import main; main()", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        raise RuntimeError(f"framedex {arguments[0]} ended with {done.returncode}: {done.stderr[-600:]}")
-
-
-def make_dataset(source: Path, folder: Path, seconds: int, clips: int, name: str) -> Path:
-    """Return a dataset of clips at random places of a video of some length, made unless it is there."""
-    home = folder / f"{seconds}s-{clips}"
-    video, index, dataset = folder / f"{seconds}s.mp4", folder / f"{seconds}s-index", home / name
-    if (dataset / "dataset.json").exists():
-        return dataset
-    home.mkdir(parents=True, exist_ok=True)
-    if not video.exists():
-        aside = folder / f"{seconds}s.aside.mp4"
-        repeat(source, aside, seconds // PERIOD_SECONDS)
-        aside.rename(video)
-    if not index.exists():
-        framedex_command("index", video, "--out", index)
-    starts = np.random.default_rng(seconds).integers(0, seconds * FPS - FRAMES * FPS + 1, clips).tolist()
-    wanted = [{"uri": video.name, "frames": [start + FPS * place for place in range(FRAMES)]} for start in starts]
-    (home / "clips.jsonl").write_text("".join(json.dumps(clip) + "\n" for clip in wanted), encoding="utf-8")
-    shutil.rmtree(dataset, ignore_errors=True)
-    framedex_command("shard", index, "--clips", home / "clips.jsonl", "--out", dataset, *PACKED[name])
-    return dataset
-
-
-def run_child(folder: Path, request: dict[str, Any], limit: float) -> dict[str, Any]:
-    """Do what a request says in a process of its own; return its answer, or {"reason": why there is none}."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
-    code = run_limited("from benchmarks.loader import serve; serve()", folder, limit)
-    if (folder / "answer.json").exists():
-        return dict(json.loads((folder / "answer.json").read_text(encoding="utf-8")))
-    if code is None:
-        return {"reason": f"past {limit:g} s"}
-    errors = (folder / "errors.txt").read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return {"reason": f"its process ended with {code}: {' '.join(errors[-4:])[-600:]}"}
-
-
-def serve() -> None:
-    """Measure one way of framedex, as the request in a folder says; the folder is the first argument."""
-    folder = Path(sys.argv[1])
-    request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
-    options = BenchOptions(**request["options"] | {"size": SIZE})
-    dataset = ClipDataset(request["dataset"])
-    from framedex import ClipSampler
-
-    sampler = ClipSampler(dataset, shuffle=True, rank=request["rank"], world_size=request["world_size"])
-    checked = range(min(request["check"], len(dataset)))
-    if request["task"] == "reference":
-        loader = open_loader(dataset, options, list(checked))
-    else:
-        loader = open_loader(dataset, options, sampler, **FLOATS)
-    found: dict[int, Any] = {}
-    known = {dataset.clip(number).clip_id: number for number in checked}
-    keep = keep_thumbnails(found, known)
-
-    def see(batch: dict[str, Any]) -> None:
-        rows = [row for row, clip_id in enumerate(batch["clip_id"]) if clip_id in known]
-        keep({name: [batch[name][row] for row in rows] for name in ("clip_id", "frames")})
-
-    if request["task"] == "together":
-        run_epoch(loader)
-        answer = run_together(loader, folder, options)
-    elif request["task"] == "reference":
-        run_epoch(loader, see)
-        answer = {}
-    else:
-        result = measure_loader(loader, options, recipe_cost(map(dataset.clip, range(len(dataset)))), see)
-        answer = asdict(result) | {"median_seconds": statistics.median(result.seconds)}
-    if found:
-        save_thumbnails(folder / "pictures.npz", found)
-    (folder / "answer.tmp").write_text(json.dumps(answer), encoding="utf-8")
-    (folder / "answer.tmp").rename(folder / "answer.json")
-    sys.stdout.flush()
-    os._exit(0)
-
-
-def run_together(loader: Any, folder: Path, options: BenchOptions) -> dict[str, Any]:
-    """Wait until all processes have warmed up; return when this one began and ended, and what it delivered."""
-    (folder / "ready").touch()
-    while not (folder.parent / "go").exists():
-        time.sleep(0.01)
-    started, clips = time.monotonic(), 0
-
-    def count(batch: dict[str, Any]) -> None:
-        nonlocal clips
-        clips += len(batch["clip_id"])
-
-    for _ in range(options.epochs):
-        run_epoch(loader, count)
-    return {"started": started, "ended": time.monotonic(), "clips": clips}
 
 
 def bench_options(way: Way, epochs: int, gpu: int = 0, device: str = "gpu") -> dict[str, Any]:

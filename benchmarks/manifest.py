@@ -28,7 +28,9 @@ import pyarrow as pa
 
 from benchmarks.environment import environment
 from framedex.files.atomic import write_json_aside
-from framedex.indexer.parts.index import HEADER, Index, Packets
+from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.layout import HEADER
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise
 from framedex.sharder.build import build_from_policy

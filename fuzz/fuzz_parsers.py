@@ -30,7 +30,7 @@ with atheris.instrument_imports(include=["framedex"]):
     from framedex.errors import MediaError, PolicyError, SourceError
     from framedex.indexer.bitstream.base.pictures import BitstreamError, Scanner
     from framedex.indexer.bitstream.base.sequential import SequentialScanner
-    from framedex.indexer.bitstream.h26x import h264_sequence, h264_sets, hevc, nal
+    from framedex.indexer.bitstream.h26x import h264_sequence, h264_sets, hevc_sets, nal
     from framedex.indexer.bitstream.intra.intra_codecs import CfhdScanner, IntraScanner
     from framedex.indexer.bitstream.registry import SCANNERS
     from framedex.indexer.images import image_facts, rgb
@@ -134,13 +134,13 @@ TARGETS: dict[str, Target] = {
     "h264_headers": bytes_parser(lambda data: condense_h264(data), BitstreamError),
     "h264_sequence": bytes_parser(h264_sequence.parse_sequence, ValueError),
     "h264_configuration": bytes_parser(h264_sets.parse_configuration, ValueError),
-    "hevc_configuration": bytes_parser(hevc.parse_configuration, ValueError),
+    "hevc_configuration": bytes_parser(hevc_sets.parse_configuration, ValueError),
     "h264_sps": bytes_parser(h264_sets.parse_sps, ValueError),
     "h264_pps": bytes_parser(h264_sets.parse_pps, ValueError),
     "h264_sei": bytes_parser(h264_sets.sei_payloads),
-    "hevc_sps": bytes_parser(hevc.parse_sps, ValueError),
-    "hevc_pps": bytes_parser(hevc.parse_pps, ValueError),
-    "hevc_vps": bytes_parser(hevc.parse_vps, ValueError),
+    "hevc_sps": bytes_parser(hevc_sets.parse_sps, ValueError),
+    "hevc_pps": bytes_parser(hevc_sets.parse_pps, ValueError),
+    "hevc_vps": bytes_parser(hevc_sets.parse_vps, ValueError),
     "length_prefixed": bytes_parser(lambda data: nal.split_length_prefixed(data[1:], 1 + (data[0] & 3)), ValueError),
     "annex_b": bytes_parser(nal.split_annex_b),
     "requests": file_parser("clips.jsonl", requests.ExplicitClips, PolicyError),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.bitstream.base.pictures import OPEN_START, BitstreamError, Pictures, segments
-from framedex.indexer.parts.index import Packets
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.timeline import (
     CLOSED,
     CONTINUES,

@@ -16,7 +16,7 @@ from pathlib import Path
 import av.error
 from PIL import Image
 
-from framedex.indexer.bitstream.h26x import h264, hevc, nal
+from framedex.indexer.bitstream.h26x import h264_sets, hevc_sets, nal
 from framedex.indexer.containers.opening import open_container
 from framedex.indexer.mp4 import endings
 from fuzz.fuzz_parsers import TARGETS
@@ -62,7 +62,7 @@ def seeds(path: Path) -> Iterator[tuple[str, bytes]]:
             return
         record = stream.codec_context.extradata or b""
         packets = [bytes(packet) for packet, _ in zip(container.demux(stream), range(PACKETS), strict=False)]
-    modules = {"h264": h264, "hevc": hevc}
+    modules = {"h264": h264_sets, "hevc": hevc_sets}
     if codec not in modules:
         yield f"{codec}_scanner", join_chunks([record, *(packet[:PACKET_BYTES] for packet in packets)])
     elif record[:1] == b"\1":

@@ -15,7 +15,8 @@ from framedex.audit.tables.database import Database
 from framedex.audit.tables.views import OF_SOURCES
 from framedex.errors import FormatError, StorageError
 from framedex.files.fingerprint import is_object_tag, is_same_file
-from framedex.indexer.parts.index import Index, Packets
+from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.medium import Locations, Root
 from framedex.sharder.schema import SHARDS_FOLDER

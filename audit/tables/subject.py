@@ -14,8 +14,8 @@ from typing import Any, Literal
 from framedex.errors import FormatError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_numbers, part_path
-from framedex.indexer.parts.index import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER, read_header
-from framedex.indexer.parts.index import HEADER as INDEX_HEADER
+from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.layout import HEADER as INDEX_HEADER
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
     FAILURES_NAME,

@@ -13,7 +13,7 @@ from importlib.resources import files
 import pyarrow as pa
 
 from framedex.audit.tables.subject import Audited, Kind
-from framedex.indexer.parts.index import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER
+from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER
 from framedex.indexer.schema import (
     COLOR_RANGES,
     FAILED,

@@ -1,4 +1,4 @@
-"""Reading an index. Everything downstream sees an index through this module and `schema`."""
+"""Reading an index. Everything downstream sees an index through this module, `packets` and `schema`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import functools
 import hashlib
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,86 +14,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading, wrong_rows
+from framedex.core.column_rules import RowAt, check_columns, check_row, reading, wrong_rows
 from framedex.errors import INTERNAL_ERROR, FormatError
-from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_numbers, part_path
-from framedex.indexer.parts.row_checks import check_audio_packets, check_packets, check_video
-from framedex.indexer.schema import (
-    FORMAT,
-    FRAME_RULES,
-    FRAMES,
-    GONE,
-    HEADER_KEYS,
-    LISTING,
-    MOST_PIXELS,
-    NO_VIDEO,
-    OK,
-    REFUSED,
-    SCHEMA_VERSION,
-    VIDEO_RULES,
-    VIDEOS,
+from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, REMEDY, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.packets import (
+    AUDIO_COLUMNS,
+    VIDEO_COLUMNS,
+    AudioPackets,
+    Packets,
+    audio_packets_of,
+    lists_of,
+    packets_of,
 )
-from framedex.indexer.timeline import NO_PTS, START, STATED
+from framedex.indexer.parts.row_checks import check_video
+from framedex.indexer.schema import FRAMES, GONE, LISTING, MOST_PIXELS, NO_VIDEO, OK, REFUSED, VIDEO_RULES, VIDEOS
 from framedex.storage.objects import at_once
 from framedex.storage.places import Place, Stored, parquet_file, place
 
-HEADER = "index.json"
-LISTING_NAME = "listing.parquet"
-VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "md5", "path", "crc32")
-AUDIO_COLUMNS = ("audio_sample", "audio_gap", "audio_size")
-VIDEOS_FOLDER, FRAMES_FOLDER = "videos", "frames"
-UNREAD = -1  # in place of flags that were not read
-NULLS = {"pts": NO_PTS, "flags": UNREAD}  # what stands for null in lists that may hold it
 SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
-REMEDY = "the index is damaged: index again into a new folder, or fetch it again from where it came"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Packets:
-    """The packets of one medium in decode order: a row of `frames` as numpy columns.
-
-    pts: int64 [packets], `timeline.NO_PTS` where null. offset: int64 [packets], None where the medium is not
-    addressable by bytes. size: int64 [packets]. flags: int32 [packets], 0 where not read. read: bool [packets], whether
-    flags were read. state: int32 [packets], which of the medium's decoder states a start point needs. md5: 16 bytes or
-    None a packet, or None for all. path: of loose images, the file of each; else None. crc32: int64 [packets], None but for
-    images.
-    """
-
-    pts: NDArray[np.int64]
-    offset: NDArray[np.int64] | None
-    size: NDArray[np.int64]
-    flags: NDArray[np.int32]
-    read: NDArray[np.bool_]
-    state: NDArray[np.int32]
-    md5: list[bytes | None] | None = None
-    path: list[str] | None = None
-    crc32: NDArray[np.int64] | None = None
-
-    def __post_init__(self) -> None:
-        lengths = {len(column) for column in (self.pts, self.size, self.flags, self.read, self.state)}
-        lengths |= {len(column) for column in (self.offset, self.md5, self.path, self.crc32) if column is not None}
-        if len(lengths) != 1:
-            raise ValueError(f"packet columns of different lengths: {sorted(lengths)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AudioPackets:
-    """The audio packets of one medium in decode order, columns int64 [packets].
-
-    sample: position of each packet's first decoded sample, sample n being at n / `videos.audio_rate` seconds. It counts
-    all that the packet is coded to hold: a decoder that trims by itself (Opus' pre-skip) must be told not to. offset:
-    None where packets are not one range of the file each.
-    """
-
-    sample: NDArray[np.int64]
-    offset: NDArray[np.int64] | None
-    size: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        lengths = {len(column) for column in (self.sample, self.offset, self.size) if column is not None}
-        if len(lengths) != 1:
-            raise ValueError(f"audio packet columns of different lengths: {sorted(lengths)}")
 
 
 class Index:
@@ -292,7 +230,7 @@ class Index:
     def packets(self, media_id: str) -> Packets:
         """Return the packets of one medium. Raises KeyError for an unknown one."""
         record, at = self._record(media_id, VIDEO_COLUMNS)
-        packets = _packets(_lists(record, VIDEO_COLUMNS, at), at)
+        packets = packets_of(lists_of(record, VIDEO_COLUMNS, at), at)
         if packets.offset is None and len(packets.size) and self.video(media_id)["byte_addressable"]:
             raise at.unlike("gap", "byte_addressable of videos", "null")
         if packets.state.any():
@@ -304,15 +242,7 @@ class Index:
     def audio(self, media_id: str) -> AudioPackets | None:
         """Return the audio packets of one medium, None where it has none. Raises KeyError for an unknown medium."""
         record, at = self._record(media_id, AUDIO_COLUMNS)
-        row = _lists(record, AUDIO_COLUMNS, at)
-        sample, gap, size = (row[name] for name in AUDIO_COLUMNS)
-        if sample is None:
-            return None
-        if size is None:
-            raise at.wrong("audio_size", "null", "a list")
-        check_audio_packets(row, at)
-        size = size.astype(np.int64)
-        return AudioPackets(sample=sample, offset=None if gap is None else offsets_of(gap, size), size=size)
+        return audio_packets_of(lists_of(record, AUDIO_COLUMNS, at), at)
 
     def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.Table, RowAt]:
         """Return some columns of one medium's row of `frames`, and where that lies."""
@@ -380,71 +310,3 @@ def _state_of(path: Place) -> str:
         return path.facts().tag
     status = path.stat()
     return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def read_header(path: Place) -> dict[str, Any]:
-    """Return what index.json says. Raises FormatError."""
-    header = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index")
-    check_header(header, HEADER_KEYS, str(path / HEADER), REMEDY)
-    return {"generation": 0} | header
-
-
-def _lists(record: pa.Table, columns: Sequence[str], at: RowAt) -> dict[str, Any]:
-    """Return the lists of the one row of `record`, each as `FRAME_RULES` says: numpy arrays, None where null, and those of texts and
-    hashes as Python has them. Of flags that were not read, there is UNREAD, and of timestamps that are null, NO_PTS.
-    """
-    row: dict[str, Any] = {}
-    for name in columns:
-        column = record[name].combine_chunks()
-        if column.null_count:
-            row[name] = None
-            continue
-        values = column.flatten()
-        if name in ("md5", "path"):
-            with reading(f"{at.file}, row {at.row}, column {name}", REMEDY):
-                row[name] = column[0].as_py()
-            continue
-        if values.null_count and name not in NULLS:
-            raise at.wrong(name, "null", "a value for each packet")
-        known = values.drop_null().to_numpy()
-        check_row({name: known}, {name: FRAME_RULES[name]}, at)
-        row[name] = values.fill_null(NULLS[name]).to_numpy(zero_copy_only=False) if values.null_count else known
-    return row
-
-
-def _packets(row: dict[str, Any], at: RowAt) -> Packets:
-    """Return the packets of a row of `frames`. Raises FormatError where its lists do not belong together."""
-    for name in ("pts", "size", "flags"):
-        if row[name] is None:
-            raise at.wrong(name, "null", "a list")
-    is_read = row["flags"] != UNREAD
-    stored = np.where(is_read, row["flags"], 0).astype(np.int32)
-    flags, looked_at = stored & ~STATED, (stored & STATED) == 0
-    check_packets(row | {"flags": flags}, at)
-    size, gap = row["size"].astype(np.int64), row["gap"]
-    state = np.zeros(len(flags), np.int32)
-    if row["start_state"] is not None:
-        state[np.flatnonzero(flags & START)] = row["start_state"]
-    return Packets(
-        pts=row["pts"],
-        offset=None if gap is None else offsets_of(gap, size),
-        size=size,
-        flags=flags,
-        read=is_read & looked_at,
-        state=state,
-        md5=row["md5"],
-        path=row["path"],
-        crc32=row["crc32"],
-    )
-
-
-def gaps_of(offset: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the `frames.gap` column, int64 [packets]; smaller numbers than offsets, and mostly zeros."""
-    ends = offset + size
-    return offset - np.append(np.int64(0), ends[:-1])
-
-
-def offsets_of(gap: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where packets begin, int64 [packets]."""
-    ends: NDArray[np.int64] = np.cumsum(gap + size)
-    return ends - size

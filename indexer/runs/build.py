@@ -20,7 +20,7 @@ from framedex.files.parquet_parts import library_versions, write_part
 from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.images.probe_images import folder_identity
 from framedex.indexer.media_rows import Row, no_frames, problem_columns
-from framedex.indexer.parts.index import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.listing_table import listing_table
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.probing.probe import ProbeTask, probe_medium

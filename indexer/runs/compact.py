@@ -12,15 +12,8 @@ from numpy.typing import NDArray
 
 from framedex.files.atomic import write_json_aside
 from framedex.files.parquet_parts import PartWriter, part_path
-from framedex.indexer.parts.index import (
-    FRAMES_FOLDER,
-    HEADER,
-    VIDEOS_FOLDER,
-    Index,
-    as_videos,
-    read_header,
-    rows_by_group,
-)
+from framedex.indexer.parts.index import Index, as_videos, rows_by_group
+from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.part_pairs import next_part
 from framedex.indexer.runs.build import opened_whole
 from framedex.indexer.schema import DELTA_COLUMNS, FRAMES, FRAMES_PER_ROW_GROUP, SCHEMA_VERSION, VIDEOS

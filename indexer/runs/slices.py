@@ -20,7 +20,7 @@ from framedex.errors import OutputError, SourceError
 from framedex.files.atomic import write_json_aside
 from framedex.files.locks import LOCK_NAME, held
 from framedex.files.parquet_parts import ffmpeg_of, part_path
-from framedex.indexer.parts.index import HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
+from framedex.indexer.parts.layout import HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
 from framedex.indexer.runs.build import (
     SLICES_NAME,

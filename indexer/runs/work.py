@@ -18,7 +18,8 @@ from framedex.files.locks import LOCK_NAME
 from framedex.files.parquet_parts import PART_NAME
 from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.media_rows import Row
-from framedex.indexer.parts.index import HEADER, Index
+from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.layout import HEADER
 from framedex.indexer.probing.probe import Depth, ProbeTask, Streams
 from framedex.indexer.runs.rerun import (
     KNOWN_COLUMNS,

@@ -15,16 +15,16 @@ import av.error
 import numpy as np
 from av.bitstream import BitStreamFilterContext
 
-from framedex.indexer.bitstream.h26x import h264, h264_sets, hevc
+from framedex.indexer.bitstream.h26x import h264, h264_sets, hevc, hevc_sets
 from framedex.indexer.bitstream.h26x.nal import join_annex_b, split_annex_b, split_length_prefixed
 from framedex.indexer.containers.opening import packet_with
 from framedex.sharder.reading.sources import EncodedClip
 
 CACHED_RECORDS = 4096  # of some hundred bytes each
 SCANNERS = {"h264": h264.H264Scanner, "hevc": hevc.HevcScanner}
-SEQUENCE_SET = {"h264": h264_sets.SPS, "hevc": hevc.SPS}
+SEQUENCE_SET = {"h264": h264_sets.SPS, "hevc": hevc_sets.SPS}
 # What the filter must have read before a sequence parameter set.
-FILTERED = {"h264": (h264_sets.SPS,), "hevc": (hevc.VPS, hevc.SPS)}
+FILTERED = {"h264": (h264_sets.SPS,), "hevc": (hevc_sets.VPS, hevc_sets.SPS)}
 
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.audio.audio_decoding import AudioCoding
-from framedex.indexer.parts.index import AudioPackets
+from framedex.indexer.parts.packets import AudioPackets
 from framedex.sharder.clips.recipe import coalesce
 
 MOST_CHANNELS = 8  # of which PyAV gives every plane

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from framedex.core.memory import check_room
 from framedex.errors import DecodeError, PolicyError
-from framedex.indexer.parts.index import AudioPackets
+from framedex.indexer.parts.packets import AudioPackets
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import (
     AudioFacts,

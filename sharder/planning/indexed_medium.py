@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError, StaleError
-from framedex.indexer.parts.index import AudioPackets, Index, Packets
+from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.packets import AudioPackets, Packets
 from framedex.indexer.timeline import DAMAGED, NO_PTS
 from framedex.sharder.clips.audio import AudioOptions, ClipAudioPlan
 from framedex.sharder.clips.byte_source import ByteSource

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError, UncuttableError
-from framedex.indexer.parts.index import Packets
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.timeline import (
     CHANGES_SETS,
     CLOSED,

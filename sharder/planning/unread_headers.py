@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Packets
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing.packet_headers import check_promises, ends_sequence, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
 from framedex.sharder.clips.byte_source import ByteSource

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from docs.audio_page import AUDIO_BEGIN, AUDIO_END, audio_section
+from docs.exactness_page import hazards_section
+from docs.generate import PAGES
+from docs.performance_page import loader_section
+from docs.results import load
+from docs.tables import random_access_table
 from tests.support.counted import some
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,25 +26,15 @@ CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     "page", ["format.md", "commands.md", "performance.md", "policies.md", "exactness.md", "audit.md"]
 )
-def test_generated_pages_are_up_to_date(generate: ModuleType, page: str) -> None:
-    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
+def test_generated_pages_are_up_to_date(page: str) -> None:
+    assert (ROOT / "docs" / page).read_text(encoding="utf-8") == PAGES[page](), "run `make docs`"
 
 
-def test_the_readme_says_what_a_fresh_machine_took(generate: ModuleType) -> None:
-    demo, test = generate.load("fresh_debian_13.json")["commands"]
+def test_the_readme_says_what_a_fresh_machine_took() -> None:
+    demo, test = load("fresh_debian_13.json")["commands"]
     assert (demo["command"], test["command"]) == ("make demo", "make test")
     megabytes, gigabytes = round(demo["downloaded_bytes"] / 1e6), test["downloaded_bytes"] / 1e9
     assert f"`make demo` takes {demo['seconds']} s and downloads {megabytes} MB" in README
@@ -88,14 +82,14 @@ def test_the_readmes_commands_print_what_it_shows(medium: Callable[[str], Path],
     assert result.stdout.strip().splitlines() == expected
 
 
-def test_the_readmes_measurements_are_the_committed_ones(generate: ModuleType) -> None:
-    assert generate.random_access_table(generate.load("random_access.json")) in README
-    low, high = (row["warm"] for row in generate.load("index.json")["results"])
+def test_the_readmes_measurements_are_the_committed_ones() -> None:
+    assert random_access_table(load("random_access.json")) in README
+    low, high = (row["warm"] for row in load("index.json")["results"])
     for row, shown in ((low, "{:.0f} ms for 180 000 packets"), (high, "{:.1f} ms for a file of 1 GB")):
         assert shown.format(1000 * row["seconds"]["framedex, tables"]) in README
     times = [f"{row['times_as_fast_as_ffprobe']['framedex, tables']:.0f}" for row in (low, high)]
     assert f"{times[0]} and\n{times[1]} times as fast as `ffprobe -show_packets`" in README
-    stored = generate.load("index_rows.json")["real_bytes_a_frame"]["all"]
+    stored = load("index_rows.json")["real_bytes_a_frame"]["all"]
     assert f"{stored:.1f} bytes a frame of real video" in README
 
 
@@ -126,13 +120,13 @@ def a_loader_result() -> dict[str, Any]:
     }
 
 
-def test_a_loader_result_becomes_a_table_that_hides_no_failure(generate: ModuleType) -> None:
+def test_a_loader_result_becomes_a_table_that_hides_no_failure() -> None:
     two = [
         {"way": "nvdec_on_1_gpus", "video_seconds": 60, "gpus": 1, "clips_a_second": 15.0, "median_seconds": 1.0},
         {"way": "nvdec_on_2_gpus", "video_seconds": 60, "gpus": 2, "clips_a_second": 29.4, "median_seconds": 1.0},
     ]
     slow = [{"name": "DALI readers.video", "video_seconds": 60, "seconds": [187.2]}]
-    section = generate.loader_section(
+    section = loader_section(
         a_loader_result(), a_loader_result() | {"results": two}, a_loader_result() | {"results": slow}
     )
     assert "DALI took 187 s with `readers.video` out of 60 s of video." in section
@@ -145,7 +139,7 @@ def test_a_loader_result_becomes_a_table_that_hides_no_failure(generate: ModuleT
     assert "29.4 clips a second, 1.96 × the 15.0 of one" in section
 
 
-def test_a_hazards_result_becomes_a_table_that_hides_no_wrong_frame(generate: ModuleType) -> None:
+def test_a_hazards_result_becomes_a_table_that_hides_no_wrong_frame() -> None:
     fine = {"right": 88, "wrong": 0, "refused": 0, "clips_not_seen": 0}
     environment = a_loader_result()["environment"]
     rows = [
@@ -155,7 +149,7 @@ def test_a_hazards_result_becomes_a_table_that_hides_no_wrong_frame(generate: Mo
         {"set": "corpus", "codec": "h264", "hazard": "paff.mp4", "gate": {"field-coded pictures": 11}}
         | {"loader": fine, "cpu": fine, "forced": fine | {"right": 0, "refused": 8, "outcome": "hangs"}},
     ]
-    section = generate.hazards_section({"environment": environment, "rows": rows})
+    section = hazards_section({"environment": environment, "rows": rows})
     assert "| h264 | default | NVDEC (11) | 88 right | – | 88 right |" in section
     gate = "CPU: an open start point (10)<br>NVDEC (1)"
     assert f"| h264 | open GOP | {gate} | 88 right | **8 right, 72 wrong** | 88 right |" in section
@@ -163,9 +157,9 @@ def test_a_hazards_result_becomes_a_table_that_hides_no_wrong_frame(generate: Mo
     assert "| h264 | paff.mp4 | CPU: field-coded pictures (11) | 88 right | hangs; 8 refused | 88 right |" in section
 
 
-def test_the_audio_pages_measurements_are_the_committed_ones(generate: ModuleType) -> None:
-    page, result = (ROOT / "docs" / "audio.md").read_text(encoding="utf-8"), generate.load("audio_alignment.json")
-    assert generate.AUDIO_BEGIN + generate.audio_section() + generate.AUDIO_END in page, "run `make docs`"
+def test_the_audio_pages_measurements_are_the_committed_ones() -> None:
+    page, result = (ROOT / "docs" / "audio.md").read_text(encoding="utf-8"), load("audio_alignment.json")
+    assert AUDIO_BEGIN + audio_section() + AUDIO_END in page, "run `make docs`"
     inexact = {row["medium"] for row in result["results"] if row["exact"] < row["clips"]}
     assert inexact == {"aac.mp4", "mp2.mkv", "opus_voice.mkv"}
 

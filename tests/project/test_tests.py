@@ -1,4 +1,4 @@
-"""No test passes because there was nothing to look at. (What hypothesis draws may be empty; not all of it is.)"""
+"""Tests look at something, and each file of them has one topic. (What hypothesis draws may be empty; not all of it is.)"""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.support.counted import some
 
 TESTS = Path(__file__).resolve().parents[1]
+MOST_LINES = 400
 
 
 def assertions(node: ast.AST, loops: tuple[ast.For, ...] = ()) -> Iterator[tuple[ast.For, ...]]:
@@ -53,3 +54,9 @@ def test_every_test_asserts_outside_of_loops_or_in_loops_that_are_counted() -> N
             assert counted or not found, f"{path.name}: {function.name} may pass on nothing"
             tests += 1
     assert tests > 1000
+
+
+def test_no_file_of_tests_is_long() -> None:
+    lengths = {path: path.read_text(encoding="utf-8").count("\n") for path in some(TESTS.rglob("*.py"), 100)}
+    long = {str(path.relative_to(TESTS)): lines for path, lines in lengths.items() if lines > MOST_LINES}
+    assert not long, f"split by topic what has more than {MOST_LINES} lines"

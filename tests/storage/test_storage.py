@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,15 +29,11 @@ RNG = np.random.default_rng(5)
 
 
 @pytest.fixture
-def proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+def proxy(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
     """A proxy through which framedex reaches the service, and quick to give up."""
-    with proxies.running(bucket.service.endpoint) as running:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        monkeypatch.setenv(stores.RETRIES, "3")
-        monkeypatch.setenv(stores.TIMEOUT, "5")
-        stores._store.cache_clear()
-        yield running
-    stores._store.cache_clear()
+    monkeypatch.setenv(stores.RETRIES, "3")
+    monkeypatch.setenv(stores.TIMEOUT, "5")
+    return proxy
 
 
 def test_names_of_objects_are_told_from_paths() -> None:

@@ -15,7 +15,7 @@ from av.audio.stream import AudioStream
 from av.codec.context import Flags2
 from numpy.typing import NDArray
 
-from framedex.indexer.parts.index import AudioPackets
+from framedex.indexer.parts.packets import AudioPackets
 from framedex.sharder.clips.audio import AudioFacts, AudioRecipe
 from tests.support.ffmpeg import ffmpeg
 

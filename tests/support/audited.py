@@ -1,7 +1,8 @@
-"""Indexes of rows as they are given, for what no medium of a test has."""
+"""Indexes of rows as they are given, for what no medium of a test has; and the findings of an audit."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import numpy as np
 from benchmarks.audit_data import LABELS, synthetic_media
 from framedex.files.atomic import write_json_aside
 from framedex.files.parquet_parts import table_of, write_part
-from framedex.indexer.parts.index import HEADER, LISTING_NAME
+from framedex.indexer.parts.layout import HEADER, LISTING_NAME
 from framedex.indexer.parts.listing_table import Row
 from framedex.indexer.parts.part_pairs import PartPairs
 from framedex.indexer.schema import FORMAT, LISTING, SCHEMA_VERSION
+from tests.support.datasets import run
 
 
 def sound_row(number: int) -> Row:
@@ -56,3 +58,9 @@ def write_rows(out: Path, *parts: list[dict[str, Any]], labels: dict[str, str] |
         own = [labels.get(row["uri"], LABELS[0]) for row in listed]
         write_part(out / LISTING_NAME, table.append_column("label", [own]), version=SCHEMA_VERSION)
     return out
+
+
+def found(*arguments: object, code: int = 0) -> dict[str, dict[str, Any]]:
+    """Run `framedex audit ARGUMENTS --json` and return its findings by check."""
+    answer = json.loads(run("audit", *arguments, "--json", code=code).stdout)
+    return {finding["check"]: finding for finding in answer["findings"]}

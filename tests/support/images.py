@@ -1,7 +1,8 @@
-"""Image files made for tests, by hazard, tars of them, and indexes of either."""
+"""Image files made for tests, by hazard, tars and listings of them, and indexes of all of these."""
 
 from __future__ import annotations
 
+import csv
 import io
 import struct
 import tarfile
@@ -13,7 +14,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from framedex.indexer.parts.index import Index, Packets
+from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.work import IndexOptions
 
@@ -75,6 +77,15 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     return folder
+
+
+def write_rows(path: Path, listed: list[dict[str, Any]]) -> Path:
+    """Write a listing: a CSV file with a line for each row."""
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(listed[0]))
+        writer.writeheader()
+        writer.writerows(listed)
+    return path
 
 
 def sequence(folder: Path, count: int = 3, kind: str = "PNG", **how: Any) -> Path:

@@ -13,9 +13,10 @@ import numpy as np
 from av.video.reformatter import Colorspace
 from numpy.typing import NDArray
 
-from tests.support import bitstream_edits as edits
+from tests.support import bitstream_edits, h26x_edits, mpeg_edits, still_edits
 from tests.support.bitstream_edits import Coded, Edit
 
+Medium = Callable[[str], Path]  # the fixture `medium`: the file of a recipe by name
 BARCODE_BITS, CELL = 10, 16
 TICKS = 90_000  # timestamps of recipes count in this time base
 FRAME_RATE = 25
@@ -125,32 +126,32 @@ HAZARDS = {
             Recipe(name=f"hevc_{name}.{suffix}", codec="libx265", options=options, frames=75, edit=edit)
             for suffix in ("mp4", "mkv", "ts")
             for name, options, edit in (
-                ("sequence_ends_before_cra", _OPEN_265, edits.end_of_sequence()),
-                ("bitstream_ends_before_cra", _OPEN_265, edits.end_of_sequence(edits.END_OF_BITSTREAM)),
-                ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), edits.end_of_sequence()),
-                ("set_in_droppable_picture", _OPEN_265, edits.hevc_set(0, 2, 4, 6, 8)),
-                ("set_in_reference_picture", _OPEN_265, edits.hevc_set(1)),
-                ("sps_changes_in_gop", _OPEN_265, edits.hevc_sequence(edits.HEVC_SPS, after=30)),
-                ("vps_changes_in_gop", _OPEN_265, edits.hevc_sequence(edits.HEVC_VPS, after=30)),
-                ("sps_changes_at_cra", _OPEN_265, edits.hevc_sequence(edits.HEVC_SPS, after=20, at_start=True)),
-                ("set_in_leading_picture", _OPEN_265, edits.hevc_set(8, 9, behind=24)),
+                ("sequence_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence()),
+                ("bitstream_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence(h26x_edits.END_OF_BITSTREAM)),
+                ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), h26x_edits.end_of_sequence()),
+                ("set_in_droppable_picture", _OPEN_265, h26x_edits.hevc_set(0, 2, 4, 6, 8)),
+                ("set_in_reference_picture", _OPEN_265, h26x_edits.hevc_set(1)),
+                ("sps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=30)),
+                ("vps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_VPS, after=30)),
+                ("sps_changes_at_cra", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=20, at_start=True)),
+                ("set_in_leading_picture", _OPEN_265, h26x_edits.hevc_set(8, 9, behind=24)),
             )
         ),
-        Recipe(name="hevc_short_sequence.mkv", codec="libx265", options=_OPEN_265, frames=75, edit=edits.short_sequence),
-        Recipe(name="mjpeg_cut_off.avi", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20, edit=edits.cut_off(7, 12)),
-        Recipe(name="hevc_end_in_packet_of_cra.mp4", codec="libx265", options=_OPEN_265, frames=75, edit=edits.end_of_sequence(in_front=True)),
+        Recipe(name="hevc_short_sequence.mkv", codec="libx265", options=_OPEN_265, frames=75, edit=h26x_edits.short_sequence),
+        Recipe(name="mjpeg_cut_off.avi", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20, edit=bitstream_edits.cut_off(7, 12)),
+        Recipe(name="hevc_end_in_packet_of_cra.mp4", codec="libx265", options=_OPEN_265, frames=75, edit=h26x_edits.end_of_sequence(in_front=True)),
         *(
             Recipe(name=f"h264_{name}.{suffix}", options=options, frames=75, edit=edit)
             for suffix in ("mp4", "mkv", "ts")
             for name, options, edit in (
-                ("set_in_droppable_picture", _B_264, edits.h264_set(referenced=False)),
-                ("set_in_reference_picture", _B_264, edits.h264_set(referenced=True)),
-                ("set_in_small_picture", _B_264, edits.h264_set(referenced=False, behind=45)),
-                ("old_x264", _PYRAMID, edits.old_x264),
+                ("set_in_droppable_picture", _B_264, h26x_edits.h264_set(referenced=False)),
+                ("set_in_reference_picture", _B_264, h26x_edits.h264_set(referenced=True)),
+                ("set_in_small_picture", _B_264, h26x_edits.h264_set(referenced=False, behind=45)),
+                ("old_x264", _PYRAMID, h26x_edits.old_x264),
             )
         ),
         *(
-            Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_LATE_INTRA | options), frames=75, scenes=True, edit=edits.lying_recovery)
+            Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_LATE_INTRA | options), frames=75, scenes=True, edit=h26x_edits.lying_recovery)
             for suffix in ("mp4", "mkv", "ts")
             for name, options in (
                 ("recovery_lies", {"ref": 3}),
@@ -163,49 +164,49 @@ HAZARDS = {
             Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_PLAIN_OPEN | options), edit=edit)
             for suffix in ("mp4", "mkv")
             for name, options, edit in (
-                *((f"long_reference_{number}", {"ref": ref, "bframes": bframes, "keyint": keyint}, edits.KEPT_FOR_LONG)
+                *((f"long_reference_{number}", {"ref": ref, "bframes": bframes, "keyint": keyint}, h26x_edits.KEPT_FOR_LONG)
                   for number, (ref, bframes, keyint) in enumerate([(4, 2, 12), (5, 2, 15), (3, 1, 15)])),
-                ("references_reset", {"ref": 3, "bframes": 2, "keyint": 12}, edits.reset_at(13)),
-                ("references_reset_early", {"ref": 3, "bframes": 2, "keyint": 12}, edits.reset_at(1)),
+                ("references_reset", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(13)),
+                ("references_reset_early", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(1)),
             )
         ),
         *(
             Recipe(name=f"mjpeg_{name}.{suffix}", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20, edit=edit)
             for suffix in ("avi", "mov")
             for name, edit in (
-                ("tables_seldom", edits.chroma_tables_seldom),
-                ("turned_from_the_middle", edits.with_segment(edits.COM, b"Intel(R) JPEG Library, version 1,5,4\0", 7)),
-                ("turned_by_the_first", edits.with_segment(edits.COM, b"Metasoft MJPEG Codec\0", 0)),
-                ("range_from_the_middle", edits.with_segment(edits.COM, b"CS=ITU601\0", 7)),
+                ("tables_seldom", still_edits.chroma_tables_seldom),
+                ("turned_from_the_middle", still_edits.with_segment(still_edits.COM, b"Intel(R) JPEG Library, version 1,5,4\0", 7)),
+                ("turned_by_the_first", still_edits.with_segment(still_edits.COM, b"Metasoft MJPEG Codec\0", 0)),
+                ("range_from_the_middle", still_edits.with_segment(still_edits.COM, b"CS=ITU601\0", 7)),
             )
         ),
-        Recipe(name="jpegls_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=edits.with_segment(edits.LSE, edits.THRESHOLDS, 0)),
-        Recipe(name="jpegls_wrong_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=edits.with_segment(edits.LSE, edits.WRONG_THRESHOLDS, 0)),
-        Recipe(name="png_palette_once.avi", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=edits.palette_once),
-        Recipe(name="png_palette_once.mov", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=edits.palette_once),
-        *(Recipe(name=f"vp8_lost_packet_{number}.webm", codec="libvpx", options=_VP8, frames=90, edit=edits.without(number)) for number in (5, 35, 50)),
-        Recipe(name="vp8_lost_packet_resilient.webm", codec="libvpx", options=_VP8 | {"error-resilient": "1"}, frames=90, edit=edits.without(35)),
+        Recipe(name="jpegls_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=still_edits.with_segment(still_edits.LSE, still_edits.THRESHOLDS, 0)),
+        Recipe(name="jpegls_wrong_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=still_edits.with_segment(still_edits.LSE, still_edits.WRONG_THRESHOLDS, 0)),
+        Recipe(name="png_palette_once.avi", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=still_edits.palette_once),
+        Recipe(name="png_palette_once.mov", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=still_edits.palette_once),
+        *(Recipe(name=f"vp8_lost_packet_{number}.webm", codec="libvpx", options=_VP8, frames=90, edit=bitstream_edits.without(number)) for number in (5, 35, 50)),
+        Recipe(name="vp8_lost_packet_resilient.webm", codec="libvpx", options=_VP8 | {"error-resilient": "1"}, frames=90, edit=bitstream_edits.without(35)),
         *(
-            Recipe(name=f"mpeg2_matrix_behind_{name}.mkv", codec="mpeg2video", options=_MPEG, edit=edits.mpeg_unit(edits.STEEP_MATRIX, kind, after=after, behind=True))
+            Recipe(name=f"mpeg2_matrix_behind_{name}.mkv", codec="mpeg2video", options=_MPEG, edit=mpeg_edits.mpeg_unit(mpeg_edits.STEEP_MATRIX, kind, after=after, behind=True))
             for name, kind, after in (
-                ("slices", edits.MPEG_P, 15),
-                ("droppable_slices", edits.MPEG_B, 15),
-                ("leading_slices", edits.MPEG_B, 24),
-                ("start_slices", edits.MPEG_I, 20),
+                ("slices", mpeg_edits.MPEG_P, 15),
+                ("droppable_slices", mpeg_edits.MPEG_B, 15),
+                ("leading_slices", mpeg_edits.MPEG_B, 24),
+                ("start_slices", mpeg_edits.MPEG_I, 20),
             )
         ),
         *(
-            Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG, edit=edits.mpeg_unit(edits.TMPGENC, edits.MPEG_B, after=15))
+            Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG, edit=mpeg_edits.mpeg_unit(mpeg_edits.TMPGENC, mpeg_edits.MPEG_B, after=15))
             for suffix in ("mkv", "ts")
         ),
         *(
-            Recipe(name=f"mpeg4_{name}.{suffix}", codec="mpeg4", options=_MPEG | {"bf": bf}, edit=edits.with_flipped_bit(number, byte, bit))
+            Recipe(name=f"mpeg4_{name}.{suffix}", codec="mpeg4", options=_MPEG | {"bf": bf}, edit=bitstream_edits.with_flipped_bit(number, byte, bit))
             for suffix in ("mkv", "mp4")
             for name, bf, number, byte, bit in (("time_increment_in_doubt", "2", 26, 4, 5), ("lost_marker", "0", 18, 5, 6))
         ),
-        Recipe(name="ffv1_lost_packet.mkv", codec="ffv1", options={"g": "12"}, edit=edits.without(27)),
-        Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1", options={"g": "12", "level": "3", "slicecrc": "1"}, edit=edits.without(27)),
-        Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20, edit=edits.with_flipped_bit(12, 1)),
+        Recipe(name="ffv1_lost_packet.mkv", codec="ffv1", options={"g": "12"}, edit=bitstream_edits.without(27)),
+        Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1", options={"g": "12", "level": "3", "slicecrc": "1"}, edit=bitstream_edits.without(27)),
+        Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20, edit=bitstream_edits.with_flipped_bit(12, 1)),
         Recipe(name="vc2_haar.mkv", codec="vc2", pix_fmt="yuv422p10le", options=_VC2, frames=12, size=(200, 120)),
     )
 }  # fmt: skip

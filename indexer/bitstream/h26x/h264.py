@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,16 +12,14 @@ from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.base.bits import HEADER_BYTES, BitColumns, BitReader
 from framedex.indexer.bitstream.base.pictures import (
-    CLOSED_START,
     NO_START,
-    OPEN_START,
     BitstreamError,
     Pictures,
     segments,
-    unwrap_order_counts,
 )
 from framedex.indexer.bitstream.h26x.bulk import Units, distinct
 from framedex.indexer.bitstream.h26x.colour import check_colours
+from framedex.indexer.bitstream.h26x.h264_pictures import Columns, missing_before, order_counts, pair_fields
 from framedex.indexer.bitstream.h26x.h264_references import Coded
 from framedex.indexer.bitstream.h26x.h264_sets import (
     IDR,
@@ -39,21 +37,16 @@ from framedex.indexer.bitstream.h26x.h264_sets import (
     sei_payloads,
 )
 from framedex.indexer.bitstream.h26x.h264_slices import Slice, parse_slice
-from framedex.indexer.bitstream.h26x.h264_starts import Start, compare_starts
+from framedex.indexer.bitstream.h26x.h264_starts import Start, compare_starts, false_starts, first_start, start_points
 from framedex.indexer.bitstream.h26x.nal import unescape
 from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
 
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
-MOST_ORDER_COUNT = 1 << 31  # 8.2.1
-TOP_AND_BOTTOM = 3  # the sum of two fields' parities
-MOST_ROUNDS = 16  # in which recovery points turn out to lie, each time because others did
 ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
 # The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). Another threshold, of lossless
 # 8x8 blocks, lies beyond all versions of which the profile does not tell.
 LAST_WRONG_DIRECT = 33
-
-Columns = dict[str, NDArray[np.int64]]  # a slice header field each, a row a slice
 
 
 class H264Scanner(NalScanner):
@@ -152,7 +145,7 @@ class H264Scanner(NalScanner):
         count = np.bincount(packet, minlength=n)
         first = np.minimum(np.searchsorted(packet, np.arange(n)), len(packet) - 1)  # each packet's first slice
         facts = {name: np.where(count > 0, column[first], 0) for name, column in slices.items()}
-        continues, damaged = self._pair_fields(slices, facts, count)
+        continues, damaged = pair_fields(slices, facts, count)
         damaged |= self._damage()
 
         same_field = slices["parity"] == facts["parity"][packet]
@@ -165,13 +158,13 @@ class H264Scanner(NalScanner):
 
         picture = np.flatnonzero((count > 0) & ~continues)
         order = np.zeros(n, np.int64)
-        order[picture] = self._order_counts(facts, picture, idr[picture], referenced[picture])
+        order[picture] = order_counts(self._sequences, facts, picture, idr[picture], referenced[picture])
         lies = self._lies(slices, order, idr, recovery, continues, count)
         damaged |= marked(self._resets, n)
-        start, leading = _starts(idr, recovery & ~lies, order, continues, count)
+        start, leading = start_points(idr, recovery & ~lies, order, continues, count)
         segment = segments(start)
-        skipped = (leading & (segment == _first(start))) | (segment < 0) | (count == 0)
-        damaged |= self._gaps(facts, picture, start, referenced)
+        skipped = (leading & (segment == first_start(start))) | (segment < 0) | (count == 0)
+        damaged |= missing_before(self._sequences, facts, picture, start, referenced)
         damaged |= (segment < 0) | (leading & ~skipped & (segment >= 0) & marked(self._broken_links, n)[segment])
 
         states, state = self._states(
@@ -288,16 +281,7 @@ class H264Scanner(NalScanner):
         if not len(candidates) or (candidates[-1] == first and not self._in_middle) or not self._consecutive:
             return lies
         starts = self._compared(slices, order, recovery, continues, first)
-        for _ in range(MOST_ROUNDS):
-            start, leading = _starts(idr, recovery & ~lies, order, continues, count)
-            base = np.where(leading, _segments_before(start), segments(start))
-            believed = candidates[~lies[candidates] & ((candidates > first) | self._in_middle)]
-            found = [packet for packet in believed.tolist() if _differs(starts[packet], packet, base)]
-            if not found:
-                return lies
-            lies[found] = True
-        lies[candidates[candidates >= first + (not self._in_middle)]] = True  # one more each round: believe none
-        return lies
+        return false_starts(starts, idr, recovery, order, continues, count, in_middle=self._in_middle)
 
     def _compared(
         self,
@@ -360,84 +344,6 @@ class H264Scanner(NalScanner):
             chroma=bool(sps.shape[0]) and not sps.separate_colour_planes,
         )
 
-    @staticmethod
-    def _pair_fields(
-        slices: Columns, facts: Columns, count: NDArray[np.int64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return (continues, damaged), bool [packets]: packets that are second fields, and those with half a picture.
-
-        Two fields make a frame (7.4.1.2.4) when they follow each other with opposite parity, the same frame_num, and
-        both or none a reference, the second not IDR. Raises BitstreamError where a packet holds several pictures.
-        """
-        n = len(count)
-        begins = slices["first_mb"] == 0
-        halves = np.where(slices["parity"][begins] != 0, 1, 2)
-        held = np.bincount(slices["packet"][begins], weights=halves, minlength=n)
-        if (held > 2).any():
-            raise BitstreamError("packing", f"packet {int(np.argmax(held > 2))} holds more than one picture")
-        continues, damaged = np.zeros(n, np.bool_), (held == 0) & (count > 0)
-        single = np.flatnonzero(held == 1)
-        at = 0
-        while at < len(single):
-            this, after = int(single[at]), int(single[at]) + 1
-            paired = (
-                at + 1 < len(single)
-                and single[at + 1] == after
-                and facts["parity"][this] + facts["parity"][after] == TOP_AND_BOTTOM
-                and facts["frame_num"][this] == facts["frame_num"][after]
-                and not facts["idr"][after]
-                and facts["referenced"][this] == facts["referenced"][after]
-            )
-            (continues if paired else damaged)[after if paired else this] = True
-            at += 2 if paired else 1
-        return continues, damaged
-
-    def _gaps(
-        self,
-        facts: Columns,
-        picture: NDArray[np.int64],
-        start: NDArray[np.uint8],
-        referenced: NDArray[np.bool_],
-    ) -> NDArray[np.bool_]:
-        """Return bool [packets]: pictures before which others are missing, which decoders conceal from what they have.
-
-        frame_num is that of the reference picture before, or one more (7.4.3), unless the stream may leave gaps.
-        """
-        gaps = np.zeros(len(start), np.bool_)
-        begun = picture[picture >= _first(start)]
-        if len(begun) < 2:
-            return gaps
-        allowed = np.array([sequence.gaps_allowed for sequence in self._sequences])[facts["sequence"][begun]]
-        cycle = 1 << np.array([sequence.frame_num_bits for sequence in self._sequences])[facts["sequence"][begun]]
-        number = facts["frame_num"][begun]
-        before = np.maximum.accumulate(np.where(referenced[begun], np.arange(len(begun)), 0))[:-1]
-        step = (number[1:] - number[before]) % cycle[1:]
-        gaps[begun[1:]] = (step > 1) & (start[begun[1:]] != CLOSED_START) & ~allowed[1:]
-        return gaps
-
-    def _order_counts(
-        self,
-        facts: Columns,
-        picture: NDArray[np.int64],
-        idr: NDArray[np.bool_],
-        referenced: NDArray[np.bool_],
-    ) -> NDArray[np.int64]:
-        """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
-        order = np.arange(len(idr), dtype=np.int64)  # 8.2.1.3, type 2: output order is decode order
-        sequence = facts["sequence"][picture]
-        counting = [(sps.order_count_type, sps.order_count_bits) for sps in self._sequences]
-        for kind, bits in sorted(set(counting)):  # these change at IDR pictures, where counting begins anew
-            like = np.array([(kind, bits) == found for found in counting])
-            part = like[sequence]
-            chosen = picture[part]
-            if kind == 0:
-                order[part] = unwrap_order_counts(facts["order_lsb"][chosen], bits, idr[part], referenced[part])
-            elif kind == 1:
-                rows = (facts[name][chosen].tolist() for name in ("frame_num", "offset_for_ref", "sequence"))
-                pictures = zip(*rows, idr[part].tolist(), referenced[part].tolist(), strict=True)
-                order[part] = _order_counts_of_type_1(self._sequences, pictures)
-        return order
-
 
 def _says_nothing(data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return bool [units]: SEI units that are one payload of a kind that is not read here, to their end."""
@@ -446,63 +352,3 @@ def _says_nothing(data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArra
     # Emulation prevention only shortens what is left for a second payload, which takes two bytes and more.
     nothing: NDArray[np.bool_] = ~read & (kind < 255) & (size < 255) & (end - start - 1 < 2 + size + 2)
     return nothing
-
-
-def _starts(
-    idr: NDArray[np.bool_],
-    recovery: NDArray[np.bool_],
-    order: NDArray[np.int64],
-    continues: NDArray[np.bool_],
-    count: NDArray[np.int64],
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return (start uint8 [packets], leading bool [packets]) as of `Pictures`. count: int64 [packets], slices."""
-    start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
-    segment = segments(start)
-    behind = np.maximum(segment, 0)
-    leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
-    return start, leading | (continues & np.roll(leading, 1))
-
-
-def _differs(start: Start, packet: int, base: NDArray[np.int64]) -> bool:
-    """Return whether a picture that is decoded from a start point has other references there. base: int64 [packets]."""
-    if any(base[picture] == packet for picture in start.unlike):
-        return True
-    return start.known is not None and bool((base[start.known :] == packet).any())
-
-
-def _segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [packets]: the start point before that of each packet's segment, -1 where there is none."""
-    begins = np.flatnonzero(start != NO_START)
-    number = np.cumsum(start != NO_START) - 2
-    return np.where(number >= 0, begins[np.maximum(number, 0)] if len(begins) else -1, -1)
-
-
-def _first(start: NDArray[np.uint8]) -> int:
-    """Return the number of the first start point; that of no packet where there is none."""
-    return int(np.argmax(start != NO_START)) if start.any() else len(start)
-
-
-def _order_counts_of_type_1(
-    sequences: list[Sps], pictures: Iterable[tuple[int, int, int, bool, bool]]
-) -> NDArray[np.int64]:
-    """Return picture order counts that follow frame_num (8.2.1.2).
-
-    pictures: (frame_num, delta_pic_order_cnt[0], number of the sequence, IDR, referenced) in decode order.
-    """
-    counts: list[int] = []
-    wraps = previous = 0
-    for frame_num, delta, number, idr, referenced in pictures:
-        sequence = sequences[number]
-        wraps = 0 if idr else wraps + (previous > frame_num)
-        previous = frame_num
-        cycle = sequence.ref_frame_offsets
-        absolute = (wraps << sequence.frame_num_bits) + frame_num if cycle else 0
-        absolute -= not referenced and absolute > 0
-        expected = 0
-        if absolute > 0:
-            whole, part = divmod(absolute - 1, len(cycle))
-            expected = whole * sum(cycle) + sum(cycle[: part + 1])
-        counts.append(expected + (0 if referenced else sequence.non_ref_offset) + delta)
-        if abs(counts[-1]) >= MOST_ORDER_COUNT:
-            raise BitstreamError("output_order", f"a picture order count of {counts[-1]}", damaged=True)
-    return np.array(counts, np.int64)

@@ -1,12 +1,19 @@
-"""Which H.264 recovery points may be believed: those at which a decoder builds the lists of one that has decoded everything."""
+"""Start points of H.264, and which recovery points are among them: those at which a decoder builds the lists of one that has
+decoded everything.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, OPEN_START, segments
 from framedex.indexer.bitstream.h26x.h264_references import BOTH_FIELDS, MISSING, Buffer, Coded, Entry, Held
 
+MOST_ROUNDS = 16  # in which recovery points turn out to lie, each time because others did
 FIRST_ORDER = -(1 << 62)  # of pictures that FFmpeg makes up: before all others
 
 
@@ -98,3 +105,67 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
         buffer.take(coded)
         active = [start for start in active if not start.is_settled(buffer)]
     return starts
+
+
+def start_points(
+    idr: NDArray[np.bool_],
+    recovery: NDArray[np.bool_],
+    order: NDArray[np.int64],
+    continues: NDArray[np.bool_],
+    count: NDArray[np.int64],
+) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+    """Return (start uint8 [packets], leading bool [packets]) as of `Pictures`. count: int64 [packets], slices."""
+    start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
+    segment = segments(start)
+    behind = np.maximum(segment, 0)
+    leading = (start[behind] == OPEN_START) & (segment >= 0) & (order < order[behind]) & ~continues & (count > 0)
+    return start, leading | (continues & np.roll(leading, 1))
+
+
+def false_starts(
+    starts: dict[int, Start],
+    idr: NDArray[np.bool_],
+    recovery: NDArray[np.bool_],
+    order: NDArray[np.int64],
+    continues: NDArray[np.bool_],
+    count: NDArray[np.int64],
+    *,
+    in_middle: bool,
+) -> NDArray[np.bool_]:
+    """Return bool [packets]: recovery points behind which pictures have other references for a decoder that starts there.
+
+    starts: of `compare_starts`. Pictures that lead a recovery point may have other references. in_middle: others came before the
+    first packet. Arrays: [packets], as `start_points` takes them.
+    """
+    lies = np.zeros(len(idr), np.bool_)
+    candidates = np.flatnonzero(recovery)
+    first = int(np.argmax(idr | recovery))
+    for _ in range(MOST_ROUNDS):
+        start, leading = start_points(idr, recovery & ~lies, order, continues, count)
+        base = np.where(leading, _segments_before(start), segments(start))
+        believed = candidates[~lies[candidates] & ((candidates > first) | in_middle)]
+        found = [packet for packet in believed.tolist() if _differs(starts[packet], packet, base)]
+        if not found:
+            return lies
+        lies[found] = True
+    lies[candidates[candidates >= first + (not in_middle)]] = True  # one more each round: believe none
+    return lies
+
+
+def _differs(start: Start, packet: int, base: NDArray[np.int64]) -> bool:
+    """Return whether a picture that is decoded from a start point has other references there. base: int64 [packets]."""
+    if any(base[picture] == packet for picture in start.unlike):
+        return True
+    return start.known is not None and bool((base[start.known :] == packet).any())
+
+
+def _segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return int64 [packets]: the start point before that of each packet's segment, -1 where there is none."""
+    begins = np.flatnonzero(start != NO_START)
+    number = np.cumsum(start != NO_START) - 2
+    return np.where(number >= 0, begins[np.maximum(number, 0)] if len(begins) else -1, -1)
+
+
+def first_start(start: NDArray[np.uint8]) -> int:
+    """Return the number of the first start point; that of no packet where there is none."""
+    return int(np.argmax(start != NO_START)) if start.any() else len(start)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.base.bits import HEADER_BYTES, BitColumns, BitReader
+from framedex.indexer.bitstream.base.bits import HEADER_BYTES, BitColumns
 from framedex.indexer.bitstream.base.pictures import (
     CLOSED_START,
     NO_START,
@@ -20,52 +20,36 @@ from framedex.indexer.bitstream.base.pictures import (
     unwrap_order_counts,
 )
 from framedex.indexer.bitstream.h26x.bulk import SliceColumns, Units, distinct
-from framedex.indexer.bitstream.h26x.colour import NO_COLOUR, check_colours, parse_colour
+from framedex.indexer.bitstream.h26x.colour import check_colours
 from framedex.indexer.bitstream.h26x.hevc_references import (
     References,
-    ReferenceSets,
     ReferencesReader,
     ReferringPicture,
     missing_references,
-    parse_reference_sets,
+)
+from framedex.indexer.bitstream.h26x.hevc_sets import (
+    PPS,
+    SPS,
+    VPS,
+    Pps,
+    Sps,
+    parse_configuration,
+    parse_pps,
+    parse_sps,
+    parse_vps,
 )
 from framedex.indexer.bitstream.h26x.nal import unescape
 from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
 
 RADL_N, RASL_N, RASL_R, IDR_W_RADL, IDR_N_LP, CRA = 6, 8, 9, 19, 20, 21  # nal_unit_type, table 7-1
-VPS, SPS, PPS, END_OF_SEQUENCE, END_OF_BITSTREAM = 32, 33, 34, 36, 37
+END_OF_SEQUENCE, END_OF_BITSTREAM = 36, 37
 SEQUENCE_ENDS = (END_OF_SEQUENCE, END_OF_BITSTREAM)
 FIRST_IRAP, LAST_IRAP, LAST_SUBLAYER_NON_REFERENCE, LAST_VCL = 16, 23, 14, 31
 
 PPS_ID_BITS = 32  # no Exp-Golomb code that is read here has a larger value
-MOST_SPS, MOST_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
 
 NO_PICTURE = LAST_VCL + 1  # in a column of NAL unit types: a packet without slices
 NO_REFERENCES = References(short_term=(), long_term=())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sps:
-    """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
-
-    shape: chroma format, size, conformance window, bit depths, colour; compared, never interpreted.
-    """
-
-    separate_colour_planes: bool
-    order_count_bits: int
-    references: ReferenceSets
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pps:
-    """The fields of a picture parameter set (7.3.2.3) that slice headers depend on."""
-
-    sps_id: int
-    output_flag_present: bool
-    extra_bits: int
-
-
 NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
 
 
@@ -80,107 +64,6 @@ class SliceHeaders:
     hidden: NDArray[np.bool_]
     may_hide: bool
     position: NDArray[np.int64]
-
-
-def parse_sps(nal: bytes) -> tuple[int, Sps]:
-    """Return (seq_parameter_set_id, fields) of an SPS NAL unit, header bytes included. Raises ValueError."""
-    bits = BitReader(unescape(nal[2:]))
-    bits.u(4)
-    sub_layers = bits.u(3)
-    bits.u(1)
-    _skip_profile_tier_level(bits, sub_layers)
-    sps_id, chroma = bits.ue(), bits.ue()
-    if sps_id >= MOST_SPS:
-        raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
-    separate_planes = chroma == 3 and bits.flag()
-    shape = [chroma, bits.ue(), bits.ue()]
-    if bits.flag():
-        shape += [bits.ue() for _ in range(4)]
-    shape += [bits.ue(), bits.ue()]
-    order_count_bits = bits.ue() + 4
-    if order_count_bits > 16:
-        raise ValueError("an absurd picture order count")
-    _skip_coding_tools(bits, sub_layers)
-    references = parse_reference_sets(bits, order_count_bits)
-    bits.u(2)
-    shape += parse_colour(bits) if bits.flag() else NO_COLOUR
-    return sps_id, Sps(
-        separate_colour_planes=separate_planes,
-        order_count_bits=order_count_bits,
-        references=references,
-        shape=tuple(shape),
-    )
-
-
-def _skip_coding_tools(bits: BitReader, sub_layers: int) -> None:
-    """Skip an SPS' fields between the picture order count and the reference picture sets."""
-    for _ in range(sub_layers + 1 if bits.flag() else 1):
-        bits.ue(), bits.ue(), bits.ue()
-    for _ in range(6):
-        bits.ue()
-    if bits.flag() and bits.flag():
-        _skip_scaling_lists(bits)
-    bits.u(2)
-    if bits.flag():
-        bits.u(8)
-        bits.ue(), bits.ue()
-        bits.u(1)
-
-
-def _skip_scaling_lists(bits: BitReader) -> None:
-    """Skip scaling_list_data() (7.3.4)."""
-    for size in range(4):
-        for _ in range(0, 6, 3 if size == 3 else 1):
-            if not bits.flag():
-                bits.ue()
-                continue
-            for _ in range(min(64, 1 << (4 + 2 * size)) + (size > 1)):
-                bits.se()
-
-
-def _skip_profile_tier_level(bits: BitReader, sub_layers: int) -> None:
-    """Skip profile_tier_level(1, sub_layers) (7.3.3)."""
-    bits.u(96)
-    present = [(bits.flag(), bits.flag()) for _ in range(sub_layers)]
-    if sub_layers:
-        bits.u(2 * (8 - sub_layers))
-    for profile, level in present:
-        bits.u(88 * profile + 8 * level)
-
-
-def parse_pps(nal: bytes) -> tuple[int, Pps]:
-    """Return (pic_parameter_set_id, fields) of a PPS NAL unit, header bytes included. Raises ValueError."""
-    bits = BitReader(unescape(nal[2:]))
-    pps_id, sps_id = bits.ue(), bits.ue()
-    if pps_id >= MOST_PPS or sps_id >= MOST_SPS:
-        raise ValueError(f"pps_pic_parameter_set_id {pps_id}, pps_seq_parameter_set_id {sps_id}")
-    bits.flag()
-    return pps_id, Pps(sps_id=sps_id, output_flag_present=bits.flag(), extra_bits=bits.u(3))
-
-
-def parse_vps(nal: bytes) -> tuple[int, None]:
-    """Return (id, None) of a VPS NAL unit (7.3.2.1)."""
-    return BitReader(unescape(nal[2:])).u(4), None
-
-
-def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
-    """Return (NAL length size, parameter sets) of an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 8.3.3.1).
-
-    Raises ValueError for anything else, Annex B among it.
-    """
-    if len(record) < 23 or record[:3] in (b"\0\0\1", b"\0\0\0"):
-        raise ValueError("not an HEVC decoder configuration record")
-    nals, at = [], 23
-    for _ in range(record[22]):
-        count = int.from_bytes(record[at + 1 : at + 3], "big")
-        at += 3
-        for _ in range(count):
-            end = at + 2 + int.from_bytes(record[at : at + 2], "big")
-            if end > len(record):
-                raise ValueError("the HEVC decoder configuration record ends too early")
-            nals.append(record[at + 2 : end])
-            at = end
-    return (record[21] & 3) + 1, [nal for nal in nals if len(nal) > 2]
 
 
 class HevcScanner(NalScanner):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,162 +15,15 @@ from av.codec.context import Flags2
 from numpy.typing import NDArray
 
 from framedex.indexer.audio import probe_audio as audio
-from framedex.indexer.audio.audio_times import AudioProblem, positions, presented
-from framedex.indexer.bitstream.audio import eac3_samples, flac_samples, opus_samples
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
-from framedex.indexer.timeline import NO_PTS
 from tests.support.counted import some
+from tests.support.sounding_media import MEDIA, SCATTERED, make
 
 Row = dict[str, Any]
-SECONDS = 1.6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Medium:
-    """A video with audio. gap: (at sample, samples left out). start: of the audio; video_start: of the video, in seconds."""
-
-    name: str
-    codec: str
-    rate: int = 44_100
-    layout: str = "stereo"
-    sample_format: str | None = None
-    start: float = 0.0
-    video_start: float = 0.0
-    seconds: float = SECONDS
-    gap: tuple[float, float] | None = None
-    muxer: dict[str, str] = field(default_factory=dict)
-    options: dict[str, str] = field(default_factory=dict)
-
-
 PLAYERS_DECODERS = {"mp3": "mp3float"}  # where libavformat's streams get another than that of the canonical name
-UNOFFICIAL = {"strict": "-2"}
-MEDIA = {
-    medium.name: medium
-    for medium in (
-        Medium(name="aac.mp4", codec="aac"),
-        Medium(name="aac.mkv", codec="aac"),
-        Medium(name="aac.ts", codec="aac"),
-        Medium(name="aac.flv", codec="aac"),
-        Medium(name="aac_surround.mov", codec="aac", rate=48_000, layout="5.1"),
-        Medium(name="aac_fragmented.mp4", codec="aac", muxer={"movflags": "frag_keyframe+empty_moov"}),
-        Medium(name="aac_no_edit_list.mp4", codec="aac", muxer={"use_editlist": "0"}),
-        Medium(name="mp3.mp4", codec="libmp3lame"),
-        Medium(name="mp3.avi", codec="libmp3lame"),
-        Medium(name="mp3.mkv", codec="libmp3lame"),
-        Medium(name="opus.webm", codec="libopus", rate=48_000),
-        Medium(name="opus.mp4", codec="libopus", rate=48_000),
-        Medium(name="opus.ogg", codec="libopus", rate=48_000),
-        Medium(name="opus_60ms.mkv", codec="libopus", rate=48_000, layout="mono", options={"frame_duration": "60"}),
-        Medium(name="vorbis.webm", codec="vorbis"),
-        Medium(name="vorbis.ogg", codec="vorbis"),
-        Medium(name="flac.mkv", codec="flac"),
-        Medium(name="flac.ogg", codec="flac"),
-        Medium(name="flac.mp4", codec="flac", muxer=UNOFFICIAL),
-        Medium(name="alac.mp4", codec="alac"),
-        Medium(name="alac.mkv", codec="alac"),
-        Medium(name="ac3.mkv", codec="ac3", rate=48_000),
-        Medium(name="ac3.ts", codec="ac3", rate=48_000),
-        Medium(name="eac3.mp4", codec="eac3", rate=48_000),
-        Medium(name="mp2.ts", codec="mp2", rate=48_000),
-        Medium(name="pcm_s16.mov", codec="pcm_s16le"),
-        Medium(name="pcm_s16_mono.avi", codec="pcm_s16le", layout="mono"),
-        Medium(name="pcm_s16.mkv", codec="pcm_s16le"),
-        Medium(name="pcm_s24.mov", codec="pcm_s24le"),
-        Medium(name="pcm_s24.mkv", codec="pcm_s24le"),
-        Medium(name="pcm_f32.mov", codec="pcm_f32le"),
-        Medium(name="pcm_f32.avi", codec="pcm_f32le", layout="mono"),
-        Medium(name="pcm_u8.avi", codec="pcm_u8", layout="mono"),
-        Medium(name="pcm_u8.mov", codec="pcm_u8"),
-        Medium(name="pcm_surround.mov", codec="pcm_s16be", rate=48_000, layout="5.1"),
-        Medium(name="pcm_surround.mkv", codec="pcm_s16le", rate=48_000, layout="5.1"),
-        Medium(name="adpcm.avi", codec="adpcm_ms"),
-        Medium(name="late.mp4", codec="aac", start=0.5),
-        Medium(name="late.mkv", codec="aac", start=0.5),
-        Medium(name="a_little_late.mp4", codec="aac", start=0.03),
-        Medium(name="a_little_late_mp3.mp4", codec="libmp3lame", start=0.03),
-        Medium(name="a_little_late_ac3.mp4", codec="ac3", rate=48_000, seconds=0.99, start=0.02),
-        Medium(name="a_little_late_alac.mp4", codec="alac", start=0.03),
-        Medium(name="a_little_late_flac.mp4", codec="flac", start=0.03, muxer=UNOFFICIAL),
-        Medium(name="a_little_late_opus.mp4", codec="libopus", rate=48_000, seconds=0.993, start=0.01),
-        Medium(name="whole_packets.mp4", codec="aac", rate=48_000, seconds=1.024),
-        Medium(name="late_pcm.mov", codec="pcm_s16le", start=0.5),
-        Medium(name="early_end.mp4", codec="aac", seconds=0.7),
-        Medium(name="early_end.mkv", codec="libopus", rate=48_000, seconds=0.7),
-        Medium(name="gap.mp4", codec="aac", gap=(0.6, 0.4)),
-        Medium(name="gap.mkv", codec="aac", gap=(0.6, 0.4)),
-        Medium(name="gap.ts", codec="aac", gap=(0.6, 0.4)),
-        Medium(name="gap_flac.mp4", codec="flac", gap=(0.6, 0.4), muxer=UNOFFICIAL),
-        Medium(name="video_at_10s.mkv", codec="aac", start=10.0, video_start=10.0),
-        Medium(name="video_at_10s.ts", codec="aac", start=10.0, video_start=10.0),
-        Medium(name="negative.mkv", codec="pcm_s16le", start=-0.25, muxer={"avoid_negative_ts": "disabled"}),
-        Medium(name="negative.mp4", codec="aac", start=-0.25),
-    )
-}  # fmt: skip
-# Media whose packets are not byte ranges of the file.
-SCATTERED = (".ts", ".ogg")
-VIDEO_CODECS = {".webm": "libvpx", ".ogg": "libvpx", ".flv": "flv"}
-
-
-def make(medium: Medium, path: Path) -> Path:
-    """Encode a medium: 2 s of video, and noise that tells every sample from every other."""
-    with av.open(str(path), "w", options=medium.muxer) as out:
-        video = out.add_stream(VIDEO_CODECS.get(path.suffix, "mpeg4"), rate=25)
-        video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"
-        sound = out.add_stream(medium.codec, rate=medium.rate, options=medium.options | UNOFFICIAL)
-        sound.layout = medium.layout
-        sound.time_base = Fraction(1, medium.rate)
-        formats = sound.codec_context.codec.audio_formats or []
-        packets: list[av.Packet[Any]] = []
-        for number in range(50):
-            frame = av.VideoFrame(64, 48, "yuv420p")
-            for plane in frame.planes:
-                plane.update(bytes([number * 5]) * plane.buffer_size)
-            frame.pts, frame.time_base = number + round(medium.video_start * 25), Fraction(1, 25)
-            packets += video.encode(frame)
-        packets += video.encode(None)
-        packets += _encode(medium, sound, [one.name for one in formats])
-        packets.sort(key=lambda packet: packet.dts * packet.time_base)
-        for packet in packets:
-            out.mux(packet)
-    return path
-
-
-def _encode(medium: Medium, sound: Any, formats: list[str]) -> list[av.Packet[Any]]:
-    channels = av.AudioLayout(medium.layout).nb_channels
-    noise = np.random.default_rng(7).integers(-8000, 8000, (1, round(medium.seconds * medium.rate) * channels))
-    whole = av.AudioFrame.from_ndarray(noise.astype(np.int16), format="s16", layout=medium.layout)
-    whole.sample_rate, whole.pts, whole.time_base = medium.rate, 0, Fraction(1, medium.rate)
-    resampler = av.AudioResampler(
-        format=formats[0] if formats else "s16", layout=medium.layout, rate=medium.rate, frame_size=0
-    )
-    size = sound.codec_context.frame_size
-    if not size:
-        sound.codec_context.open(strict=False)
-        size = sound.codec_context.frame_size or 1024
-    fifo = av.AudioFifo()
-    for frame in resampler.resample(whole):
-        fifo.write(frame)
-    packets: list[av.Packet[Any]] = []
-    at = 0
-    while frame := fifo.read(size, partial=True):
-        frame.pts, frame.time_base = at, Fraction(1, medium.rate)
-        at += frame.samples
-        packets += sound.encode(frame)
-    packets += sound.encode(None)
-    shift = round(medium.start * medium.rate)
-    kept = []
-    for packet in packets:
-        assert packet.pts is not None
-        seconds = float(packet.pts * packet.time_base)
-        if medium.gap and medium.gap[0] <= seconds < sum(medium.gap):
-            continue
-        ticks = round(shift / medium.rate / packet.time_base)
-        packet.pts, packet.dts = packet.pts + ticks, packet.dts + ticks
-        kept.append(packet)
-    return kept
 
 
 @dataclass(frozen=True)
@@ -345,77 +197,6 @@ def test_corpus_audio_is_what_a_full_decode_presents_or_has_a_reason(corpus: Pat
                 check(path, video, frames)
     assert {"audio_offset.mkv", "audio_offset.mp4", "audio_interleaved.ts", "audio_interleaved.avi"} <= found.keys()
     assert [name for name, problem in found.items() if problem and not name.startswith(("trunc", "corrupt"))] == []
-
-
-def test_counting_ignores_rounding_and_sees_gaps() -> None:
-    samples = np.full(100, 1024, np.int64)
-    true = np.cumsum(samples) - samples + 441
-    true[60:] += 4410
-    pts = np.round(true / 44.1).astype(np.int64)
-    pts[[7, 31]] = NO_PTS
-    found = positions(pts, samples, Fraction(1, 1000), 44_100)
-    assert np.abs(found - true).max() <= 2
-    assert (np.diff(found) == np.where(np.arange(99) == 59, found[60] - found[59], 1024)).all()
-
-
-def test_a_first_packet_between_two_milliseconds_makes_no_gap() -> None:
-    """Opus in Matroska: a pre-skip of 6.5 ms puts the first packet at -7 ms, and the second at 14 in place of 13.5."""
-    pts = np.array([-7, *range(14, 1000, 20)])
-    found = positions(pts, np.full(len(pts), 960), Fraction(1, 1000), 48_000)
-    assert found.tolist() == (np.arange(len(pts)) * 960 - 312).tolist()
-
-
-def test_milliseconds_told_in_samples_make_no_gaps() -> None:
-    true = np.arange(200) * 1536
-    pts = np.round(np.round(true / 44.1) * 44.1).astype(np.int64)
-    steps = np.diff(pts)
-    assert ((steps != 1536) & (np.abs(steps - 1536) < 50)).any()
-    assert positions(pts, np.full(200, 1536), Fraction(1, 44_100), 44_100).tolist() == true.tolist()
-    later = pts.copy()
-    later[80:] += 441  # 10 ms
-    found = positions(later, np.full(200, 1536), Fraction(1, 44_100), 44_100)
-    assert np.flatnonzero(np.diff(found) != 1536).tolist() == [79]
-
-
-def test_a_single_timestamp_that_the_next_one_contradicts_is_no_gap() -> None:
-    """libavformat states such times in Ogg, of Vorbis whose blocks change their size at the beginning of a page."""
-    samples = np.full(100, 1024, np.int64)
-    true = np.cumsum(samples) - samples
-    stated = true.copy()
-    stated[[20, 40, 60]] += (448, 448, -600)
-    assert positions(stated, samples, Fraction(1, 44_100), 44_100).tolist() == true.tolist()
-
-
-def test_timestamps_that_turn_back_or_scatter_are_refused() -> None:
-    samples = np.full(100, 1024, np.int64)
-    pts = np.cumsum(samples) - samples
-    with pytest.raises(AudioProblem, match="turn back"):
-        positions(np.where(np.arange(100) > 50, pts - 3000, pts), samples, Fraction(1, 44_100), 44_100)
-    with pytest.raises(AudioProblem, match="irregular"):
-        positions(pts + np.arange(100) * 500, samples, Fraction(1, 44_100), 44_100)
-
-
-def test_trimming_is_that_of_libavcodec() -> None:
-    sample, samples, nothing = np.arange(5) * 100, np.full(5, 100, np.int64), np.zeros(5, np.bool_)
-    assert presented(sample, samples, {}, nothing) == (0, 500)
-    assert presented(sample, samples, {0: (130, 0), 4: (0, 60)}, nothing) == (130, 440)
-    assert presented(sample, samples, {0: (100, 0)}, np.arange(5) == 0) == (100, 500)
-    with pytest.raises(AudioProblem, match="in between"):
-        presented(sample, samples, {2: (0, 60)}, nothing)
-    with pytest.raises(AudioProblem, match="all samples"):
-        presented(sample, samples, {0: (500, 0)}, nothing)
-
-
-def test_headers_say_how_many_samples_packets_hold() -> None:
-    assert [opus_samples(bytes([code << 3])) for code in (0, 3, 12, 16, 31)] == [480, 2880, 480, 120, 960]
-    assert opus_samples(bytes([31 << 3 | 1])) == 1920
-    assert opus_samples(bytes([31 << 3 | 3, 3])) == 2880
-    assert opus_samples(b"") == 0
-    assert flac_samples(b"\xff\xf8\xc9\x18\x00\xc2") == 4096
-    assert flac_samples(b"\xff\xf8\x79\x18\x00\x0f\xff\x00") == 4096
-    assert flac_samples(b"no header") == 0
-    assert eac3_samples(b"\x0b\x77\x00\x00\x30\x80") == 1536
-    assert eac3_samples(b"\x0b\x77\x00\x00\x00\x80") == 256
 
 
 @pytest.mark.parametrize("name", ["late.mkv", "mp3.mkv", "ac3.mkv"])

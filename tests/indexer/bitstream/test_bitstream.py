@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.indexer.bitstream.base.pictures import BitstreamError, segments, unwrap_order_counts
-from framedex.indexer.bitstream.h26x import h264, h264_sets, hevc
+from framedex.indexer.bitstream.h26x import h264, h264_pictures, h264_sets, hevc, hevc_sets
 from framedex.indexer.bitstream.h26x.nal import ParameterSets, split_annex_b
 from framedex.indexer.parts.index import Index
 from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, START
@@ -85,10 +85,16 @@ def test_a_configuration_record_that_is_none_is_refused(scanner: type[h264.H264S
 
 @given(st.binary(max_size=80))
 def test_parsers_raise_value_error_alone_on_any_bytes(data: bytes) -> None:
-    for parse in (h264_sets.parse_sps, h264_sets.parse_pps, hevc.parse_sps, hevc.parse_pps, hevc.parse_vps):
+    for parse in (
+        h264_sets.parse_sps,
+        h264_sets.parse_pps,
+        hevc_sets.parse_sps,
+        hevc_sets.parse_pps,
+        hevc_sets.parse_vps,
+    ):
         with contextlib.suppress(ValueError):
             parse(b"\x67\x01" + data)
-    for parse_configuration in (h264_sets.parse_configuration, hevc.parse_configuration):
+    for parse_configuration in (h264_sets.parse_configuration, hevc_sets.parse_configuration):
         with contextlib.suppress(ValueError):
             parse_configuration(b"\1" + data)
     assert isinstance(h264_sets.sei_payloads(b"\6" + data), list)
@@ -152,8 +158,8 @@ def test_a_start_that_is_no_reference_is_not_dropped() -> None:
         (h264_sets.parse_sps, "67420000 0420 f4162e20"),  # 32
         (h264_sets.parse_pps, "68 0080 c020"),  # 256
         (h264_sets.parse_pps, "68 8210 20"),  # 0, of SPS 32
-        (hevc.parse_pps, "4401 020c 03fe"),  # 64
-        (hevc.parse_sps, "4201010000030000000300000003000000030008a0208105dff084"),  # 16
+        (hevc_sets.parse_pps, "4401 020c 03fe"),  # 64
+        (hevc_sets.parse_sps, "4201010000030000000300000003000000030008a0208105dff084"),  # 16
     ],
 )
 def test_ids_out_of_range_are_refused(parse: Callable[[bytes], object], unit: str) -> None:
@@ -197,4 +203,4 @@ def test_order_counts_out_of_range_are_refused() -> None:
     large = replace(sps, order_count_type=1, ref_frame_offsets=((1 << 31) - 1,))
     pictures = [(number, 0, 0, not number, True) for number in range(3)]
     with pytest.raises(BitstreamError, match="picture order count of 4294967294"):
-        h264._order_counts_of_type_1([large], pictures)
+        h264_pictures.order_counts_of_type_1([large], pictures)

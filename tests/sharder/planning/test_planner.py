@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError
-from framedex.indexer.parts.index import Packets
+from framedex.indexer.parts.packets import Packets
 from framedex.indexer.timeline import CLOSED, CONTINUES, DAMAGED, LEADING, NON_REFERENCE, OPEN, RESET, START
 from framedex.sharder.clips.recipe import coalesce
 from framedex.sharder.planning.planner import Planner

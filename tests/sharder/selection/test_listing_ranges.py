@@ -17,23 +17,13 @@ from hypothesis import strategies as st
 from framedex import ClipDataset
 from framedex.errors import PolicyError
 from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.policies.records import Timeline
 from framedex.sharder.selection.listing_ranges import range_columns
 from tests.sharder.planning.test_from_index import assert_same_clips, failure_rows
-from tests.sharder.policies.test_policies import (
-    OWN,
-    TERMS,
-    THIRTY,
-    TIMES,
-    VIDEOS,
-    Document,
-    Timeline,
-    clips_of,
-    kinds,
-    run,
-    sample,
-)
 from tests.support.datasets import run as framedex
+from tests.support.policies import THIRTY, Document, clips_of, kinds, run, sample
 from tests.support.policy_reference import Stretch, expected, frame_times, stretch_of_frames
+from tests.support.policy_strategies import OWN, TERMS, TIMES, VIDEOS
 
 COLUMNS = {"range": {"start": "from", "end": "to"}}
 

@@ -14,8 +14,8 @@ from framedex import ClipDataset
 from framedex.indexer.parts.index import Index
 from framedex.sharder.policies.reading import read_policy
 from framedex.sharder.schema import CLIPS, FAILURES, MEDIA, RECIPES
-from tests.sharder.policies.test_policies import CONFIGS
 from tests.support.datasets import run, shard_clips, write_clips
+from tests.support.policies import CONFIGS
 
 
 def failures(dataset: Path) -> list[dict[str, Any]]:

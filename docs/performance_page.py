@@ -1,0 +1,178 @@
+"""docs/performance.md: what the benchmarks of speed measured, and what was expected."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from docs.results import NOTE, load, made_by
+from docs.storage_tables import storage_section
+from docs.tables import (
+    a_packed_clip,
+    gpu_index_table,
+    index_table,
+    loader_devices_sentence,
+    loader_load_table,
+    loader_slow_sentence,
+    loader_table,
+    packing_tables,
+    planning_tables,
+    random_access_table,
+    whole_loader_table,
+)
+
+
+def whole_loader_section(result: dict[str, Any]) -> str:
+    """Return what benchmarks/random_access.py says of the whole ClipLoader, where it was measured."""
+    table = whole_loader_table(result)
+    if not table:
+        return ""
+    return f"""The whole ClipLoader (manifest, reading, decoding, batches) beside nothing but PyAV decoding the same planned
+packets from memory into the same RGB, in equally many processes:
+
+{table}
+
+"""
+
+
+def loader_section(result: dict[str, Any], several: dict[str, Any], slow: dict[str, Any]) -> str:
+    """Return the part of docs/performance.md on loading with a GPU, and with several."""
+    setup = result["setup"]
+    return f"""
+## Loading on a GPU
+
+{setup["clips"]} clips of {setup["frames_a_clip"]} frames at 1 fps from random places of 720p60 H.264 with x264's default settings, in
+batches of {setup["batch_size"]}, delivered at {setup["size"][0]}×{setup["size"][1]} as float FCHW on the GPU. framedex: the median of {setup["epochs_measured"]} epochs after one warm-up epoch,
+reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening the file for each clip.
+Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so. What has no
+figure was not measured in that run: DALI takes minutes for long files. {loader_slow_sentence(slow)}
+
+{loader_table(result)}
+
+{loader_load_table(result)}
+
+What was expected: NVDEC is the bottleneck by reference, so the length of the video does not matter, and CPU cores add what they
+decode; image shards cost JPEG decoding alone.
+
+{made_by(result)}
+
+{loader_devices_sentence(several)} What was expected: twice as many, since
+nothing is shared but the page cache and the driver. DALI sets up all decoders of a run before it decodes the first movie, about 9 ms a movie, one
+after the other on the whole machine. So 16 movies are a run, and of the two runs that share a GPU the second begins at least a
+third of a run after the first: one is set up while the other decodes. Before, when batches of 64 were runs that began together, NVDEC was idle
+meanwhile, and two GPUs gave 1.74 times one.
+
+{made_by(several)}
+"""
+
+
+def performance_page() -> str:
+    """Return docs/performance.md."""
+    access, manifest = load("random_access.json"), load("manifest.json")
+    index, rows, gpu_index = load("index.json"), load("index_rows.json"), load("gpu_index.json")
+    pack, plan = load("pack.json"), load("plan.json")
+    stored, asked = load("object_storage.json"), load("object_requests.json")
+    planning, dataset = manifest["planning"], manifest["dataset"]
+    low, high = index["results"]
+    small = a_packed_clip(pack["results"]["copying"][0])
+    return f"""{NOTE}
+# Performance
+
+Every figure comes from a JSON file in `benchmarks/results/`, which names the command, the machine and the versions.
+Timings of shared machines are noisy; ratios within one run are what to read.
+
+## Random access on one core
+
+Clips of 16 frames at 1 fps from random places of a 720p60 x264 video with default settings (GOP 250): `v60.mp4` is one
+minute, `v3000.mp4` fifty. Every contender opens the file anew for each clip and returns the same frames as RGB.
+
+{random_access_table(access)}
+
+What was expected: x264's defaults make about half the pictures non-reference, so leaving them out should bring nearly a
+factor of two wherever decoding dominates, and nothing else should matter on a short file. On a long file the others
+also pay for opening it: reading its index, or scanning it. Converting to RGB takes more here than elsewhere: chroma is
+interpolated and sums are rounded, so that CPU and GPU agree.
+
+{whole_loader_section(access)}{made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and `--seconds 3000`.
+
+## Indexing
+
+One MP4 of {low["size_bytes"] / 1e6:,.0f} MB with 180 000 packets of low bit rate, and one of {high["size_bytes"] / 1e6:,.0f} MB
+of high bit rate. Warm: from the page cache; cold: dropped from it before each turn. In brackets: how many times as fast as
+ffprobe in the same run.
+
+{index_table(index)}
+
+Depth `tables` reads {low["bytes_read"]["tables"] / 1e6:.1f} MB of the first file and {high["bytes_read"]["tables"] / 1e6:.1f} MB
+of the second ({100 * high["bytes_read"]["tables"] / high["size_bytes"]:.2f} %), sample tables and fingerprint included. It does
+not grow with the bit rate; the tables themselves take about ten bytes a packet, which is much only where packets are tiny. Not
+counted is the look at the header of each NAL unit where samples are small: the file is mapped for it, and the kernel reads a page or more for
+each sample ([why](decisions/0021-lasting-state.md)). That look is most of the time that `tables` takes.
+
+What was expected: reading `moov` costs a few bytes a packet, so tables should be tens of times as fast where packets are
+many, and as much faster as the file is larger where they are few. Depth `packets` reads every byte, as ffprobe does; it
+saves the work that a demuxer does for each packet, which is all there is at low bit rates. At high ones it searches every
+byte for start codes inside of units, which ffprobe does not.
+
+{made_by(index)} {index["environment"]["ffprobe"]}.
+
+On a GPU machine, DALI's own ways to a first and a last frame, opening the file included, beside framedex's probe and a
+clip of the last frame out of an index:
+
+{gpu_index_table(gpu_index)}
+
+{made_by(gpu_index)}
+
+### The index on disk
+
+| what | figure |
+| --- | --- |
+| bytes a frame in `frames`, real clips (`make demo`'s) | {rows["real_bytes_a_frame"]["all"]:.1f} |
+| bytes a frame in `frames`, {rows["synthetic"]["frames"]:,} synthetic frames | {rows["synthetic"]["all"]:.1f} |
+| open that index | {rows["synthetic"]["open_ms"]:.1f} ms |
+| one video's row out of it, median | {rows["synthetic"]["median_row_ms"]:.1f} ms |
+| … 99th percentile | {rows["synthetic"]["p99_row_ms"]:.1f} ms |
+
+{made_by(rows)}
+
+## Planning and reading manifests on one core
+
+| what | figure |
+| --- | --- |
+| plan a 16-frame clip of a 180 000-frame video and build its movie, index row in hand | {planning["median_ms_planner_plan_and_movie"]:.2f} ms |
+| … of which the plan alone, once the video's timeline is known | {planning["median_ms_plan_alone"]:.2f} ms |
+| open a dataset of {dataset["clips"]:,} clips | {dataset["open_ms"]:.2f} ms |
+| fetch one clip's recipe, shuffled, median | {dataset["median_ms_fetch_a_clip"]:.2f} ms |
+| … 99th percentile | {dataset["p99_ms_fetch_a_clip"]:.2f} ms |
+| memory that the open dataset keeps after 4 000 of them | {dataset["resident_mb_kept"]:.0f} MB |
+| clips planned and written a minute | {dataset["clips_planned_and_written_a_minute"]:,} |
+| manifest size | {dataset["manifest_bytes_a_clip"]:.0f} bytes a clip |
+
+{made_by(manifest)}
+
+What `framedex shard` does, from an index in hand, for 16-frame clips of a video of 180 000 packets; at depth `tables` the
+headers that the plans need are read from the file. And memory over synthetic videos, each dataset in a process of its own:
+
+{planning_tables(plan)}
+
+What was expected: planning is a few numpy calls a clip, so well above 20 000 clips a minute; memory is that of Python, of one
+part of the manifest and of one video's packets, whatever the number of clips.
+
+{made_by(plan)}
+
+## Packing
+
+`street.mp4` is a 720p60 x264 video of two minutes with default settings (1.8 Mbit/s, 3.6 KB a frame), `mid.mp4` its first half minute as
+`ffmpeg -i street.mp4 -frames:v 1800 -c:v libx264 -preset ultrafast -crf 23 -g 120` makes it (5 Mbit/s), `high.mp4` the second video of
+`benchmarks.index` (1 GB in 30 s), each taken often enough to make 4 GB. Clips of 250 frames; tiny files by copying packets, against `cp`
+of the same tars on the same disk:
+
+{packing_tables(pack)}
+
+What was expected: 70 % of `cp` or more, both flushed. What keeps packing from it are bytes that are spread over many frames: a
+clip of `street.mp4` has {small["megabytes"]:.1f} MB and takes {small["milliseconds"]:.1f} ms, of which planning, headers, JSON and the
+manifest take about as much of a processor as copying does ([decision 16](decisions/0016-packing-beside-planning.md)).
+
+The plain loop decodes each video from its beginning in one process with PyAV and writes the same JPEGs with Pillow.
+
+{made_by(pack)}
+{storage_section(stored, asked, (made_by(stored), made_by(asked)))}{loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""

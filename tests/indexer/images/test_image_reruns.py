@@ -1,0 +1,87 @@
+"""A rerun sees which images changed; a dry run counts them, and the table shows a sequence like a video."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from framedex.indexer.parts.index import Index
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions, plan_work
+from framedex.indexer.sources.discover import media_id
+from framedex.indexer.sources.image_times import rate_of
+from tests.support.datasets import run
+from tests.support.images import encoded, sequence, tar_of, write
+
+# Reruns
+
+
+def changes(tmp_path: Path) -> list[str]:
+    """Index `data` anew; return what was probed, and that a dry run said so."""
+    options = IndexOptions(sources=[str(tmp_path / "data")], out=tmp_path / "INDEX", workers=1)
+    planned = [uri for uri, _ in plan_work(options).probe]
+    before = plan_work(options).unchanged
+    report = build_index(options)
+    assert report.unchanged == before
+    assert (report.ok > 0) == bool(planned)
+    return planned
+
+
+def test_a_rerun_sees_what_was_added_removed_or_changed(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        sequence(tmp_path / "data" / name)
+    assert changes(tmp_path) == ["a", "b"]
+    assert changes(tmp_path) == []
+    write(tmp_path / "data/a", {"frame10.png": encoded(10)})
+    assert changes(tmp_path) == ["a"]
+    index = Index(tmp_path / "INDEX")
+    assert index.packets(media_id("a")).path == ["frame0.png", "frame1.png", "frame2.png", "frame10.png"]
+    (tmp_path / "data/b/frame0.png").unlink()
+    assert changes(tmp_path) == ["b"]
+    write(tmp_path / "data/b", {"frame1.png": encoded(11)})
+    assert changes(tmp_path) == ["b"]
+    (tmp_path / "data/b/timestamps.txt").write_text("3\n4\n")
+    assert changes(tmp_path) == ["b"]
+    assert Index(tmp_path / "INDEX").packets(media_id("b")).pts.tolist() == [3_000_000, 4_000_000]
+    assert changes(tmp_path) == []
+
+
+def test_a_rerun_leaves_a_tar_alone_until_it_changes(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    path = tar_of(tmp_path / "data/t.tar", [("a/0.png", encoded(0)), ("b/0.png", encoded(1))])
+    assert changes(tmp_path) == ["t.tar"]
+    os.utime(path, ns=(1, 1))  # the same content
+    assert changes(tmp_path) == []
+    tar_of(path, [("b/0.png", encoded(2)), ("c/0.png", encoded(3))])
+    report = build_index(IndexOptions(sources=[str(path)], out=tmp_path / "INDEX", workers=1))
+    assert report.ok == 2
+    assert changes(tmp_path) == []
+
+
+def test_another_rate_is_a_reason_to_look_again(tmp_path: Path) -> None:
+    sequence(tmp_path / "data/s")
+    tar_of(tmp_path / "data/t.tar", [("a.png", encoded())])
+    options = {"sources": [str(tmp_path / "data")], "out": tmp_path / "INDEX", "workers": 1}
+    build_index(IndexOptions(**options))  # type: ignore[arg-type]
+    assert build_index(IndexOptions(**options, image_fps=rate_of("25"))).ok == 2  # type: ignore[arg-type]
+    assert build_index(IndexOptions(**options, image_fps=rate_of("25"))).unchanged == 2  # type: ignore[arg-type]
+    assert build_index(IndexOptions(**options, image_fps=rate_of("25"), verify=True)).ok == 2  # type: ignore[arg-type]
+
+
+# The command
+
+
+def test_a_dry_run_counts_the_images(tmp_path: Path) -> None:
+    sequence(tmp_path / "data/s")
+    assert "s (3 images)" in run("index", tmp_path / "data", "--out", tmp_path / "INDEX", "--dry-run").output
+    plan = json.loads(run("index", tmp_path / "data", "--out", tmp_path / "INDEX", "--dry-run", "--json").output)
+    assert plan["images"] == {"s": 3}
+    assert plan["probe"] == ["s"]
+
+
+def test_the_table_shows_a_sequence_like_a_video(tmp_path: Path) -> None:
+    sequence(tmp_path / "data/s", 5, "JPEG")
+    output = run("index", tmp_path / "data", "--out", tmp_path / "INDEX", "--image-fps", "30000/1001").output
+    line = next(line for line in output.splitlines() if line.startswith("s "))
+    assert line.split() == ["s", "mjpeg", "32x24", "5", "29.97", "no", "1", "0.17"]

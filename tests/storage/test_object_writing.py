@@ -1,0 +1,160 @@
+"""Indexes and datasets are written to object storage once, by one run at a time, and can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from framedex import ClipDataset, Index
+from framedex.errors import OutputError
+from framedex.execution.engine import Outcome
+from framedex.indexer.runs.build import build_index
+from framedex.indexer.runs.work import IndexOptions
+from framedex.storage import stores
+from tests.support import proxy as proxies
+from tests.support.datasets import content, run
+from tests.support.media import Medium
+from tests.support.object_datasets import here, same, segments
+from tests.support.proxy import Proxy, Spoil
+from tests.support.s3 import Bucket
+
+
+class TestWriting:
+    def test_of_two_runs_that_write_an_index_one_is_refused(self, bucket: Bucket, medium: Medium) -> None:
+        for name in ("h264_default.mp4", "h264_open_gop.mp4"):
+            bucket.put(f"v/{name}", medium(name))
+        out = f"{bucket.uri}/I"
+        run("index", f"{bucket.uri}/v/h264_default.mp4", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
+
+        def meanwhile(*arguments: Any, **options: Any) -> Iterator[Outcome[Any, Any]]:
+            run("index", f"{bucket.uri}/w", "--root", f"{bucket.uri}/v", "--out", out, "--workers", 1)
+            return here(*arguments, **options)
+
+        bucket.put("w/c.mp4", medium("h264_baseline.mp4"))
+        options = {"sources": [f"{bucket.uri}/v"], "out": Index(out).path}
+        with pytest.raises(OutputError, match="another run"):
+            build_index(IndexOptions(**options, engine=meanwhile))  # type: ignore[arg-type]
+        index = Index(out)
+        found = sorted(uri.rpartition("/")[2] for uri in index.columns(["uri"])["uri"].to_pylist())
+        assert found == ["c.mp4", "h264_default.mp4"]
+        build_index(IndexOptions(**options, engine=here))  # type: ignore[arg-type]
+        assert len(Index(out)) == len(Index(out).listing) == 3
+
+    def test_half_a_part_that_a_killed_run_left_is_passed_over(
+        self, bucket: Bucket, medium: Medium, tmp_path: Path
+    ) -> None:
+        bucket.put("v/a.mp4", medium("h264_single.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        bucket.put("I/frames/part-000001.parquet", b"of a run that was killed")
+        bucket.put("v/b.mp4", medium("h264_single.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/I", "--workers", 1)
+        index = Index(f"{bucket.uri}/I")
+        assert [len(index.packets(name).size) for name in index.columns(["media_id"])["media_id"].to_pylist()] == [1, 1]
+
+    def test_slices_and_compaction(
+        self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("framedex.indexer.parts.part_pairs.FILES_A_PART", 1)
+        monkeypatch.setattr("framedex.indexer.runs.build.FILES_A_PART", 1)
+        for number in range(3):
+            bucket.put(f"v/{number}.mp4", medium("h264_single.mp4"))
+        out, sources = f"{bucket.uri}/I", f"{bucket.uri}/v"
+        run("index", sources, "--out", out, "--task", "1/2", "--workers", 1)
+        assert "missing" in run("index", sources, "--out", out, "--finish", code=1).output
+        run("index", sources, "--out", out, "--task", "0/2", "--workers", 1)
+        report = json.loads(run("index", sources, "--out", out, "--finish", "--json").output)
+        assert (report["ok"], len(Index(out))) == (3, 3)
+        run("index", sources, "--out", tmp_path / "I", "--workers", 1)
+        for key in bucket.keys("I/videos/") + bucket.keys("I/frames/"):
+            assert bucket.get(key) == (tmp_path / key).read_bytes()
+        run("index", "--compact", "--out", out)
+        assert len(bucket.keys("I/videos/")) == 1
+        assert sorted(Index(out).columns(["uri"])["uri"].to_pylist()) == ["0.mp4", "1.mp4", "2.mp4"]
+
+    def test_a_dataset_is_written_once(self, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
+        bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D"]
+        run(*arguments)
+        before = bucket.keys("D/")
+        assert "dataset already" in run(*arguments, code=1).output
+        run(*arguments, "--overwrite", "--pack", "clips")
+        assert set(bucket.keys("D/")) - set(before)
+        own = bucket.put("F/clips/holiday.mp4", b"a video of the user's")
+        said = run(*arguments[:-1], f"{bucket.uri}/F", "--overwrite", code=1).output
+        assert "something else" in said
+        assert "holiday.mp4" in said
+        assert own
+        assert bucket.keys("F/") == ["F/clips/holiday.mp4"]
+        bucket.put("H/policy.yaml", b"the user's")
+        bucket.put("J/dataset.json", b"{}")
+        for place in ("H", "J"):
+            said = run(*arguments[:-1], f"{bucket.uri}/{place}", "--overwrite", code=1).output
+            assert "something else" in said
+        bucket.put("G/videos/mine.mp4", b"")
+        assert "something else" in run("index", f"{bucket.uri}/v", "--out", f"{bucket.uri}/G", code=1).output
+        bucket.put("D2/dataset.json", b"of another one whose name begins alike")
+        run(*arguments, "--overwrite")
+        assert bucket.get("D2/dataset.json").startswith(b"of another")
+        bucket.put("E/else.txt", b"")
+        assert "something else" in run(*arguments[:-1], f"{bucket.uri}/E", code=1).output
+
+    def test_a_dataset_that_takes_the_place_of_another_leaves_nothing_of_it(
+        self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(stores.RETRIES, "0")
+        monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
+        bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        policy = ["shard", tmp_path / "I", "--policy", segments(tmp_path)]
+        stored = ["--out", f"{bucket.uri}/D", "--scratch", tmp_path / "scratch"]
+        run(*policy, *stored, "--pack", "clips", "--shard-size", "20kB")
+        proxy.rule = lambda request: Spoil(status=500) if request.method in ("DELETE", "POST") else None
+        run(*policy, *stored, "--overwrite", code=1)
+        bucket.put("D/notes.txt", b"of somebody else")
+        proxy.rule = lambda request: None
+        run(*policy, *stored)
+        run(*policy, "--out", tmp_path / "D")
+        assert bucket.keys("D/") == sorted(["D/notes.txt", *(f"D/{key}" for key in content(tmp_path / "D"))])
+        same(ClipDataset(f"{bucket.uri}/D"), ClipDataset(tmp_path / "D"), "in the place of another")
+
+    def test_a_run_that_is_broken_off_goes_on_and_keeps_others_out(
+        self, bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(stores.RETRIES, "0")
+        monkeypatch.setattr("framedex.storage.objects.TRIES", 1)
+        bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
+        run("index", f"{bucket.uri}/v", "--out", tmp_path / "I", "--workers", 1)
+        arguments = ["shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", f"{bucket.uri}/D"]
+        arguments += ["--pack", "clips", "--shard-size", "20kB", "--workers", 1, "--scratch"]
+        uploads: list[str] = []
+
+        def fail_at_last(request: proxies.ExplicitClip) -> Spoil | None:
+            if request.method == "PUT" and request.path.split("?")[0].endswith(".tar"):
+                uploads.append(request.path)
+            return Spoil(status=500) if len(uploads) > 2 else None
+
+        proxy.rule = fail_at_last
+        run(*arguments, tmp_path / "scratch", code=1)
+        shipped = [key for key in bucket.keys("D/shards/") if key.endswith(".tar")]
+        assert len(shipped) == 2
+        assert "D/dataset.json" not in bucket.keys("D/")
+        proxy.rule = lambda request: None
+        assert "another run" in run(*arguments, tmp_path / "elsewhere", code=1).output
+        proxy.forget()
+        assert "taken up" in run(*arguments, tmp_path / "scratch").output
+        again = [request.path for request in proxy.requests if request.method == "PUT" and shipped[0] in request.path]
+        assert again == []
+        assert "D/unfinished.json" not in bucket.keys("D/")
+        run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D", "--pack", "clips", "--shard-size",
+            "20kB", "--workers", 1)  # fmt: skip
+        for key in content(tmp_path / "D"):
+            assert bucket.get(f"D/{key}") == (tmp_path / "D" / key).read_bytes(), key
+
+    def test_a_web_server_is_not_written_to(self, medium: Medium, tmp_path: Path) -> None:
+        said = run("index", medium("h264_single.mp4"), "--out", "https://127.0.0.1:9/I", code=2).output
+        assert "a web server is not written to" in said

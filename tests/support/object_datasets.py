@@ -1,0 +1,34 @@
+"""Helpers for tests of object storage: an engine in this process, a policy file, a comparison of two datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from framedex import ClipDataset
+from framedex.execution.engine import Outcome
+
+
+def here(function: Callable[[Any], Any], items: Iterable[Any], **_: Any) -> Iterator[Outcome[Any, Any]]:
+    """An engine that probes in this process."""
+    for item in items:
+        yield Outcome(item=item, result=None if item.task is None else function(item))
+
+
+def segments(folder: Path) -> Path:
+    """Return a policy file: all that media hold, in clips of 8 frames."""
+    path = folder / "segments.yaml"
+    path.write_text("policy: stride\nstride: 1\nframes: 8\nlast: pad\n", encoding="utf-8")
+    return path
+
+
+def same(ours: ClipDataset, theirs: ClipDataset, what: str) -> None:
+    """Compare every clip of two datasets, in another order."""
+    assert len(ours) == len(theirs) > 0
+    for number in np.random.default_rng(1).permutation(len(ours)).tolist():
+        mine, other = ours[number], theirs[number]
+        assert np.array_equal(mine["frames"], other["frames"]), (what, number)
+        assert np.array_equal(mine["pts"], other["pts"])

@@ -1,0 +1,54 @@
+"""Hypothesis strategies for policy documents and for the videos that they sample."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from tests.support.policies import timeline
+
+# Documents and videos for hypothesis: gaps of zero are frames of equal pts.
+GAPS = st.lists(st.integers(0, 200), min_size=1, max_size=60).filter(any)
+VIDEOS = st.builds(timeline, GAPS, every_start=st.integers(1, 9))
+RATES = st.fractions(Fraction(1, 5), 40, max_denominator=1001).map(str)
+TIMES = st.fractions(0, 20, max_denominator=1001)
+LENGTHS = st.integers(1, 9)
+TERMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "choose": st.sampled_from(["nearest", "previous", "next"]),
+        "last": st.sampled_from(["pad", "partial", "drop"]),
+        "short": st.sampled_from(["skip", "pad"]),
+        "pad": st.sampled_from(["none", "constant", "edge", "reflect_101", "reflect_1001"]),
+    },
+)
+SEGMENT = st.fixed_dictionaries({"fps": RATES, "frames": st.integers(1, 4)}, optional={"offset": TIMES.map(str)})
+OWN = {
+    "fps": st.fixed_dictionaries({"fps": RATES}, optional={"frames": LENGTHS, "start_seconds": TIMES.map(str)}),
+    "segments": st.fixed_dictionaries(
+        {"segments": st.lists(SEGMENT, min_size=1, max_size=3)},
+        optional={"every_seconds": st.integers(1, 4), "start_seconds": TIMES.map(str)},
+    ),
+    "stride": st.fixed_dictionaries({"stride": LENGTHS}, optional={"frames": LENGTHS, "start": st.integers(0, 70)}),
+    "frames": st.fixed_dictionaries({"frames": st.lists(st.integers(0, 70), min_size=1, max_size=8)}),
+    "seconds": st.fixed_dictionaries({"seconds": st.lists(TIMES.map(str), min_size=1, max_size=8)}),
+    "keyframes": st.fixed_dictionaries({}, optional={"every": LENGTHS, "frames": LENGTHS}),
+    "windows": st.one_of(
+        st.fixed_dictionaries(
+            {"frames": LENGTHS}, optional={"stride": LENGTHS, "step": LENGTHS, "start": st.integers(0, 70)}
+        ),
+        st.fixed_dictionaries(
+            {"frames": LENGTHS, "fps": RATES}, optional={"step_seconds": RATES, "start_seconds": TIMES.map(str)}
+        ),
+    ),
+    "uniform": st.fixed_dictionaries(
+        {"frames": LENGTHS},
+        optional={"by": st.sampled_from(["time", "number"]), "spread": st.sampled_from(["centres", "ends"])},
+    ),
+}
+WAYS = st.one_of(
+    st.fixed_dictionaries({"fps": RATES}, optional={"frames": LENGTHS}),
+    st.fixed_dictionaries({"stride": LENGTHS}, optional={"frames": LENGTHS}),
+    st.fixed_dictionaries({"uniform": LENGTHS}),
+)
