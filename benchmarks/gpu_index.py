@@ -138,10 +138,10 @@ def time_reader(
 def time_probe(path: Path, depth: Depth) -> dict[str, float]:
     """Return the seconds of probing a file in this process."""
     started = time.perf_counter()
-    ((video, _),) = probe_medium(ProbeTask(path=str(path), depth=depth))
+    (medium,) = probe_medium(ProbeTask(path=str(path), depth=depth))
     seconds = time.perf_counter() - started
-    assert video["status"] == "ok", video["error_message"]
-    assert video["depth"] == depth
+    assert medium.timeline is not None, medium.problem
+    assert medium.timeline.depth == depth
     return {"seconds": seconds}
 
 

@@ -56,9 +56,9 @@ def make_videos(folder: Path) -> dict[str, Path]:
 
 def framedex_at(depth: Depth) -> Callable[[Path], int]:
     def probe(path: Path) -> int:
-        ((video, _),) = probe_medium(ProbeTask(path=str(path), depth=depth))
-        assert video["status"] == "ok", video["error_message"]
-        return int(video["packet_count"])
+        (medium,) = probe_medium(ProbeTask(path=str(path), depth=depth))
+        assert medium.timeline is not None, medium.problem
+        return medium.timeline.packet_count
 
     return probe
 

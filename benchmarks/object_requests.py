@@ -79,8 +79,11 @@ def main() -> None:
             from framedex.storage import stores
 
             stores._store.cache_clear()
-            ((video, _),) = probe_object(ProbeTask(path=uri))
-            result["indexing"] = {"size_bytes": video["size_bytes"], "depth": video["depth"]} | asked(proxy)
+            (medium,) = probe_object(ProbeTask(path=uri))
+            assert medium.identity is not None, medium.problem
+            assert medium.timeline is not None, medium.problem
+            facts = {"size_bytes": medium.identity.size_bytes, "depth": medium.timeline.depth}
+            result["indexing"] = facts | asked(proxy)
             framedex("index", uri, "--out", "s3://benchmark/INDEX")
             for name, step in (("consecutive", 1), ("a second apart", rate)):
                 starts = np.random.default_rng(0).integers(0, count - FRAMES * step, options.clips).tolist()

@@ -1,25 +1,60 @@
-"""Rows of `videos` and `frames`, and what they say of media that cannot be used."""
+"""Rows of `videos` and `frames` from the facts of a medium: the one place where facts become columns."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from framedex.errors import MediaError
-from framedex.indexer.schema import FAILED, REFUSED
+from framedex.indexer.facts import AudioFacts, MediumFacts
+from framedex.indexer.schema import OK
 
 Row = dict[str, Any]
 
+SINGLE = ("kind", "stream_index", "member", "container", "video_streams", "rotation_degrees")
 
-def problem_columns(error: MediaError) -> Row:
-    """Return the `videos` columns that say why a medium cannot be used."""
-    return {
-        "status": REFUSED if error.refused else FAILED,
-        "error_kind": error.kind,
-        "error_message": error.what,
-        "error_traceback": error.traceback,
-    }
+
+def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
+    """Return the columns of `videos` and `frames` of a medium, without those that name it."""
+    return _video_row(medium), _frames_row(medium)
 
 
 def no_frames() -> Row:
     """Return the `frames` columns of a medium that is not usable."""
     return {"pts": [], "offset": None, "size": [], "flags": []}
+
+
+def _video_row(medium: MediumFacts) -> Row:
+    """Return the columns of `videos`. A record that is missing leaves its columns out, which makes them null."""
+    row = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
+    for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline):
+        row |= {} if record is None else _columns(record)
+    if medium.timeline is not None:
+        row |= _columns(row.pop("summary"))
+    if medium.problem is not None:
+        row |= {
+            "status": medium.problem.status or OK,
+            "error_kind": medium.problem.kind,
+            "error_message": medium.problem.message,
+            "error_traceback": medium.problem.traceback,
+        }
+    return row if medium.audio is None else row | _audio_row(medium.audio)
+
+
+def _audio_row(audio: AudioFacts) -> Row:
+    columns = _columns(audio)
+    del columns["packets"]
+    return {f"audio_{name}": value for name, value in columns.items()}
+
+
+def _frames_row(medium: MediumFacts) -> Row:
+    if medium.packets is None or not medium.is_usable:
+        return no_frames()
+    row = _columns(medium.packets)
+    if medium.audio is not None and medium.audio.packets is not None:
+        row |= {f"audio_{name}": value for name, value in _columns(medium.audio.packets).items()}
+    return row
+
+
+def _columns(record: Any) -> Row:
+    """Return the fields of a record by their names, the values themselves: `asdict` would copy arrays."""
+    return {one.name: getattr(record, one.name) for one in fields(record)}

@@ -234,8 +234,8 @@ class Summary:
     mean_gop: float
     max_gop: int
     seek_packets: float
-    non_reference_share: float
-    open_gop_count: int
+    non_reference_share: float | None
+    open_gop_count: int | None
     damaged_gop_count: int
 
 

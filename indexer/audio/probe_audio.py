@@ -1,10 +1,10 @@
-"""The audio of a file: the columns of `videos` and `frames` on its first audio stream. Never an error for its video."""
+"""The audio of a file: the facts of its first audio stream. Never an error for its video."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -24,11 +24,10 @@ from framedex.indexer.bitstream.audio import CONSTANT, HEADERS, fixed_header
 from framedex.indexer.containers.medium_file import Probed, ProbedFile
 from framedex.indexer.containers.opening import demux_packets, memory_errors
 from framedex.indexer.containers.payloads import PayloadFinder
+from framedex.indexer.facts import AudioFacts, AudioPackets
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
 from framedex.indexer.timeline import NO_PTS
-
-Row = dict[str, Any]
 
 LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are decoded to see how many samples they hold
 NEAR_BYTES = 32 << 10  # of them, where reading is dear, to the very first or last one
@@ -52,61 +51,67 @@ class _Demuxed:
     addressable: bool = True
 
 
-def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> tuple[Row, Row]:
-    """Return (`videos`, `frames`) columns on the first audio stream; none of both without one.
+def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
+    """Return the facts of the first audio stream; None without one.
 
-    container: the file, opened, of which packets are taken. tables_only: whether only sample tables may be read. What cannot
-    be had is said in `audio_problem`; raised are MemoryError, and what reading an object raises.
+    container: the file, opened, of which packets are taken. tables_only: whether only sample tables may be read. Why audio is
+    not available is said in `problem`; raised are MemoryError, and what reading an object raises.
     """
     if not container.streams.audio:
-        return {}, {}
+        return None
     stream = container.streams.audio[0]
-    columns = _described(stream)
+    described = _described(stream)
+    return _or_problem(described, lambda: _probe(file, container, stream, described, tables_only))
+
+
+def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts:
+    """Return what a step finds, or what was known before it, with the reason why it finds nothing."""
     try:
         with memory_errors():
-            return _probe(file, container, stream, columns, tables_only)
+            return step()
     except AudioProblem as problem:
         reason = str(problem)
     except (av.error.FFmpegError, OSError, OverflowError) as error:  # OverflowError: times that no 64 bits hold
         reason = f"the audio is not readable: {getattr(error, 'strerror', None) or error}"
-    return columns | {"audio_problem": reason}, {}
+    return replace(audio, problem=reason)
 
 
-def _described(stream: av.audio.stream.AudioStream) -> Row:
+def _described(stream: av.audio.stream.AudioStream) -> AudioFacts:
     """Return what libavformat's stream states."""
     context = stream.codec_context
     time_base = fraction_of(stream.time_base) or Fraction(0)
     start = float(stream.start_time * time_base) if time_base and stream.start_time is not None else None
-    columns: Row = {
-        "audio_stream_index": stream.index,
-        "audio_start_seconds": start,
-        "audio_duration_seconds": float(stream.duration * time_base) if time_base and stream.duration else None,
-    }
+    audio = AudioFacts(
+        stream_index=stream.index,
+        start_seconds=start,
+        duration_seconds=float(stream.duration * time_base) if time_base and stream.duration else None,
+    )
     if not context:  # no decoder
-        return columns
+        return audio
     try:
         tag = context.codec_tag
     except UnicodeDecodeError:
         tag = ""
-    return columns | {
-        "audio_codec": context.codec.canonical_name,
-        "audio_codec_tag": tag if tag and tag.isprintable() else None,
-        "audio_rate": context.sample_rate or None,
-        "audio_channels": context.channels or None,
-        "audio_layout": context.layout.name if context.channels else None,
-        "audio_sample_format": context.format.name if context.format else None,
-        "audio_extradata": context.extradata,
-    }
+    return replace(
+        audio,
+        codec=context.codec.canonical_name,
+        codec_tag=tag if tag and tag.isprintable() else None,
+        rate=context.sample_rate or None,
+        channels=context.channels or None,
+        layout=context.layout.name if context.channels else None,
+        sample_format=context.format.name if context.format else None,
+        extradata=context.extradata,
+    )
 
 
 def _probe(
     file: Probed,
     container: av.container.InputContainer,
     stream: av.audio.stream.AudioStream,
-    columns: Row,
+    audio: AudioFacts,
     tables_only: bool,
-) -> tuple[Row, Row]:
-    if "audio_codec" not in columns or not stream.time_base:
+) -> AudioFacts:
+    if audio.codec is None or not stream.time_base:
         raise AudioProblem("there is no decoder for the audio")
     if file.sparing:  # then packets of video are not even read on the way to the first one of audio
         for video in container.streams.video:
@@ -114,33 +119,36 @@ def _probe(
     first = _first_frame(container, stream)
     if not isinstance(first, av.AudioFrame):
         raise AudioProblem(UNKNOWN)
-    columns |= {
-        "audio_rate": first.sample_rate,
-        "audio_channels": first.layout.nb_channels,
-        "audio_layout": first.layout.name,
-        "audio_sample_format": first.format.name,
-    }
     coding = AudioCoding(
-        codec=columns["audio_codec"],
-        codec_tag=columns["audio_codec_tag"],
-        extradata=columns["audio_extradata"],
+        codec=audio.codec,
+        codec_tag=audio.codec_tag,
+        extradata=audio.extradata,
         rate=first.sample_rate,
         layout=first.layout.name,
         sample_format=first.format.name,
     )
-    if coding.rate <= 0:
-        raise AudioProblem("the sample rate is not known")
-    found = None
-    if "mp4" in container.format.name:
-        found = _from_tables(stream, file, coding, first.pts)
-    if found is None:
-        if tables_only:
-            raise AudioProblem("sample tables do not tell all; --depth packets reads every packet")
-        found = _from_packets(file.whole(), stream, coding)
-    span, frames = found
-    if coding.codec.startswith("pcm_"):
-        columns["audio_bits_per_coded_sample"] = _bits_of(coding)
-    return columns | {"audio_first_sample": span[0], "audio_end_sample": span[1]}, frames
+    decoded = replace(
+        audio,
+        rate=coding.rate,
+        channels=first.layout.nb_channels,
+        layout=coding.layout,
+        sample_format=coding.sample_format,
+    )
+    tables_tell = "mp4" in container.format.name
+
+    def located() -> AudioFacts:
+        if coding.rate <= 0:
+            raise AudioProblem("the sample rate is not known")
+        found = _from_tables(stream, file, coding, first.pts) if tables_tell else None
+        if found is None:
+            if tables_only:
+                raise AudioProblem("sample tables do not tell all; --depth packets reads every packet")
+            found = _from_packets(file.whole(), stream, coding)
+        (begin, end), packets = found
+        bits = _bits_of(coding) if coding.codec.startswith("pcm_") else None
+        return replace(decoded, bits_per_coded_sample=bits, first_sample=begin, end_sample=end, packets=packets)
+
+    return _or_problem(decoded, located)
 
 
 def _first_frame(container: av.container.InputContainer, stream: av.audio.stream.AudioStream) -> object:
@@ -160,8 +168,8 @@ def _bits_of(coding: AudioCoding) -> int | None:
 
 def _from_packets(
     file: ProbedFile, stream: av.audio.stream.AudioStream, coding: AudioCoding
-) -> tuple[tuple[int, int], Row]:
-    """Return the presented samples and `frames` columns from demuxing every audio packet."""
+) -> tuple[tuple[int, int], AudioPackets]:
+    """Return the presented samples and the packets from demuxing every audio packet."""
     demuxed = _demux(file, stream.index, coding)
     samples = _counted(demuxed, coding)
     if samples is None:
@@ -179,7 +187,7 @@ def _from_packets(
     if coding.codec == "opus":  # where no demuxer says otherwise, decoders skip what the header says
         demuxed.skip.setdefault(0, (_opus_pre_skip(coding), 0))
     span = presented(sample, samples, demuxed.skip, discarded, multiplier)
-    return span, _frames(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
+    return span, _packets(sample, np.array(demuxed.offset, np.int64) if demuxed.addressable else None, demuxed.size)
 
 
 def _opus_pre_skip(coding: AudioCoding) -> int:
@@ -275,8 +283,8 @@ def _by_rule(
 
 def _from_tables(
     stream: av.audio.stream.AudioStream, file: Probed, coding: AudioCoding, first_pts: int | None
-) -> tuple[tuple[int, int], Row] | None:
-    """Return the presented samples and `frames` columns from sample tables; None where they do not tell all."""
+) -> tuple[tuple[int, int], AudioPackets] | None:
+    """Return the presented samples and the packets from sample tables; None where they do not tell all."""
     try:
         table = read_audio_table(read_layout(file.read, file.size_bytes), stream.id)
         return _tabulated(file, table, coding, first_pts)
@@ -286,7 +294,7 @@ def _from_tables(
 
 def _tabulated(
     file: Probed, table: AudioTable, coding: AudioCoding, first_pts: int | None
-) -> tuple[tuple[int, int], Row]:
+) -> tuple[tuple[int, int], AudioPackets]:
     scale = Fraction(coding.rate, table.timescale)
     if scale.denominator != 1 or first_pts is None:
         raise UntrustedTables("the track's timescale does not count samples")
@@ -311,7 +319,7 @@ def _tabulated(
     if not 0 <= skipped < samples[shown[0]]:
         raise UntrustedTables("the first sample presented is not where the tables say")
     dropped = _dropped_at_end(table, coding, stated, samples, last)
-    return (first, int(sample[last] + samples[last]) - dropped), _frames(sample, table.offset, table.size)
+    return (first, int(sample[last] + samples[last]) - dropped), _packets(sample, table.offset, table.size)
 
 
 def _dropped_at_end(
@@ -338,5 +346,5 @@ def _dropped_at_end(
     return beyond if 0 < beyond < count else 0
 
 
-def _frames(sample: NDArray[np.int64], offset: NDArray[np.int64] | None, size: Any) -> Row:
-    return {"audio_sample": sample, "audio_offset": offset, "audio_size": np.asarray(size, np.int64)}
+def _packets(sample: NDArray[np.int64], offset: NDArray[np.int64] | None, size: Any) -> AudioPackets:
+    return AudioPackets(sample=sample, offset=offset, size=np.asarray(size, np.int64))

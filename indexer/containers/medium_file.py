@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import av.container
 
 from framedex.indexer.containers.opening import open_container
+from framedex.indexer.facts import Identity
 from framedex.storage.reader import ObjectFile, ObjectReader
 
 MOST_REQUESTS = 8  # for what our own reading of sample tables takes
@@ -25,7 +26,12 @@ class ProbedFile:
 
     path: str
     descriptor: int
-    size_bytes: int
+    identity: Identity
+
+    @property
+    def size_bytes(self) -> int:
+        """How long it was when it was opened."""
+        return self.identity.size_bytes
 
     @property
     def sparing(self) -> bool:
@@ -50,7 +56,12 @@ class ProbedObject:
     """An object, read in ranges."""
 
     read: ObjectReader
-    size_bytes: int
+    identity: Identity
+
+    @property
+    def size_bytes(self) -> int:
+        """How long it was when it was first read."""
+        return self.identity.size_bytes
 
     @property
     def sparing(self) -> bool:

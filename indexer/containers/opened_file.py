@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from framedex.errors import MediaError
 from framedex.files.fingerprint import fingerprint
 from framedex.indexer.containers.medium_file import ProbedFile
-from framedex.indexer.media_rows import Row
+from framedex.indexer.facts import Identity
 
 
 @contextmanager
-def opened_file(path: str, video: Row) -> Iterator[ProbedFile]:
-    """Open the file, note its identity, and check once more at the end that it did not change meanwhile."""
+def opened_file(path: str) -> Iterator[ProbedFile]:
+    """Open the file and note its identity. Raises MediaError where there is none that can be read."""
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -28,14 +28,15 @@ def opened_file(path: str, video: Row) -> Iterator[ProbedFile]:
             raise MediaError("unreadable", "is not a regular file")
         if status.st_size == 0:
             raise MediaError("empty", "the file is empty")
-        video |= {
-            "size_bytes": status.st_size,
-            "mtime_ns": status.st_mtime_ns,
-            "fingerprint": fingerprint(descriptor, status.st_size),
-        }
-        yield ProbedFile(path=path, descriptor=descriptor, size_bytes=status.st_size)
-        after = os.stat(path)
-        if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise MediaError("changing", "the file changed while it was probed")
+        mark = fingerprint(descriptor, status.st_size)
+        identity = Identity(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, fingerprint=mark)
+        yield ProbedFile(path=path, descriptor=descriptor, identity=identity)
     finally:
         os.close(descriptor)
+
+
+def check_unchanged(file: ProbedFile) -> None:
+    """Raise MediaError where an opened file changed meanwhile."""
+    after = os.stat(file.path)
+    if (after.st_size, after.st_mtime_ns) != (file.identity.size_bytes, file.identity.mtime_ns):
+        raise MediaError("changing", "the file changed while it was probed")

@@ -7,17 +7,28 @@ import os
 import stat
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
-from framedex.indexer.containers.opened_file import opened_file
+from framedex.indexer.containers.medium_file import ProbedFile
+from framedex.indexer.containers.opened_file import check_unchanged, opened_file
+from framedex.indexer.facts import (
+    CodingFacts,
+    Identity,
+    MediumFacts,
+    PacketColumns,
+    Problem,
+    StreamFacts,
+    TimelineFacts,
+    problem_of,
+)
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
-from framedex.indexer.media_rows import Row, no_frames, problem_columns
-from framedex.indexer.schema import IMAGES, OK
+from framedex.indexer.schema import IMAGES
 from framedex.indexer.sources.image_times import TIMES_NAME, ImageTimes, at_rate, at_seconds, read_times
 from framedex.indexer.sources.listed import Form, readable_name
 from framedex.indexer.sources.sequences import group_names
@@ -58,24 +69,32 @@ class ImageTask:
         return self.form == "folder" and self.member is None and self.fps is None and self.seconds is None
 
 
-def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[tuple[Row, Row]]:
-    """Return the (videos, frames) columns of each sequence, without identity but for `member`; never raises for bad files."""
-    medium: Row = {"kind": IMAGES, "stream_index": -1, "member": task.member}
-    medium["container"] = "tar" if task.form == "tar" else "files"
+def probe_images(path: str, task: ImageTask, *, verify: bool) -> list[MediumFacts]:
+    """Return the facts of each sequence; never raises for bad files."""
+    medium = MediumFacts(kind=IMAGES, member=task.member, container="tar" if task.form == "tar" else "files")
     try:
         if task.form == "folder":
+            medium = replace(medium, identity=folder_identity(path, task))
             return [_probe_folder(path, task, medium, verify)]
-        with opened_file(path, medium) as file:
-            if task.form == "tar":
-                return _probe_tar(file.descriptor, task, medium, verify)
-            whole = TarImage(name=os.path.basename(path), offset=0, size=medium["size_bytes"])
-            return [_in_file(file.descriptor, [whole], at_rate(1, task.rate), medium, verify)]
+        with opened_file(path) as file:
+            medium = replace(medium, identity=file.identity)
+            found = _probe_file(file, task, medium, verify)
+            check_unchanged(file)
+            return found
     except MediaError as error:
-        return [(medium | problem_columns(error), no_frames())]
+        return [replace(medium, problem=problem_of(error))]
 
 
-def folder_identity(path: str, task: ImageTask) -> Row:
-    """Return `size_bytes`, `mtime_ns` and `fingerprint` of a folder's images. Raises MediaError where one is not there."""
+def _probe_file(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
+    """Return the facts of the images in one file."""
+    if task.form == "tar":
+        return _probe_tar(file, task, medium, verify)
+    whole = TarImage(name=os.path.basename(file.path), offset=0, size=file.size_bytes)
+    return [_in_file(file.descriptor, [whole], at_rate(1, task.rate), medium, verify)]
+
+
+def folder_identity(path: str, task: ImageTask) -> Identity:
+    """Return by which a folder's images are told from others. Raises MediaError where one is missing."""
     digest = hashlib.blake2b(repr((task.fps, task.default_fps, task.seconds)).encode(), digest_size=16)
     size_bytes = mtime_ns = 0
     for name in task.names:
@@ -85,7 +104,7 @@ def folder_identity(path: str, task: ImageTask) -> Row:
     if task.may_have_times_file and os.path.lexists(os.path.join(path, TIMES_NAME)):
         status = _stat(path, TIMES_NAME)
         digest.update(f"times\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return {"size_bytes": size_bytes, "mtime_ns": mtime_ns, "fingerprint": digest.hexdigest()}
+    return Identity(size_bytes=size_bytes, mtime_ns=mtime_ns, fingerprint=digest.hexdigest())
 
 
 def _stat(folder: str, name: str) -> os.stat_result:
@@ -125,14 +144,14 @@ def _check_size(name: str, size: int, most: int = MOST_IMAGE_BYTES) -> None:
         raise MediaError("too_large", f"{name} has {size} bytes; at most {most} are read at once", refused=True)
 
 
-def _probe_folder(path: str, task: ImageTask, medium: Row, verify: bool) -> tuple[Row, Row]:
-    identity = folder_identity(path, task)
-    medium |= identity
+def _probe_folder(path: str, task: ImageTask, medium: MediumFacts, verify: bool) -> MediumFacts:
     times = _folder_times(path, task)
-    video, frames = _probe_sequence(task.names, lambda number: _read(path, task.names[number]), times, medium, verify)
-    if folder_identity(path, task) != identity or int(frames["size"].sum()) != identity["size_bytes"]:
+    columns = _read_sequence(task.names, lambda number: _read(path, task.names[number]), verify)
+    identity = folder_identity(path, task)
+    if identity != medium.identity or int(columns.size.sum()) != identity.size_bytes:
         raise MediaError("changing", "the images changed while they were probed")
-    return video, frames | {"offset": np.zeros(len(task.names), np.int64), "path": list(task.names)}
+    offset = np.zeros(len(task.names), np.int64)
+    return _described(medium, columns, task.names, times, offset=offset, path=list(task.names))
 
 
 def _folder_times(path: str, task: ImageTask) -> ImageTimes:
@@ -149,9 +168,9 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
     return at_rate(count, task.rate)
 
 
-def _probe_tar(descriptor: int, task: ImageTask, medium: Row, verify: bool) -> list[tuple[Row, Row]]:
-    """Return the rows of each sequence in a tar; one that cannot be used does not spoil the others."""
-    tar = read_tar(descriptor, medium["size_bytes"])
+def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
+    """Return the facts of each sequence in a tar; one that cannot be used does not spoil the others."""
+    tar = read_tar(file.descriptor, file.size_bytes)
     by_name: dict[str, list[TarImage]] = {}
     for image in tar.images:
         by_name.setdefault(image.name, []).append(image)
@@ -159,20 +178,25 @@ def _probe_tar(descriptor: int, task: ImageTask, medium: Row, verify: bool) -> l
         if tar.truncation is not None:
             raise MediaError("truncated", f"the tar is damaged before its first image: {tar.truncation}")
         raise MediaError("empty", "the tar holds no image", refused=True)
-    rows = []
+    found = []
     for member, names in group_names(by_name, single=task.single).items():
-        row = medium | {"member": readable_name(member)}
+        sequence = replace(medium, member=readable_name(member))
         try:
             images = [_only(by_name[name]) for name in names]
             times = at_rate(len(images), task.rate)
-            video, frames = _in_file(descriptor, images, times, row, verify)
+            sequence = _in_file(file.descriptor, images, times, sequence, verify)
             if tar.truncation is not None:
-                said = [video.get("error_message"), f"the tar is truncated or damaged: {tar.truncation}"]
-                video |= {"error_kind": "truncated", "error_message": "; ".join(text for text in said if text)}
-            rows.append((video, frames))
+                sequence = replace(sequence, problem=_truncated(sequence.problem, tar.truncation))
         except MediaError as error:
-            rows.append((row | problem_columns(error), no_frames()))
-    return rows
+            sequence = replace(sequence, problem=problem_of(error))
+        found.append(sequence)
+    return found
+
+
+def _truncated(known: Problem | None, truncation: str) -> Problem:
+    """Return what is remarkable of a sequence in a tar that is cut off or damaged."""
+    said = [None if known is None else known.message, f"the tar is truncated or damaged: {truncation}"]
+    return Problem(status=None, kind="truncated", message="; ".join(text for text in said if text))
 
 
 def _only(images: list[TarImage]) -> TarImage:
@@ -189,9 +213,9 @@ def _only(images: list[TarImage]) -> TarImage:
 
 
 def _in_file(
-    descriptor: int, images: Sequence[TarImage], times: ImageTimes, medium: Row, verify: bool
-) -> tuple[Row, Row]:
-    """Return the rows of images that are byte ranges of one file."""
+    descriptor: int, images: Sequence[TarImage], times: ImageTimes, medium: MediumFacts, verify: bool
+) -> MediumFacts:
+    """Return the facts of images that are byte ranges of one file."""
 
     def read(number: int) -> bytes:
         image = images[number]
@@ -200,17 +224,29 @@ def _in_file(
         except OSError as error:
             raise _unreadable(image.name, error) from error
 
-    video, frames = _probe_sequence([image.name for image in images], read, times, medium, verify)
-    return video, frames | {"offset": np.array([image.offset for image in images], np.int64)}
+    names = [image.name for image in images]
+    offset = np.array([image.offset for image in images], np.int64)
+    return _described(medium, _read_sequence(names, read, verify), names, times, offset=offset)
 
 
-def _probe_sequence(
-    names: Sequence[str], read: Callable[[int], bytes], times: ImageTimes, medium: Row, verify: bool
-) -> tuple[Row, Row]:
-    """Read every image once and return the columns of `videos` and `frames`, those on where the images lie excepted.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Images:
+    """What reading every image of a sequence shows, columns of n.
 
-    Raises MediaError for an image that is not covered, and where none is whole.
+    known: facts of the images that are whole. problems: what is damaged, by number. rotation: of the first whole image, in
+    degrees. md5: of pixels; None without --verify.
     """
+
+    size: NDArray[np.int64]
+    crc32: NDArray[np.int64]
+    md5: list[bytes | None] | None
+    known: list[ImageFacts]
+    problems: dict[int, str]
+    rotation: int | None
+
+
+def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: bool) -> _Images:
+    """Read every image once. Raises MediaError for an image that is not covered, and where none is whole."""
     facts: list[ImageFacts | None] = []
     problems: dict[int, str] = {}
     size, crc32 = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
@@ -236,48 +272,90 @@ def _probe_sequence(
     if len(problems) == len(names):
         said = problems[0] if len(names) == 1 else f"no image is whole, first {names[0]}: {problems[0]}"
         raise MediaError("damaged", said)
+    return _Images(
+        size=size,
+        crc32=crc32,
+        md5=md5 if verify else None,
+        known=[found for found in facts if found is not None],
+        problems=problems,
+        rotation=rotation,
+    )
+
+
+def _described(
+    medium: MediumFacts,
+    images: _Images,
+    names: Sequence[str],
+    times: ImageTimes,
+    *,
+    offset: NDArray[np.int64],
+    path: list[str] | None = None,
+) -> MediumFacts:
+    """Return a medium with the facts of its images. offset, path: where each lies."""
     flags = np.full(len(names), CLOSED, np.int32)
-    flags[list(problems)] |= DAMAGED
-    known = [found for found in facts if found is not None]
+    flags[list(images.problems)] |= DAMAGED
     tick = times.tick
     summary = summarise(times.pts, flags, last_duration=times.last_duration, time_base_seconds=float(tick))
-    video = medium | asdict(summary) | _constant_columns(known) | {"rotation_degrees": rotation, "hashed": verify}
-    video |= {"time_base_num": tick.numerator, "time_base_den": tick.denominator, "pts_source": times.source}
-    video |= _remarks(names, known, problems)
-    frames: Row = {"pts": times.pts, "size": size, "flags": flags, "crc32": crc32}
-    video |= {"packet_count": len(names), "packet_bytes": int(size.sum())}
-    return video | {"first_packets": first_packets(size, crc32)}, frames | {"md5": md5 if verify else None}
+    return replace(
+        medium,
+        stream=_first_image(images.known[0], tick),
+        coding=_coding(images.known),
+        timeline=TimelineFacts(
+            depth="packets",
+            pts_source=times.source,
+            hashed=images.md5 is not None,
+            summary=summary,
+            packet_count=len(names),
+            packet_bytes=int(images.size.sum()),
+            first_packets=first_packets(images.size, images.crc32),
+        ),
+        rotation_degrees=images.rotation,
+        problem=_remarks(names, images.known, images.problems),
+        packets=PacketColumns(
+            pts=times.pts,
+            offset=offset,
+            size=images.size,
+            flags=flags,
+            crc32=images.crc32,
+            md5=images.md5,
+            path=path,
+        ),
+    )
 
 
-def _constant_columns(known: Sequence[ImageFacts]) -> Row:
-    """Return the columns of `videos` that the first image decides, and those that are the same for all images."""
-    first = known[0]
-    shape = (first.codec, first.pixel_format, first.width, first.height)
-    return {
-        "status": OK,
-        "stream_index": -1,
-        "depth": "packets",
-        "codec": first.codec,
-        "pixel_format": first.pixel_format,
-        "width": first.width,
-        "height": first.height,
-        "color_range": first.color_range,
-        "color_matrix": first.color_matrix,
-        "color_primaries": NOT_STATED,
-        "color_transfer": NOT_STATED,
-        "states": [b""],
-        "reorder_depth": 0,
-        "inband_parameter_sets": False,
-        "inner_start_codes": False,
-        "field_coded": False,
-        "hidden_unordered": False,
-        "byte_addressable": True,
-        "varying_shape": any((one.codec, one.pixel_format, one.width, one.height) != shape for one in known),
-    }
+def _first_image(first: ImageFacts, tick: Fraction) -> StreamFacts:
+    """Return the facts of a sequence that its first image decides. tick: the unit of its times, in seconds."""
+    return StreamFacts(
+        codec=first.codec,
+        pixel_format=first.pixel_format,
+        width=first.width,
+        height=first.height,
+        color_range=first.color_range,
+        color_matrix=first.color_matrix,
+        color_primaries=NOT_STATED,
+        color_transfer=NOT_STATED,
+        time_base_num=tick.numerator,
+        time_base_den=tick.denominator,
+        reorder_depth=0,
+    )
 
 
-def _remarks(names: Sequence[str], known: Sequence[ImageFacts], problems: dict[int, str]) -> Row:
-    """Return why a sequence that can be used is remarkable: damaged images, and images of several sizes."""
+def _coding(known: Sequence[ImageFacts]) -> CodingFacts:
+    """Return what is the same for all sequences, and whether images differ in shape."""
+    shapes = {(one.codec, one.pixel_format, one.width, one.height) for one in known}
+    return CodingFacts(
+        states=[b""],
+        inband_parameter_sets=False,
+        inner_start_codes=False,
+        varying_shape=len(shapes) > 1,
+        field_coded=False,
+        hidden_unordered=False,
+        byte_addressable=True,
+    )
+
+
+def _remarks(names: Sequence[str], known: Sequence[ImageFacts], problems: dict[int, str]) -> Problem | None:
+    """Return what is remarkable of a sequence that can be used: damaged images, and images of several sizes."""
     remarks, kind = [], None
     if problems:
         number, reason = next(iter(problems.items()))
@@ -287,4 +365,4 @@ def _remarks(names: Sequence[str], known: Sequence[ImageFacts], problems: dict[i
     if len(sizes) > 1:
         more = ", …" if len(sizes) > MOST_SIZES else ""
         remarks.append(f"images of {len(sizes)} sizes: {', '.join(sizes[:MOST_SIZES])}{more}")
-    return {"error_kind": kind, "error_message": "; ".join(remarks) or None}
+    return Problem(status=None, kind=kind, message="; ".join(remarks)) if remarks else None

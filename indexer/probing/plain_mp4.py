@@ -1,22 +1,23 @@
 """Describing the plainest of files without libavformat: an MP4 of one progressive 8-bit H.264 track and nothing else.
 
 Opening a file with libavformat decodes its first pictures, which takes longer than reading all of its sample tables.
-Whatever is not plain is left to libavformat; of what is, every column is what libavformat says.
+Whatever is not plain is left to libavformat; of what is, every fact is what libavformat says.
 """
 
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from framedex.indexer.bitstream.h26x.h264_sequence import Sequence, parse_sequence
 from framedex.indexer.bitstream.h26x.h264_sets import SPS, parse_configuration
-from framedex.indexer.media_rows import Row
+from framedex.indexer.facts import Stated, StreamFacts
 from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import Movie, Track, entry_table, read_sample_entries
-from framedex.indexer.probing.stream_facts import stated_columns
+from framedex.indexer.probing.stream_facts import stated
 
 VISUAL_ENTRY_BYTES = 78  # of a VisualSampleEntry before its boxes (ISO/IEC 14496-12 12.1.3)
 PLAIN_BOXES = frozenset({b"avcC", b"pasp", b"btrt"})
@@ -26,8 +27,17 @@ PROFILES = {66: "Baseline", 77: "Main", 100: "High"}
 CONSTRAINED = 0b010000  # constraint_set1_flag
 
 
-def describe_plain(movie: Movie) -> tuple[int, Row] | None:
-    """Return (track id, columns of `videos`) of a plain movie, or None of any other."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainMovie:
+    """What headers say of a plain MP4. track_id: of its one track."""
+
+    track_id: int
+    stream: StreamFacts
+    stated: Stated
+
+
+def describe_plain(movie: Movie) -> PlainMovie | None:
+    """Return what a plain movie's headers say, or None of any other."""
     if len(movie.tracks) != 1:
         return None
     (track,) = movie.tracks.values()
@@ -37,7 +47,7 @@ def describe_plain(movie: Movie) -> tuple[int, Row] | None:
         return None
 
 
-def _describe(movie: Movie, track: Track) -> tuple[int, Row] | None:
+def _describe(movie: Movie, track: Track) -> PlainMovie | None:
     entries = read_sample_entries(movie, track)
     if entries.codec_tag != b"avc1" or len(entries.configurations) != 1:
         return None
@@ -56,7 +66,13 @@ def _describe(movie: Movie, track: Track) -> tuple[int, Row] | None:
         and (sequence.width, sequence.height) == (entries.width, entries.height)
         and aspect == sequence.sample_aspect
     )
-    return (track.track_id, _columns(sequence, movie, track, entries.configurations[0])) if plain else None
+    if not plain:
+        return None
+    return PlainMovie(
+        track_id=track.track_id,
+        stream=_stream(sequence, track, entries.configurations[0]),
+        stated=_stated(sequence, movie, track),
+    )
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
@@ -68,37 +84,35 @@ def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
     return found if depth == COLOR_DEPTH and found.keys() <= PLAIN_BOXES else None
 
 
-def _columns(sequence: Sequence, movie: Movie, track: Track, configuration: bytes) -> Row:
+def _stream(sequence: Sequence, track: Track, configuration: bytes) -> StreamFacts:
     profile = PROFILES[sequence.profile_idc]
     if sequence.profile_idc == 66 and sequence.constraints & CONSTRAINED:
         profile = "Constrained Baseline"
     ranges = {None: None, False: "limited", True: "full"}
     width, height = sequence.sample_aspect
-    return {
-        "container": "mp4",
-        "video_streams": 1,
-        "stream_index": 0,
-        "codec": "h264",
-        "codec_tag": "avc1",
-        "bits_per_coded_sample": COLOR_DEPTH,
-        "profile": profile,
-        "pixel_format": "yuvj420p" if sequence.full_range else "yuv420p",
-        "width": sequence.width,
-        "height": sequence.height,
-        "field_order": "progressive",
-        "sample_aspect_ratio": width / height if width and height else None,
-        "color_range": ranges[sequence.full_range],
-        "color_matrix": sequence.matrix,
-        "color_primaries": sequence.primaries,
-        "color_transfer": sequence.transfer,
-        "time_base_num": 1,
-        "time_base_den": track.timescale,
-        "extradata": configuration,
-        "reorder_depth": sequence.reorder_depth,
-    } | _stated(sequence, movie, track)
+    assert sequence.reorder_depth is not None  # of a plain movie
+    return StreamFacts(
+        codec="h264",
+        codec_tag="avc1",
+        bits_per_coded_sample=COLOR_DEPTH,
+        profile=profile,
+        pixel_format="yuvj420p" if sequence.full_range else "yuv420p",
+        width=sequence.width,
+        height=sequence.height,
+        field_order="progressive",
+        sample_aspect_ratio=width / height if width and height else None,
+        color_range=ranges[sequence.full_range],
+        color_matrix=sequence.matrix,
+        color_primaries=sequence.primaries,
+        color_transfer=sequence.transfer,
+        time_base_num=1,
+        time_base_den=track.timescale,
+        extradata=configuration,
+        reorder_depth=sequence.reorder_depth,
+    )
 
 
-def _stated(sequence: Sequence, movie: Movie, track: Track) -> Row:
+def _stated(sequence: Sequence, movie: Movie, track: Track) -> Stated:
     """Return what libavformat takes for the length of the stream: the least that the headers say, edits counted."""
     if b"stts" not in track.tables:
         raise UntrustedTables("the track has no stts box")
@@ -107,9 +121,9 @@ def _stated(sequence: Sequence, movie: Movie, track: Track) -> Row:
     if sequence.ticks is not None and all(sequence.ticks):
         rate = Fraction(sequence.ticks[1], 2 * sequence.ticks[0])
     if not counts.sum():
-        return stated_columns(None, None, rate)
+        return stated(None, None, rate)
     units = min(track.duration or MAX_DURATION, int(counts @ steps))
     if track.edits:
         edited = sum(edit.duration for edit in track.edits) * track.timescale
         units = min(units, round(edited / track.movie_timescale))
-    return stated_columns(int(counts.sum()), float(Fraction(units, track.timescale)), rate)
+    return stated(int(counts.sum()), float(Fraction(units, track.timescale)), rate)

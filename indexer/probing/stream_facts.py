@@ -1,4 +1,4 @@
-"""What headers say of a stream, in the columns of `videos`: facts that libavformat gives, and what is stated of length and rate."""
+"""What headers say of a stream: facts that libavformat gives, and what is stated of length and rate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import fraction_of
 from framedex.errors import MediaError
-from framedex.indexer.media_rows import Row
+from framedex.indexer.facts import Stated, StreamFacts
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO
 
 # Containers whose headers state how long a stream is; of others, libavformat guesses.
@@ -41,11 +41,11 @@ def video_streams(container: av.container.InputContainer, *, skips: bool = False
     return sorted(videos, key=lambda stream: (stream is not best, stream.index))
 
 
-def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Row:
-    """Return the columns of `videos` on what the container's header states of a stream's length and rate."""
+def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Stated:
+    """Return what the container's header states of a stream's length and rate."""
     name = container_name(container)
     if name not in STATING or (name == "mp4" and not stream.frames):  # in fragments, none of which knows of the others
-        return stated_columns(None, None, fraction_of(stream.codec_context.framerate))
+        return stated(None, None, fraction_of(stream.codec_context.framerate))
     seconds = None if container.duration is None else container.duration / av.time_base
     time_base = fraction_of(stream.time_base)
     if stream.duration is not None and time_base is not None:
@@ -56,35 +56,34 @@ def describe_header(container: av.container.InputContainer, stream: av.video.str
     if rate is None and name != "mp4":  # of which libavformat counts it
         rate = fraction_of(stream.average_rate)
     frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat makes them up of a duration
-    return stated_columns(frames, seconds, rate)
+    return stated(frames, seconds, rate)
 
 
-def describe_stream(stream: av.video.stream.VideoStream) -> Row:
-    """Return the columns of `videos` that libavformat's stream states. Raises MediaError where there is no decoder."""
+def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
+    """Return what libavformat says of a stream. Raises MediaError where there is no decoder."""
     context = stream.codec_context
     if context is None:
         raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
     aspect, time_base = fraction_of(stream.sample_aspect_ratio), fraction_of(stream.time_base)
-    return {
-        "stream_index": stream.index,
-        "codec": context.codec.canonical_name,
-        "codec_tag": _codec_tag(context),
-        "bits_per_coded_sample": context.bits_per_coded_sample,
-        "profile": context.profile,
-        "pixel_format": context.pix_fmt,
-        "width": context.width,
-        "height": context.height,
-        "field_order": FIELD_ORDERS.get(int(context.field_order)),
-        "sample_aspect_ratio": float(aspect) if aspect else None,
-        "color_range": COLOR_RANGES.get(int(context.color_range)),
-        "color_matrix": int(context.colorspace),
-        "color_primaries": int(context.color_primaries),
-        "color_transfer": int(context.color_trc),
-        "time_base_num": time_base.numerator if time_base else None,
-        "time_base_den": time_base.denominator if time_base else None,
-        "extradata": context.extradata,
-        "reorder_depth": context.reorder_depth,
-    }
+    return StreamFacts(
+        codec=context.codec.canonical_name,
+        codec_tag=_codec_tag(context),
+        bits_per_coded_sample=context.bits_per_coded_sample,
+        profile=context.profile,
+        pixel_format=context.pix_fmt,
+        width=context.width,
+        height=context.height,
+        field_order=FIELD_ORDERS.get(int(context.field_order)),
+        sample_aspect_ratio=float(aspect) if aspect else None,
+        color_range=COLOR_RANGES.get(int(context.color_range)),
+        color_matrix=int(context.colorspace),
+        color_primaries=int(context.color_primaries),
+        color_transfer=int(context.color_trc),
+        time_base_num=time_base.numerator if time_base else None,
+        time_base_den=time_base.denominator if time_base else None,
+        extradata=context.extradata,
+        reorder_depth=context.reorder_depth,
+    )
 
 
 def _codec_tag(context: VideoCodecContext) -> str | None:
@@ -95,10 +94,10 @@ def _codec_tag(context: VideoCodecContext) -> str | None:
     return tag if tag.isprintable() else None
 
 
-def stated_columns(frames: int | None, seconds: float | None, rate: Fraction | None) -> Row:
-    """Return what a header states, as columns of `videos`; what cannot be is not stated."""
-    return {
-        "stated_frames": frames,
-        "stated_duration_seconds": seconds if seconds is not None and seconds > 0 else None,
-        "stated_rate": None if rate is None or not 0 < rate <= MOST_STATED_RATE else float(rate),
-    }
+def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> Stated:
+    """Return what a header states; what cannot be is not stated."""
+    return Stated(
+        stated_frames=frames,
+        stated_duration_seconds=seconds if seconds is not None and seconds > 0 else None,
+        stated_rate=None if rate is None or not 0 < rate <= MOST_STATED_RATE else float(rate),
+    )

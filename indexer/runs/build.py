@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +18,9 @@ from framedex.files.atomic import remove_unfinished, write_json_aside
 from framedex.files.locks import held
 from framedex.files.parquet_parts import library_versions, write_part
 from framedex.indexer.containers.opened_file import opened_file
+from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.images.probe_images import folder_identity
-from framedex.indexer.media_rows import Row, no_frames, problem_columns
+from framedex.indexer.media_rows import Row, no_frames, rows_of
 from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.listing_table import listing_table
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
@@ -35,7 +36,7 @@ from framedex.storage.outputs import Output, stored_output
 from framedex.storage.places import Place, Stored
 from framedex.storage.uris import is_remote
 
-Probing = list[tuple[Row, Row]] | StorageError
+Probing = list[MediumFacts] | StorageError
 
 FILES_TOGETHER = 64  # that one task of a cluster probes
 SLICES_NAME = "slices.json"  # of a run in slices that is under way
@@ -234,7 +235,7 @@ def is_known(item: Item) -> bool:
 
 
 def probe_item(item: Item) -> Probing:
-    """Return the rows of the media in a file, or why no object can be had at all; runs in a worker."""
+    """Return the facts of the media in a file, or why no object can be had at all; runs in a worker."""
     assert item.task is not None  # others pass
     if not is_remote(item.task.path):
         return probe_medium(item.task)
@@ -257,47 +258,48 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
             gone = {key: row[key] for key in ("media_id", "kind", "uri", "member", "stream_index")}
             yield gone | {"status": GONE, "probed_by": __version__}, no_frames() | {"media_id": row["media_id"]}
     elif outcome.item.error is not None:
-        yield _with_identity(uri, _nothing(member) | problem_columns(outcome.item.error), no_frames())
+        yield _named(uri, replace(_nothing(member), problem=problem_of(outcome.item.error)), {})
     elif outcome.result is not None:
         assert task is not None  # which gave the result
-        for video, frames in outcome.result:
-            yield _with_identity(uri, video | _tried(task, video, options), frames)
+        for medium in outcome.result:
+            yield _named(uri, medium, _tried(task, medium, options))
     else:
         assert task is not None
         assert outcome.kind is not None  # as there is no result
         assert outcome.message is not None
-        nothing = _nothing(member, VIDEO if task.images is None else IMAGES)
         error = MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
-        video = nothing | _identity(task) | problem_columns(error)
-        yield _with_identity(uri, video | _tried(task, video, options), no_frames())
+        nothing = _nothing(member, VIDEO if task.images is None else IMAGES)
+        medium = replace(nothing, identity=_identity(task), problem=problem_of(error))
+        yield _named(uri, medium, _tried(task, medium, options))
 
 
-def _tried(task: ProbeTask, video: Row, options: IndexOptions) -> Row:
+def _tried(task: ProbeTask, medium: MediumFacts, options: IndexOptions) -> Row:
     """Return the column that says how a failed medium was probed."""
-    if video["status"] != FAILED:
+    if medium.problem is None or medium.problem.status != FAILED:
         return {}
     return {"tried": attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)}
 
 
-def _identity(task: ProbeTask) -> Row:
-    """Return the columns that tell which file it was at which the probe itself died; none where it cannot be read."""
-    video: Row = {}
+def _identity(task: ProbeTask) -> Identity | None:
+    """Return which file it was at which the probe itself died; None where it cannot be read."""
     with contextlib.suppress(MediaError, StorageError):
         if is_remote(task.path):
             facts = task.facts or exists(task.path)
-            return {} if facts is None else identity_of(facts)
+            return None if facts is None else identity_of(facts)
         if task.images is not None and task.images.form == "folder":
             return folder_identity(task.path, task.images)
-        with opened_file(task.path, video):
-            return video
-    return video
+        with opened_file(task.path) as file:
+            return file.identity
+    return None
 
 
-def _nothing(member: str | None, kind: str = VIDEO) -> Row:
-    return {"kind": kind if member is None else IMAGES, "stream_index": -1, "member": member}
+def _nothing(member: str | None, kind: str = VIDEO) -> MediumFacts:
+    """Return what is known of a medium before it is probed."""
+    return MediumFacts(kind=kind if member is None else IMAGES, member=member)
 
 
-def _with_identity(uri: str, video: Row, frames: Row) -> tuple[Row, Row]:
-    stream = None if video.pop("best_stream", True) else video["stream_index"]
-    name = media_id(uri, stream, member=video.get("member"))
-    return video | {"media_id": name, "uri": uri, "probed_by": __version__}, frames | {"media_id": name}
+def _named(uri: str, medium: MediumFacts, more: Row) -> tuple[Row, Row]:
+    """Return the rows of a medium with its name. more: further columns of `videos`."""
+    name = media_id(uri, None if medium.is_best else medium.stream_index, member=medium.member)
+    video, frames = rows_of(medium)
+    return video | more | {"media_id": name, "uri": uri, "probed_by": __version__}, frames | {"media_id": name}

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from framedex.errors import MediaError, StorageError
 from framedex.indexer.containers.medium_file import NeedsWholeError, ProbedObject
+from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.images.probe_images import ImageTask, probe_images
-from framedex.indexer.media_rows import Row, no_frames, problem_columns
+from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask, probe_medium, probe_opened
 from framedex.indexer.schema import IMAGES, VIDEO
 from framedex.indexer.sources.image_times import TIMES_NAME
@@ -24,26 +25,26 @@ WHOLE_BYTES = 1 << 20  # of an object that is copied at once: a second request c
 MOST_REQUESTS = 64  # for sample tables; more cost more than a copy
 
 
-def probe_object(task: ProbeTask) -> list[tuple[Row, Row]]:
-    """Return the rows of the media in an object, or of the images in a folder of a store, as `probe.probe_medium` does.
+def probe_object(task: ProbeTask) -> list[MediumFacts]:
+    """Return the facts of the media in an object, or of the images in a folder of a store, as `probe.probe_medium` does.
 
     Raises StorageError where the store lets nobody in.
     """
     images = task.images
-    medium: Row = {"kind": VIDEO if images is None else IMAGES, "stream_index": -1, "best_stream": True}
-    if images is not None:
-        medium["member"] = images.member
+    medium = MediumFacts(kind=VIDEO) if images is None else MediumFacts(kind=IMAGES, member=images.member)
     try:
         if images is not None and images.form == "folder":
             return _probe_loose(task.path, images, verify=task.verify)
-        return _probe_one(task, medium)
+        reader = ObjectReader(task.path, most_requests=MOST_REQUESTS)
+        medium = replace(medium, identity=identity_of(reader.facts))
+        return _probe_one(task, reader, medium)
     except StorageError as error:
         if error.kind in OF_THE_RUN:
             raise
         problem = _media_error(error)
     except MediaError as error:
         problem = error
-    return [(medium | problem_columns(problem), no_frames())]
+    return [replace(medium, problem=problem_of(problem))]
 
 
 def _media_error(error: StorageError) -> MediaError:
@@ -52,27 +53,24 @@ def _media_error(error: StorageError) -> MediaError:
     return MediaError(kinds.get(error.kind, "unreadable"), said)
 
 
-def _probe_one(task: ProbeTask, medium: Row) -> list[tuple[Row, Row]]:
-    reader = ObjectReader(task.path, most_requests=MOST_REQUESTS)
-    identity = identity_of(reader.facts)
-    medium |= identity
+def _probe_one(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts]:
     if not reader.facts.size_bytes:
         raise MediaError("empty", "the object is empty")
     in_ranges = task.images is None and task.depth != "packets" and not task.verify
     if in_ranges and reader.facts.size_bytes > WHOLE_BYTES:
         with contextlib.suppress(NeedsWholeError):
-            rows = _probe_ranges(task, reader, dict(medium))
-            if rows is not None:
-                return rows
+            found = _probe_ranges(task, reader, medium)
+            if found is not None:
+                return found
     with _copy(task.path, reader.facts) as path:
-        rows = probe_medium(replace(task, path=str(path)))
-    return [(video | identity, frames) for video, frames in rows]
+        copied = probe_medium(replace(task, path=str(path)))
+    return [replace(one, identity=medium.identity) for one in copied]
 
 
-def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: Row) -> list[tuple[Row, Row]] | None:
-    """Return the rows of a video by ranges; None where that takes too many. Raises StorageError, NeedsWholeError, MediaError."""
+def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts] | None:
+    """Return the facts of a video by ranges; None where that takes too many. Raises StorageError, NeedsWholeError, MediaError."""
     try:
-        rows = probe_opened(task, ProbedObject(read=reader, size_bytes=reader.facts.size_bytes), medium)
+        found = probe_opened(task, ProbedObject(read=reader, identity=identity_of(reader.facts)), medium)
     except StorageError as error:
         if error.kind == "requests":
             return None
@@ -80,12 +78,12 @@ def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: Row) -> list[tu
     except MediaError:
         if reader.failure is None:
             raise
-        rows = []
+        found = []
     if reader.failure is not None:  # libavformat took it for the end of the file
         if reader.failure.kind == "requests":
             return None
         raise reader.failure
-    return rows
+    return found
 
 
 @contextlib.contextmanager
@@ -96,24 +94,24 @@ def _copy(uri: str, facts: Facts) -> Iterator[Path]:
         yield path
 
 
-def identity_of(facts: Facts) -> Row:
-    """Return the columns that tell an object from others."""
-    return {"size_bytes": facts.size_bytes, "mtime_ns": facts.mtime_ns, "fingerprint": facts.tag}
+def identity_of(facts: Facts) -> Identity:
+    """Return by which an object is told from others."""
+    return Identity(size_bytes=facts.size_bytes, mtime_ns=facts.mtime_ns, fingerprint=facts.tag)
 
 
-def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[tuple[Row, Row]]:
-    """Return the row of a sequence of loose images in a folder of a store."""
+def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[MediumFacts]:
+    """Return the facts of a sequence of loose images in a folder of a store."""
     there = children(uri)
     identity = loose_identity(images, there)
     wanted = [*images.names, *([TIMES_NAME] if images.may_have_times_file and TIMES_NAME in there else [])]
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         at_once(lambda name: download(f"{uri}/{name}", there[name], Path(folder) / name), list(dict.fromkeys(wanted)))
-        rows = probe_images(folder, images, verify=verify)
-    return [(video | identity, frames) for video, frames in rows]
+        found = probe_images(folder, images, verify=verify)
+    return [replace(one, identity=identity) for one in found]
 
 
-def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Row:
-    """Return `size_bytes`, `mtime_ns` and `fingerprint` of a folder's images. Raises MediaError where one is not there.
+def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
+    """Return by which a folder's images are told from others. Raises MediaError where one is missing.
 
     there: what lies in the folder, by name.
     """
@@ -124,18 +122,18 @@ def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Row:
     names = [*images.names, *([TIMES_NAME] if images.may_have_times_file and TIMES_NAME in there else [])]
     for name in names:
         digest.update(f"{name}\0{there[name].size_bytes}\0{there[name].tag}\n".encode())
-    return {
-        "size_bytes": sum(there[name].size_bytes for name in images.names),
-        "mtime_ns": max((there[name].mtime_ns for name in images.names), default=0),
-        "fingerprint": digest.hexdigest(),
-    }
+    return Identity(
+        size_bytes=sum(there[name].size_bytes for name in images.names),
+        mtime_ns=max((there[name].mtime_ns for name in images.names), default=0),
+        fingerprint=digest.hexdigest(),
+    )
 
 
 def is_same_object(task: ProbeTask, row: Row, facts: Facts | None) -> bool:
     """Return whether an object, or the images of a folder, are still those of a known row. facts: of the object."""
     if task.images is not None and task.images.form == "folder":
         try:
-            return bool(loose_identity(task.images, children(task.path))["fingerprint"] == row["fingerprint"])
+            return bool(loose_identity(task.images, children(task.path)).fingerprint == row["fingerprint"])
         except MediaError:
             return False
     return facts is not None and (facts.size_bytes, facts.tag) == (row["size_bytes"], row["fingerprint"])

@@ -138,7 +138,7 @@ def _is_readable(task: ProbeTask) -> bool:
     if task.images is not None and task.images.form == "folder":
         return _folder_fingerprint(task.path, task.images) is not None
     try:
-        with opened_file(task.path, {}):
+        with opened_file(task.path):
             return True
     except MediaError:
         return False
@@ -174,7 +174,7 @@ def _is_same_folder(path: str, task: ImageTask, row: Row) -> bool:
 def _folder_fingerprint(path: str, task: ImageTask) -> object:
     """Return the fingerprint of a folder's images; None where it cannot be read."""
     try:
-        return folder_identity(path, task)["fingerprint"]
+        return folder_identity(path, task).fingerprint
     except MediaError:
         return None
 

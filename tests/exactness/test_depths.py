@@ -21,6 +21,7 @@ from framedex.indexer.timeline import DAMAGED, START, presentation_order
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from tests.support.media import RECIPES
+from tests.support.probed import rows_found
 
 TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]
 # Recipes of which tables do not tell all, and why.
@@ -125,20 +126,20 @@ def test_both_depths_agree_over_the_corpus(corpus: Path, tmp_path: Path, rng: np
 
 @pytest.mark.parametrize("name", UNTRUSTED)
 def test_tables_that_do_not_tell_all_are_refused_on_demand(name: str, medium: Callable[[str], Path]) -> None:
-    ((video, _),) = probe_medium(ProbeTask(path=str(medium(name)), depth="tables"))
+    ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(medium(name)), depth="tables")))
     assert (video["status"], video["error_kind"]) == ("refused", "untrusted_tables")
     assert UNTRUSTED[name] in video["error_message"]
-    ((video, _),) = probe_medium(ProbeTask(path=str(medium(name)), depth="auto"))
+    ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(medium(name)), depth="auto")))
     assert (video["status"], video["depth"]) == ("ok", "packets")
 
 
 def test_matroska_has_no_tables(medium: Callable[[str], Path]) -> None:
-    ((video, _),) = probe_medium(ProbeTask(path=str(medium("h264_vfr.mkv")), depth="tables"))
+    ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(medium("h264_vfr.mkv")), depth="tables")))
     assert (video["status"], video["error_kind"]) == ("refused", "untrusted_tables")
 
 
 def test_what_is_not_read_is_null(medium: Callable[[str], Path]) -> None:
-    ((video, frames),) = probe_medium(ProbeTask(path=str(medium("h264_default.mp4"))))
+    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(medium("h264_default.mp4")))))
     assert video["depth"] == "tables"
     assert video["non_reference_share"] is None
     assert frames["flags"].mask.any()

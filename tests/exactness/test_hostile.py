@@ -34,6 +34,7 @@ from framedex.indexer.sources.discover import discover
 from framedex.sharder.selection.explicit_clips import ExplicitClips
 from tests.support.datasets import run
 from tests.support.media import damage
+from tests.support.probed import rows_found
 
 Medium = Callable[[str], Path]
 Change = Callable[[bytearray], bytearray]
@@ -169,7 +170,7 @@ def outcomes(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def _measure(path: str) -> list[object]:
     """Return status, kind, packets, seconds of processor time, and the most memory resident so far in KiB."""
     begin = time.process_time()
-    ((video, frames),) = probe_medium(ProbeTask(path=path))
+    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=path)))
     # Of this process alone; ru_maxrss would count what its parent had when it was forked.
     with open("/proc/self/status", encoding="ascii") as file:
         peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
@@ -192,15 +193,15 @@ def test_absurd_claims_cost_neither_time_nor_memory(name: str, outcomes: dict[st
 def test_a_codec_without_a_decoder_is_refused(medium: Medium, tmp_path: Path) -> None:
     path = tmp_path / "unknown.mp4"
     damage(medium("h264_faststart.mp4"), path, put(b"stsd", 12, b"zzzz"))
-    ((video, frames),) = probe_medium(ProbeTask(path=str(path)))
+    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(path))))
     assert (video["status"], video["error_kind"], len(frames["size"])) == ("refused", "no_decoder", 0)
 
 
 def test_a_fragmented_movie_without_sample_tables_is_libavformats(medium: Medium, tmp_path: Path) -> None:
     path = tmp_path / "bare.mp4"
     damage(medium("h264_fragmented.mp4"), path, put(b"stts", -4, b"free"))
-    ((video, frames),) = probe_medium(ProbeTask(path=str(path)))
-    ((_, same),) = probe_medium(ProbeTask(path=str(medium("h264_fragmented.mp4"))))
+    ((video, frames),) = rows_found(probe_medium(ProbeTask(path=str(path))))
+    ((_, same),) = rows_found(probe_medium(ProbeTask(path=str(medium("h264_fragmented.mp4")))))
     assert (video["status"], video["stated_frames"]) == ("ok", None)
     assert np.array_equal(frames["pts"], same["pts"])
 
@@ -294,7 +295,7 @@ def test_playlists_are_not_followed(name: str, spelling: str, sentinel: Path, tm
     with opened(sentinel, tmp_path / "companion.sub") as found:
         with pytest.raises(av.error.FFmpegError):
             open_container(str(path))
-        ((video, _),) = probe_medium(ProbeTask(path=str(path)))
+        ((video, _),) = rows_found(probe_medium(ProbeTask(path=str(path))))
     assert video["status"] in ("failed", "refused")
     assert found == [False]
 

@@ -21,6 +21,7 @@ from tests.support.datasets import run
 from tests.support.images import encoded, tar_of
 from tests.support.media import Medium, remux
 from tests.support.object_datasets import segments
+from tests.support.probed import rows_found
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 
@@ -66,8 +67,8 @@ class TestProbing:
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         by_ranges = 0
         for path in sorted(all_media.glob("*.m[po][4v]")):
-            ((video, frames),) = probe_object(ProbeTask(path=bucket.put(path.name, path)))
-            ((other, packets),) = probe_medium(ProbeTask(path=str(path)))
+            ((video, frames),) = rows_found(probe_object(ProbeTask(path=bucket.put(path.name, path))))
+            ((other, packets),) = rows_found(probe_medium(ProbeTask(path=str(path))))
             packets_alike(frames, packets)
             if video["depth"] != other["depth"]:  # recovery points that the first samples do not show
                 assert path.name in ("h264_intra_refresh.mp4", "h264_open_gop.mp4")
@@ -85,8 +86,8 @@ class TestProbing:
         at = data.index(b"elst") + 12  # its only entry: a duration, in the movie's timescale
         struct.pack_into(">I", data, at, struct.unpack_from(">I", data, at)[0] * 9 // 10)
         (tmp_path / "a.mp4").write_bytes(data)
-        ((video, _),) = probe_object(ProbeTask(path=bucket.put("a.mp4", bytes(data))))
-        ((other, frames),) = probe_medium(ProbeTask(path=str(tmp_path / "a.mp4")))
+        ((video, _),) = rows_found(probe_object(ProbeTask(path=bucket.put("a.mp4", bytes(data)))))
+        ((other, frames),) = rows_found(probe_medium(ProbeTask(path=str(tmp_path / "a.mp4"))))
         assert np.flatnonzero(np.ma.getdata(frames["flags"]) & HIDDEN).min() > 12  # behind the first start points
         assert columns(video) == columns(other)
 
@@ -95,11 +96,11 @@ class TestProbing:
             assert path.stat().st_size > 25 << 20
             uri = bucket.put(name, path)
             proxy.forget()
-            ((video, frames),) = probe_object(ProbeTask(path=uri))
+            ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri)))
             assert (video["status"], video["depth"]) == ("ok", "tables")
             assert len(proxy.requests) <= 4
             assert proxy.body_bytes <= 1 << 20
-            ((_, packets),) = probe_medium(ProbeTask(path=str(path)))
+            ((_, packets),) = rows_found(probe_medium(ProbeTask(path=str(path))))
             packets_alike(frames, packets)
 
     @pytest.mark.parametrize("number", [1, 2])
@@ -114,7 +115,7 @@ class TestProbing:
                 bucket.put("a.mp4", changed)
 
         proxy.rule = replace_it
-        ((video, frames),) = probe_object(ProbeTask(path=uri))
+        ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri)))
         assert (video["status"], video["error_kind"]) == ("failed", "changing")
         assert len(frames["pts"]) == 0
 
@@ -124,9 +125,9 @@ class TestProbing:
         remux(long_mp4, tmp_path / "frag.mp4", movflags="frag_keyframe+empty_moov")
         uri = bucket.put("frag.mp4", tmp_path / "frag.mp4")
         proxy.forget()
-        ((video, frames),) = probe_object(ProbeTask(path=uri))
+        ((video, frames),) = rows_found(probe_object(ProbeTask(path=uri)))
         assert len(proxy.requests) < 20
-        ((other, packets),) = probe_medium(ProbeTask(path=str(tmp_path / "frag.mp4")))
+        ((other, packets),) = rows_found(probe_medium(ProbeTask(path=str(tmp_path / "frag.mp4"))))
         packets_alike(frames, packets)
         assert columns(video) == columns(other)
         assert capfd.readouterr().err == ""

@@ -20,6 +20,7 @@ from framedex.indexer.probing.probe import Depth, ProbeTask, probe_medium
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 from tests.support.counted import some
+from tests.support.probed import rows_found
 from tests.support.sounding_media import MEDIA, SCATTERED, make
 
 Row = dict[str, Any]
@@ -90,7 +91,7 @@ def laid_out(video: Row, frames: Row, path: Path) -> tuple[NDArray[Any], NDArray
 
 
 def probe(path: Path, depth: Depth) -> tuple[Row, Row]:
-    (row,) = probe_medium(ProbeTask(path=str(path), depth=depth))
+    (row,) = rows_found(probe_medium(ProbeTask(path=str(path), depth=depth)))
     return row
 
 
@@ -189,7 +190,7 @@ def test_corpus_audio_is_what_a_full_decode_presents_or_has_a_reason(corpus: Pat
     for path in sorted(corpus.iterdir()):
         if path.suffix in {".md", ".py", ".json"} or not path.is_file():
             continue
-        for video, frames in probe_medium(ProbeTask(path=str(path), depth=depth))[:1]:
+        for video, frames in rows_found(probe_medium(ProbeTask(path=str(path), depth=depth)))[:1]:
             if video.get("audio_stream_index") is None or video["status"] != "ok":
                 continue
             found[path.name] = video.get("audio_problem")

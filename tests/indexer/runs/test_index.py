@@ -29,6 +29,7 @@ from framedex.indexer.schema import FRAMES, SCHEMA_VERSION, VIDEOS
 from tests.support.counted import some
 from tests.support.datasets import run
 from tests.support.media import remux
+from tests.support.probed import rows_found
 from tests.support.running import environment
 
 Medium = Callable[[str], Path]
@@ -319,7 +320,7 @@ def test_frames_of_one_medium_are_found_among_many_row_groups(
 
 
 def test_the_prober_never_raises_for_a_bad_medium(tmp_path: Path) -> None:
-    ((video, frames),) = probe.probe_medium(probe.ProbeTask(path=str(tmp_path / "missing.mp4")))
+    ((video, frames),) = rows_found(probe.probe_medium(probe.ProbeTask(path=str(tmp_path / "missing.mp4"))))
     assert (video["status"], video["error_kind"]) == ("failed", "missing")
     assert frames["pts"] == []
 
