@@ -17,6 +17,7 @@ from framedex.core.tallies import SHOWN, counted, named
 from framedex.errors import MissingSourceError, printable
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import GIBIBYTE
+from framedex.files.outputs import has_locks
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import IndexReport, build_index
@@ -30,7 +31,7 @@ from framedex.indexer.sources.other_files import OtherFiles
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.places import PLACE_TO_WRITE
 from framedex.options.rules import OptionRule, RuledCommand
-from framedex.storage.places import Place, Stored
+from framedex.storage.places import Place
 
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")
@@ -234,7 +235,7 @@ def index(
             report = finish_index(options) if finish else build_slice(options, task) if task else build_index(options)
         except MissingSourceError as error:
             raise click.UsageError(str(error)) from error
-    _tell(report, as_json, whole=task is None or not isinstance(out, Stored))
+    _tell(report, as_json, whole=task is None or has_locks(out))
     if report.internal:
         sys.exit(1)
     if report.failed + report.refused > max_failures:

@@ -18,10 +18,11 @@ from framedex.files.fingerprint import is_object_tag, is_same_file
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.schema import IMAGES
+from framedex.sharder.clips.byte_source import CONTENT_ALONE
 from framedex.sharder.clips.medium import Locations, Root
 from framedex.sharder.schema import SHARDS_FOLDER
 from framedex.storage.objects import head
-from framedex.storage.places import Stored
+from framedex.storage.places import Place, local_of, names_in, size_of
 from framedex.storage.uris import is_remote
 
 THREADS = 16  # of network storage, most of the time is waiting
@@ -144,23 +145,19 @@ def add_tars(database: Database, *, content: bool) -> None:
     database.add("tars", pa.Table.from_pylist(rows, schema=TARS))
 
 
-def _tar_names(place: Path | Stored) -> Iterable[str]:
-    if isinstance(place, Stored):
-        return (f"{SHARDS_FOLDER}/{name}" for name in (place / SHARDS_FOLDER).names() if name.endswith(".tar"))
-    return (f"{SHARDS_FOLDER}/{path.name}" for path in (place / SHARDS_FOLDER).glob("*.tar"))
+def _tar_names(place: Place) -> Iterable[str]:
+    return (f"{SHARDS_FOLDER}/{name}" for name in names_in(place / SHARDS_FOLDER) if name.endswith(".tar"))
 
 
-def _tar_state(place: Path | Stored, row: Row, *, content: bool) -> Row:
+def _tar_state(place: Place, row: Row, *, content: bool) -> Row:
     where = place / row["name"]
+    path = local_of(where)
     try:
-        if isinstance(where, Stored):
-            size = where.facts().size_bytes
-        elif content:
+        if content and path is not None:
             # No time is recorded of a tar: its content decides.
-            state, found = _file_state(str(where), row | {"mtime_ns": -1})
+            state, found = _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
             return {"state": state, "found": found}
-        else:
-            size = where.stat().st_size
+        size = size_of(where)
     except FileNotFoundError:
         return {"state": GONE, "found": None}
     except OSError as error:

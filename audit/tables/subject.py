@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.sharder.schema import HEADER as DATASET_HEADER
-from framedex.storage.places import Place, Stored
+from framedex.storage.places import Place, local_folder
 
 Kind = Literal["index", "dataset"]
 
@@ -86,12 +84,11 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
     lacking = sorted(set(parts[one]) - set(parts[other])) if other in tables else []
     if lacking:
         raise FormatError("a part of the tables is missing", where=str(place / other), found=f"no part {lacking[0]}")
-    if isinstance(place, Stored):
-        with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
-            _copy(place, kind, parts, Path(folder))
-            yield _audited(kind, place, Path(folder), parts)
-    else:
-        yield _audited(kind, place, place.absolute(), parts)
+    wanted = [name for name in FILES[kind] if (place / name).exists()]
+    wanted += [f"{table}/{part_path(place / table, number).name}" for table in parts for number in parts[table]]
+    with local_folder(place, wanted) as folder:
+        header = json.loads((folder / FILES[kind][0]).read_text(encoding="utf-8"))
+        yield Audited(kind=kind, place=place, folder=folder, header=header, parts=parts)
 
 
 def _kind_of(place: Place) -> Kind:
@@ -114,19 +111,3 @@ def _kind_of(place: Place) -> Kind:
         found=f"no {INDEX_HEADER} and no {DATASET_HEADER}",
         remedy="name the folder that framedex index or framedex shard wrote",
     )
-
-
-def _audited(kind: Kind, place: Place, folder: Path, parts: dict[str, list[int]]) -> Audited:
-    header = json.loads((folder / FILES[kind][0]).read_text(encoding="utf-8"))
-    return Audited(kind=kind, place=place, folder=folder, header=header, parts=parts)
-
-
-def _copy(place: Stored, kind: Kind, parts: dict[str, list[int]], folder: Path) -> None:
-    """Copy the tables of an index or a dataset of object storage."""
-    wanted = [name for name in FILES[kind] if (place / name).exists()]
-    for table, numbers in parts.items():
-        (folder / table).mkdir()
-        wanted += [f"{table}/{part_path(place / table, number).name}" for number in numbers]
-    for name in wanted:
-        with (place / name).open() as source, open(folder / name, "wb") as copy:
-            shutil.copyfileobj(source, copy, 8 << 20)

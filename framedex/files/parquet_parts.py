@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.files.atomic import ASIDE
-from framedex.storage.places import Place, Stored
+from framedex.storage.places import Place, Stored, names_in
 
 Folder = TypeVar("Folder", Path, Stored, Place)
 
@@ -45,11 +45,7 @@ def part_path(folder: Folder, number: int) -> Folder:
 
 def part_numbers(folder: Place) -> list[int]:
     """Return the numbers of a table folder's visible parts, ascending."""
-    if isinstance(folder, Stored):
-        names = folder.names()
-    else:
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    return sorted(int(match[1]) for name in names if (match := PART_NAME.fullmatch(name)))
+    return sorted(int(match[1]) for name in names_in(folder) if (match := PART_NAME.fullmatch(name)))
 
 
 class PartWriter:

@@ -10,7 +10,7 @@ import click
 
 from framedex.errors import FramedexError
 from framedex.storage.outputs import check_writable
-from framedex.storage.places import Place, Stored, place
+from framedex.storage.places import Place, local_of, place
 
 
 class PlaceType(click.ParamType[Place]):
@@ -31,7 +31,7 @@ class PlaceType(click.ParamType[Place]):
                 check_writable(found)
         except FramedexError as error:
             self.fail(error.text(), param, ctx)
-        if isinstance(found, Stored):
+        if local_of(found) is None:  # which only a request would show
             return found
         if self._there and not found.exists():
             self.fail(f"Directory {str(value)!r} does not exist.", param, ctx)
@@ -49,8 +49,9 @@ class FileType(click.ParamType[Path]):
         """Return the path."""
         try:
             found = place(value)
-            if not isinstance(found, Stored):
-                return found
+            path = local_of(found)
+            if path is not None:
+                return path
             folder = tempfile.TemporaryDirectory(prefix="framedex-")
             (ctx or click.get_current_context()).call_on_close(folder.cleanup)
             copy = Path(folder.name) / found.name

@@ -1,24 +1,34 @@
-"""A folder that is read: of this machine, or of object storage. What stands in it, by names relative to it."""
+"""A folder or file that is read, on this machine or in object storage: the functions here tell the two apart, so that nobody
+else has to.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 import pyarrow.parquet as pq
 
 from framedex.errors import StorageError
 from framedex.storage.cache import DiskCache
-from framedex.storage.objects import Facts, exists, head, listing, whole
+from framedex.storage.objects import Facts, at_once, exists, head, listing, whole
 from framedex.storage.reader import ObjectFile, ObjectReader
 from framedex.storage.uris import checked, is_remote, local_path
 
 MOST_BYTES = 1 << 28  # of what is read at once
 FOOTER_BYTES = 64 << 10  # of the end of a Parquet file, which pyarrow reads first
 KEPT_BYTES = 1 << 20  # of each open file: its last row groups
+COPIED_BYTES = 8 << 20  # at a time
+
+Item = TypeVar("Item")
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +94,56 @@ def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None)
         return name
     text = os.fspath(name)
     return Stored(uri=checked(text), cache=cache) if is_remote(text) else Path(local_path(text))
+
+
+def local_of(where: Place) -> Path | None:
+    """Return the path of a place of this machine; None of one of object storage."""
+    return None if isinstance(where, Stored) else where
+
+
+def names_in(where: Place) -> list[str]:
+    """Return the names of what lies in a folder, sorted; nothing where there is none. Of a store, of all objects below."""
+    if isinstance(where, Stored):
+        return where.names()
+    return sorted(path.name for path in where.iterdir()) if where.is_dir() else []
+
+
+def state_of(where: Place) -> str:
+    """Return what changes when a file is written again. Raises FileNotFoundError, StorageError."""
+    if isinstance(where, Stored):
+        return where.facts().tag
+    status = where.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def size_of(where: Place) -> int:
+    """Return the bytes of a file. Raises FileNotFoundError and other errors of files, StorageError."""
+    return where.facts().size_bytes if isinstance(where, Stored) else where.stat().st_size
+
+
+def opened(where: Place) -> BinaryIO:
+    """Open a file that is read from its beginning to its end. Raises FileNotFoundError, OSError, StorageError."""
+    return io.BytesIO(where.read_bytes()) if isinstance(where, Stored) else open(where, "rb")
+
+
+def read_each(where: Place, read: Callable[[Item], Read], items: Sequence[Item]) -> list[Read]:
+    """Return what some reads in a folder give, in order: at the same time where each costs a request."""
+    return list(at_once(read, items)) if isinstance(where, Stored) else list(map(read, items))
+
+
+@contextlib.contextmanager
+def local_folder(where: Place, names: Sequence[str]) -> Iterator[Path]:
+    """Give a folder of this machine with some files of another: itself, or copies that go away again."""
+    if not isinstance(where, Stored):
+        yield where.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+        for name in names:
+            copy = Path(folder, name)
+            copy.parent.mkdir(exist_ok=True)
+            with (where / name).open() as source, open(copy, "wb") as file:
+                shutil.copyfileobj(source, file, COPIED_BYTES)
+        yield Path(folder)
 
 
 def parquet_file(where: Place) -> pq.ParquetFile:

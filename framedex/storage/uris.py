@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from framedex.errors import SourceError
@@ -73,6 +74,19 @@ def joined(root: str, uri: str) -> str:
     if is_remote(root):
         return uri if os.path.isabs(uri) else f"{root.rstrip('/')}/{uri}"
     return os.path.normpath(os.path.join(root, uri))
+
+
+def absolute(name: str) -> str:
+    """Return an absolute path, or a uri as it is recorded. Raises SourceError for one that is not to be recorded."""
+    return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
+
+
+def relative(name: str, root: str) -> str:
+    """Return a path or uri as it is recorded: relative to the root with forward slashes, or absolute outside of it."""
+    if is_remote(name) or is_remote(root):
+        return name[len(root) + 1 :] if is_remote(root) and is_inside(name, root) else name
+    path = os.path.relpath(name, root)
+    return name if path == ".." or path.startswith("../") else Path(path).as_posix()
 
 
 def is_inside(name: str, folder: str) -> bool:

@@ -29,8 +29,7 @@ from framedex.indexer.parts.packets import (
 )
 from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.schema import FRAMES, GONE, LISTING, MOST_PIXELS, NO_VIDEO, OK, REFUSED, VIDEO_RULES, VIDEOS
-from framedex.storage.objects import at_once
-from framedex.storage.places import Place, Stored, parquet_file, place
+from framedex.storage.places import Place, parquet_file, place, read_each, state_of
 
 SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
 
@@ -51,8 +50,7 @@ class Index:
         self.generation: int = header["generation"]
         numbers = part_numbers(self.path / VIDEOS_FOLDER)  # once: a run may add parts meanwhile
         self._parts = [number for number in numbers if before is None or number < before]
-        read = at_once if isinstance(self.path, Stored) else map
-        tables = list(read(lambda number: self._read_part(number, ["media_id", "status"]), self._parts))
+        tables = read_each(self.path, lambda number: self._read_part(number, ["media_id", "status"]), self._parts)
         identities = [table["media_id"].to_pylist() for table in tables]
         self._part = np.repeat(self._parts, [len(part) for part in identities]).astype(np.int64)
         self._row = np.concatenate([np.arange(len(part)) for part in identities] or [np.zeros(0, np.int64)])
@@ -208,7 +206,7 @@ class Index:
         digest = hashlib.blake2b(digest_size=16)
         listing = self.path / LISTING_NAME
         for path in [*files, *([listing] if listing.exists() else [])]:
-            digest.update(f"{path.name} {_state_of(path)}\n".encode())
+            digest.update(f"{path.name} {state_of(path)}\n".encode())
         return digest.hexdigest()
 
     @functools.cached_property
@@ -303,10 +301,3 @@ def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.
             table = file.read_row_group(group, use_threads=False).replace_schema_metadata(None)
             yield table if len(mine) == count else table.take(mine)
         first += count
-
-
-def _state_of(path: Place) -> str:
-    if isinstance(path, Stored):
-        return path.facts().tag
-    status = path.stat()
-    return f"{status.st_size} {status.st_mtime_ns}"

@@ -11,8 +11,9 @@ from framedex.errors import OutputError, SourceError
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.media_rows import Row
 from framedex.indexer.schema import LISTING
-from framedex.indexer.sources.discover import media_id, relative_uri
+from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.listed import Listed
+from framedex.storage.uris import relative
 
 
 def listing_table(
@@ -27,7 +28,7 @@ def listing_table(
     rows: list[Row] = []
     seen: dict[str, int] = {}
     for item in listed:
-        uri = relative_uri(item.path, root)
+        uri = relative(item.path, root)
         inside = members.get(uri, ())
         if inside:
             seen.setdefault(media_id(uri), -1)  # by which it was listed before it was read

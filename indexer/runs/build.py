@@ -15,26 +15,22 @@ from framedex.core.version import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError, OutputError, StorageError
 from framedex.execution.engine import Calls, Outcome
 from framedex.files.atomic import remove_unfinished, write_json_aside
-from framedex.files.locks import held
+from framedex.files.outputs import opened_output
 from framedex.files.parquet_parts import library_versions, write_part
-from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
-from framedex.indexer.images.probe_images import folder_identity
 from framedex.indexer.media_rows import Row, no_frames, rows_of
 from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.listing_table import listing_table
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
-from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.runs.objects import identity_of, probe_object
+from framedex.indexer.probing.probe import ProbeTask
+from framedex.indexer.runs.media_there import media_there
 from framedex.indexer.runs.rerun import attempt
 from framedex.indexer.runs.work import IndexOptions, Item, Work, medium_name, plan_work
 from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEO
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.other_files import OtherFiles
-from framedex.storage.objects import exists
-from framedex.storage.outputs import Output, stored_output
-from framedex.storage.places import Place, Stored
-from framedex.storage.uris import is_remote
+from framedex.storage.outputs import Output
+from framedex.storage.places import Place
 
 Probing = list[MediumFacts] | StorageError
 
@@ -136,7 +132,7 @@ def opened_whole(out: Place) -> Iterator[Output]:
     Of two runs that write one in object storage, that is refused which comes second to anything. Raises OutputError where
     another run has it, or it is being written in slices.
     """
-    with opened_output(out) as output:
+    with opened_output(out, HEADER, LISTING_NAME) as output:
         if (out / SLICES_NAME).exists():
             raise OutputError(
                 "the index is being written in slices",
@@ -146,18 +142,6 @@ def opened_whole(out: Place) -> Iterator[Output]:
         for folder in (output.local, output.local / VIDEOS_FOLDER, output.local / FRAMES_FOLDER):
             remove_unfinished(folder)
         yield output
-
-
-@contextlib.contextmanager
-def opened_output(out: Place) -> Iterator[Output]:
-    """Open an index to be written: held by this run where it is a folder. Raises OutputError."""
-    if isinstance(out, Stored):
-        with stored_output(out, HEADER, LISTING_NAME) as output:
-            yield output
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    with held(out):
-        yield Output(out)
 
 
 def files_a_part(options: IndexOptions) -> int:
@@ -237,10 +221,8 @@ def is_known(item: Item) -> bool:
 def probe_item(item: Item) -> Probing:
     """Return the facts of the media in a file, or why no object can be had at all; runs in a worker."""
     assert item.task is not None  # others pass
-    if not is_remote(item.task.path):
-        return probe_medium(item.task)
     try:
-        return probe_object(item.task)
+        return media_there(item.task).probe()
     except StorageError as error:
         return error
 
@@ -283,13 +265,7 @@ def _tried(task: ProbeTask, medium: MediumFacts, options: IndexOptions) -> Row:
 def _identity(task: ProbeTask) -> Identity | None:
     """Return which file it was at which the probe itself died; None where it cannot be read."""
     with contextlib.suppress(MediaError, StorageError):
-        if is_remote(task.path):
-            facts = task.facts or exists(task.path)
-            return None if facts is None else identity_of(facts)
-        if task.images is not None and task.images.form == "folder":
-            return folder_identity(task.path, task.images)
-        with opened_file(task.path) as file:
-            return file.identity
+        return media_there(task).identity()
     return None
 
 

@@ -13,7 +13,6 @@ from framedex.errors import MediaError, StorageError
 from framedex.indexer.containers.medium_file import NeedsWholeError, ProbedObject
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.images.probe_images import ImageTask, probe_images
-from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask, probe_medium, probe_opened
 from framedex.indexer.schema import IMAGES, VIDEO
 from framedex.indexer.sources.image_times import TIMES_NAME
@@ -127,13 +126,3 @@ def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
         mtime_ns=max((there[name].mtime_ns for name in images.names), default=0),
         fingerprint=digest.hexdigest(),
     )
-
-
-def is_same_object(task: ProbeTask, row: Row, facts: Facts | None) -> bool:
-    """Return whether an object, or the images of a folder, are still those of a known row. facts: of the object."""
-    if task.images is not None and task.images.form == "folder":
-        try:
-            return bool(loose_identity(task.images, children(task.path)).fingerprint == row["fingerprint"])
-        except MediaError:
-            return False
-    return facts is not None and (facts.size_bytes, facts.tag) == (row["size_bytes"], row["fingerprint"])

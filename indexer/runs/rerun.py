@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
 from framedex.errors import INTERNAL_ERROR, MediaError
-from framedex.files.fingerprint import open_same_file
-from framedex.indexer.containers.opened_file import opened_file
-from framedex.indexer.images.probe_images import ImageTask, folder_identity
+from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask
-from framedex.indexer.runs.objects import is_same_object
+from framedex.indexer.runs.media_there import media_there
 from framedex.indexer.schema import FAILED, NO_VIDEO, OK, REFUSED
 from framedex.indexer.sources.image_times import at_rate
 from framedex.indexer.sources.listed import is_image_name
-from framedex.storage.objects import exists
-from framedex.storage.uris import is_remote
 
 KNOWN_COLUMNS = (
     "media_id",
@@ -66,32 +61,9 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
         return False
     if task.verify and any(row["status"] == OK and not row["hashed"] for row in known):
         return False
-    row = known[0]
-    if is_remote(task.path):
-        if task.images is not None and not _is_timed(task.images, known):
-            return False
-        return _asks_no_more(task, known) and is_same_object(task, row, task.facts or exists(task.path))
-    if task.images is not None:
-        if not _is_timed(task.images, known):
-            return False
-        if task.images.form == "folder":
-            return _is_same_folder(task.path, task.images, row)
-    if not _asks_no_more(task, known):
+    if task.images is not None and not _is_timed(task.images, known):
         return False
-    return _is_same_file(task.path, row)
-
-
-def _is_same_file(path: str, row: Row) -> bool:
-    try:
-        descriptor = open_same_file(
-            path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
-        )
-    except OSError:
-        return False
-    if descriptor is None:
-        return False
-    os.close(descriptor)
-    return True
+    return _asks_no_more(task, known) and media_there(task).is_same(known[0])
 
 
 def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int | None) -> str:
@@ -122,26 +94,8 @@ def is_same_failure(task: ProbeTask, known: list[Row], tried: str) -> bool:
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
     """Return whether what lies there is what known rows are about; of what could not be read, whether it still cannot be."""
     row = known[0]
-    if row["fingerprint"] is None:
-        return not _is_readable(task)
-    if is_remote(task.path):
-        return row["error_kind"] != "unreadable" and is_same_object(task, row, task.facts or exists(task.path))
-    if task.images is not None and task.images.form == "folder":
-        return _is_same_folder(task.path, task.images, row)
-    return _is_same_file(task.path, row)
-
-
-def _is_readable(task: ProbeTask) -> bool:
-    """Return whether something could be read there. A file without a byte is as good as none."""
-    if is_remote(task.path):
-        return (task.facts or exists(task.path)) is not None
-    if task.images is not None and task.images.form == "folder":
-        return _folder_fingerprint(task.path, task.images) is not None
-    try:
-        with opened_file(task.path):
-            return True
-    except MediaError:
-        return False
+    there = media_there(task)
+    return not there.is_readable() if row["fingerprint"] is None else there.is_same(row)
 
 
 def _asks_no_more(task: ProbeTask, known: list[Row]) -> bool:
@@ -165,18 +119,6 @@ def _is_timed(task: ImageTask, known: list[Row]) -> bool:
     if any((row["time_base_num"], row["time_base_den"]) != (tick.numerator, tick.denominator) for row in usable):
         return False
     return task.form != "tar" or all(is_image_name(row["member"]) == task.single for row in usable)
-
-
-def _is_same_folder(path: str, task: ImageTask, row: Row) -> bool:
-    return bool(_folder_fingerprint(path, task) == row["fingerprint"])
-
-
-def _folder_fingerprint(path: str, task: ImageTask) -> object:
-    """Return the fingerprint of a folder's images; None where it cannot be read."""
-    try:
-        return folder_identity(path, task).fingerprint
-    except MediaError:
-        return None
 
 
 def is_still_unopened(error: MediaError, known: list[Row]) -> bool:

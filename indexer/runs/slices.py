@@ -7,10 +7,8 @@ that is run again does the rest.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +16,8 @@ import pyarrow.parquet as pq
 
 from framedex.errors import OutputError, SourceError
 from framedex.files.atomic import write_json_aside
-from framedex.files.locks import LOCK_NAME, held
+from framedex.files.locks import LOCK_NAME
+from framedex.files.outputs import has_locks, opened_output
 from framedex.files.parquet_parts import ffmpeg_of, part_path
 from framedex.indexer.parts.layout import HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
@@ -28,14 +27,13 @@ from framedex.indexer.runs.build import (
     begin,
     files_a_part,
     note_row,
-    opened_output,
     probe_items,
     report_of,
     write_listing,
 )
 from framedex.indexer.runs.work import IndexOptions, Work, plan_work
-from framedex.storage.outputs import Output, stored_output
-from framedex.storage.places import Place, Stored, parquet_file
+from framedex.storage.outputs import Output
+from framedex.storage.places import Place, parquet_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +70,9 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
 
     Raises as `build_index`, and OutputError where other slices have other work.
     """
-    with _opened(options.out, LOCK_NAME, shared=True) as output:
+    with opened_output(options.out, shared=True) as output:
         plan, work = _take_plan(output, options, part.count)
-        with _opened(options.out, f"{LOCK_NAME}-{part.number}"):
+        with opened_output(options.out, lock=f"{LOCK_NAME}-{part.number}"):
             size, items = files_a_part(options), work.items
             wanted = [
                 number
@@ -89,28 +87,16 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
         return report
 
 
-@contextlib.contextmanager
-def _opened(out: Place, lock: str, *, shared: bool = False, wait: bool = False) -> Iterator[Output]:
-    """Open an index to be written by slices; in object storage there are no locks, and no slice writes what another one has."""
-    if isinstance(out, Stored):
-        with stored_output(out) as output:
-            yield output
-        return
-    out.mkdir(parents=True, exist_ok=True)
-    with held(out, lock, shared=shared, wait=wait):
-        yield Output(out)
-
-
 def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
     """Return what the slices of a run have agreed upon, and the work; agree upon it if this is the first one."""
-    with _opened(options.out, f"{LOCK_NAME}-plan", wait=True):
+    with opened_output(options.out, lock=f"{LOCK_NAME}-plan", wait=True):
         stored = read_plan(options.out)
         first = next_part(options.out) if stored is None else stored.first_part
         work = plan_work(options, before=first)
         parts = -(-len(work.items) // files_a_part(options))
         plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
-            if not isinstance(options.out, Stored):  # there, --finish does: many slices may come first
+            if has_locks(options.out):  # there, --finish does: many slices may come first
                 begin(output, work)
             stored = _agree(output, plan)
         if plan != stored:
@@ -173,7 +159,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
 
     Raises OutputError where slices are missing, or still at work.
     """
-    with opened_output(options.out) as output:
+    with opened_output(options.out, HEADER, LISTING_NAME) as output:
         plan = read_plan(options.out)
         if plan is None:
             raise OutputError(
@@ -201,7 +187,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
             ffmpeg |= ffmpeg_of(table.schema)
             for row in table.to_pylist():
                 note_row(row, report, members)
-        if isinstance(options.out, Stored):
+        if not has_locks(options.out):
             begin(output, work)
         _note_ffmpeg(output, ffmpeg)
         if members:

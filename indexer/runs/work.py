@@ -31,13 +31,12 @@ from framedex.indexer.runs.rerun import (
     rows_of,
 )
 from framedex.indexer.schema import FAILED, OK, REFUSED
-from framedex.indexer.sources.discover import Found, absolute, default_root, discover, relative_uri
+from framedex.indexer.sources.discover import Found, default_root, discover
 from framedex.indexer.sources.listed import Images, Listed, readable_name
-from framedex.indexer.sources.object_folders import is_folder
 from framedex.indexer.sources.other_files import OtherFiles, other_files
-from framedex.storage.objects import exists
-from framedex.storage.places import Place, Stored
-from framedex.storage.uris import checked, is_inside, is_remote, joined, local_path
+from framedex.indexer.sources.there import is_seen_missing, is_there, may_be_folder
+from framedex.storage.places import Place, local_of, names_in
+from framedex.storage.uris import absolute, is_inside, joined, relative
 
 # What slices of a run write in object storage before there is a header.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
@@ -160,9 +159,8 @@ def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:
         for item in found.listed
         if item.named == "source"
         and item.error is None
-        and not is_remote(item.path)
-        and not os.path.lexists(item.path)
-        and relative_uri(item.path, root) not in known
+        and is_seen_missing(item.path)
+        and relative(item.path, root) not in known
     ]
     if missing:
         folder, name = os.path.split(missing[0].path)
@@ -177,11 +175,11 @@ def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:
 
 def _compare(found: Found, root: str, known: dict[str, list[Row]], options: IndexOptions) -> Work:
     """Return what has to be done for media that are not, or not as they are now, among the known rows of their uri."""
-    explicit = {(relative_uri(item.path, root), item.member) for item in found.listed if item.named != "search"}
+    explicit = {(relative(item.path, root), item.member) for item in found.listed if item.named != "search"}
     tasks: dict[Identity, ProbeTask] = {}
     errors: dict[Identity, MediaError] = {}
     for item in found.listed:
-        identity = relative_uri(item.path, root), item.member
+        identity = relative(item.path, root), item.member
         if item.error is not None:
             errors[identity] = item.error
         elif identity not in tasks or (item.fps, item.seconds) != (None, None):
@@ -231,11 +229,8 @@ def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
 def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
     """Return whether a known medium lay in a folder that is searched, and is no longer there."""
     path = joined(root, uri)
-    if is_remote(path):
-        searched = [checked(source) for source in options.sources if is_remote(source)]
-        return any(is_inside(path, folder) for folder in searched) and exists(path) is None and not is_folder(path)
-    folders = [absolute(source) for source in options.sources if os.path.isdir(local_path(source))]
-    return any(path.startswith(os.path.join(folder, "")) for folder in folders) and not os.path.lexists(path)
+    searched = [absolute(source) for source in options.sources if may_be_folder(source)]
+    return any(is_inside(path, folder) for folder in searched) and not is_there(path)
 
 
 def probe_task(item: Listed, options: IndexOptions) -> ProbeTask:
@@ -268,8 +263,8 @@ def medium_name(uri: str, member: str | None) -> str:
 
 def _is_something_else(out: Place) -> bool:
     """Return whether what is to become an index is there, and holds what no index begins with."""
-    if isinstance(out, Stored):
-        return any(not BEGUN.fullmatch(name) for name in out.names())
+    if local_of(out) is None:
+        return any(not BEGUN.fullmatch(name) for name in names_in(out))
     if not out.exists():
         return False
-    return not out.is_dir() or any(not path.name.startswith((LOCK_NAME, ASIDE)) for path in out.iterdir())
+    return not out.is_dir() or any(not name.startswith((LOCK_NAME, ASIDE)) for name in names_in(out))

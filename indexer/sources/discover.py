@@ -25,8 +25,9 @@ from framedex.indexer.sources.listing_files import read_list, read_table
 from framedex.indexer.sources.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
 from framedex.indexer.sources.other_files import Skipped, is_other
 from framedex.indexer.sources.sequences import check_one_timing, folder_sequence, join_rows, visible_images
+from framedex.indexer.sources.there import names_folder
 from framedex.storage.places import place
-from framedex.storage.uris import checked, common_folder, is_inside, is_remote, local_path
+from framedex.storage.uris import absolute, checked, common_folder, is_remote, local_path
 
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
@@ -87,19 +88,6 @@ def media_id(uri: str, stream: int | None = None, *, member: str | None = None) 
     if member is not None:
         name = f"{name}\0{member}"  # which no path holds
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
-
-
-def absolute(name: str) -> str:
-    """Return an absolute path, or a uri as it is recorded."""
-    return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
-
-
-def relative_uri(path: str, root: str) -> str:
-    """Return a path or uri as recorded: relative to the root with forward slashes, or absolute outside it."""
-    if is_remote(path) or is_remote(root):
-        return path[len(root) + 1 :] if is_remote(root) and is_inside(path, root) else path
-    relative = os.path.relpath(path, root)
-    return path if relative == ".." or relative.startswith("../") else Path(relative).as_posix()
 
 
 def default_root(sources: Sequence[str]) -> str:
@@ -272,11 +260,7 @@ def _in_list(path: Path, search: Search) -> Iterator[Listed]:
 
 def _folder_or_file(item: Listed) -> Listed:
     """Return a mention as that of a sequence, if it names a folder."""
-    if is_remote(item.path):
-        is_sequence = item.spelled.endswith("/") or not os.path.splitext(item.path)[1]
-    else:
-        is_sequence = os.path.isdir(item.path)
-    return folder_sequence(item) if is_sequence else item
+    return folder_sequence(item) if names_folder(item.path, item.spelled) else item
 
 
 def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
 from framedex.errors import SourceError, StorageError
 from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.listed import Listed
-from framedex.storage.places import Place, Stored
+from framedex.storage.places import Place, opened
 from framedex.storage.uris import checked, is_remote, local_path
 
 # DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
@@ -97,11 +96,11 @@ def read_table(path: Place, root: str | None) -> Iterator[Listed]:
     readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
     read = readers.get(os.path.splitext(path.name)[1].lower(), pyarrow.json.read_json)
     try:
-        content = path.read_bytes() if isinstance(path, Stored) else None
-        if read is pyarrow.json.read_json:
-            with open(str(path), "rb") if content is None else io.BytesIO(content) as file:
+        with opened(path) as file:
+            if read is pyarrow.json.read_json:
                 _check_lines(file, str(path))
-        table: pa.Table = read(path if content is None else io.BytesIO(content))
+                file.seek(0)
+            table: pa.Table = read(file)
         for field in table.schema:
             if type_depth(field.type) > MOST_NESTED:
                 raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))

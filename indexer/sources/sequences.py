@@ -13,8 +13,7 @@ from framedex.errors import MediaError, SourceError, StorageError
 from framedex.files.natural_order import natural_key
 from framedex.indexer.sources.image_times import rate_of
 from framedex.indexer.sources.listed import Listed, form_of, is_image_name
-from framedex.storage.objects import children
-from framedex.storage.uris import is_remote
+from framedex.indexer.sources.there import files_in
 
 SEQUENCE, SECONDS, RATE = "sequence", "seconds", "fps"  # columns of a listing
 NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several parts of a sample
@@ -53,11 +52,7 @@ def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list
 def folder_sequence(item: Listed) -> Listed:
     """Return the mention of a folder as that of the sequence of the images that lie directly in it."""
     try:
-        if is_remote(item.path):
-            images = visible_images(children(item.path))
-        else:
-            with os.scandir(item.path) as entries:
-                images = visible_images(entry.name for entry in entries if not entry.is_dir())
+        images = visible_images(files_in(item.path))
     except OSError as error:
         return replace(item, images=(), error=MediaError("unreadable", f"cannot be read: {error.strerror}"))
     except StorageError as error:

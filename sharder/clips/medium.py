@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from framedex.sharder.clips.audio import AudioFacts, audio_facts
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.schema import AUDIO_COLUMNS
-from framedex.storage.uris import checked, is_remote, joined, local_path
+from framedex.storage.uris import absolute, joined
 
 Root = str | os.PathLike[str] | Mapping[str, str]
 
@@ -25,8 +25,8 @@ class Locations:
 
     def __init__(self, recorded: str, root: Root | None) -> None:
         moved, folder = (root, None) if isinstance(root, Mapping) else ({}, root)
-        self._moved = {_absolute(os.fspath(old)): _absolute(os.fspath(new)) for old, new in moved.items()}
-        self._root = recorded if folder is None else _absolute(os.fspath(folder))
+        self._moved = {absolute(os.fspath(old)): absolute(os.fspath(new)) for old, new in moved.items()}
+        self._root = recorded if folder is None else absolute(os.fspath(folder))
 
     def path(self, uri: str) -> str:
         """Return where a medium lies."""
@@ -35,10 +35,6 @@ class Locations:
             if path == old or path.startswith(old.rstrip("/") + "/"):
                 return new.rstrip("/") + path[len(old.rstrip("/")) :]
         return path
-
-
-def _absolute(name: str) -> str:
-    return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
 
 
 # Names of FFmpeg's pixel formats, of which most end in the bits of a sample and the order of bytes (libavutil/pixdesc.c).

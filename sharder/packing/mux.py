@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -17,10 +16,7 @@ from framedex.indexer.containers.opening import demux_packets, memory_errors, op
 from framedex.sharder.clips.byte_source import stale
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.packing.mp4 import SampleTimes
-from framedex.sharder.reading.object_sources import Objects
-from framedex.sharder.reading.sources import open_recorded
-from framedex.storage.reader import ObjectFile
-from framedex.storage.uris import is_remote
+from framedex.sharder.reading.sources import openable
 
 # The same bytes from the same packets: no version strings, no random numbers. Times stay as they are given.
 OPTIONS = {"fflags": "+bitexact", "avoid_negative_ts": "disabled"}
@@ -32,11 +28,7 @@ class Template:
     """A medium's stream as libavformat opens it: what muxers are told beside packets. Raises StaleError."""
 
     def __init__(self, medium: Medium) -> None:
-        source: str | ObjectFile = medium.path
-        if is_remote(medium.path):
-            source = ObjectFile(Objects(None).reader(medium.source))
-        else:
-            os.close(open_recorded(medium.source))
+        source = openable(medium.source)
         try:
             self._container = open_container(source)
             stream = self._container.streams[medium.stream_index]

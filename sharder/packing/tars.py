@@ -18,8 +18,8 @@ import numpy as np
 from framedex.files.atomic import ASIDE, write_aside
 from framedex.files.fingerprint import fingerprint
 from framedex.sharder.clips.samples import FileRanges, Member
-from framedex.sharder.reading.sources import SourceFiles, read_some
-from framedex.storage.uris import is_remote
+from framedex.sharder.reading.recorded_files import read_some
+from framedex.sharder.reading.sources import SourceFiles
 
 BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)
@@ -132,21 +132,29 @@ class Tar:
 
     def _copy(self, piece: FileRanges) -> None:
         """Read a source's bytes to where they are written from."""
-        if is_remote(piece.source.path):
-            for part in _parted(piece.ranges):
-                offset, length = np.array(part, np.int64).T
-                self._put(self._sources.read_ranges(piece.source, offset, length).data)
-            return
         with self._sources.opened(piece.source) as descriptor:
-            for at, left in piece.ranges:
-                if left >= LARGE_BYTES:
-                    copied = self._copy_in_kernel(descriptor, at, left)
-                    at, left = at + copied, left - copied
-                while left:
-                    got = read_some(piece.source.path, descriptor, self._buffer[self._filled : self._filled + left], at)
-                    at, left, self._filled = at + got, left - got, self._filled + got
-                    if self._filled == BUFFER_BYTES:
-                        self._flush()
+            if descriptor is None:
+                self._fetch(piece)
+            else:
+                self._copy_file(piece, descriptor)
+
+    def _fetch(self, piece: FileRanges) -> None:
+        """Copy ranges of an object."""
+        for part in _parted(piece.ranges):
+            offset, length = np.array(part, np.int64).T
+            self._put(self._sources.read_ranges(piece.source, offset, length).data)
+
+    def _copy_file(self, piece: FileRanges, descriptor: int) -> None:
+        """Copy ranges of a file, large ones past this process."""
+        for at, left in piece.ranges:
+            if left >= LARGE_BYTES:
+                copied = self._copy_in_kernel(descriptor, at, left)
+                at, left = at + copied, left - copied
+            while left:
+                got = read_some(piece.source.path, descriptor, self._buffer[self._filled : self._filled + left], at)
+                at, left, self._filled = at + got, left - got, self._filled + got
+                if self._filled == BUFFER_BYTES:
+                    self._flush()
 
     def _copy_in_kernel(self, descriptor: int, offset: int, length: int) -> int:
         """Copy a range of a file past this process, and return how much was copied; 0 where the kernel cannot."""

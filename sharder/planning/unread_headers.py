@@ -4,8 +4,7 @@ on until these are certain.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +14,9 @@ from framedex.errors import PolicyError
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing.packet_headers import check_promises, ends_sequence, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
-from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.reading.object_sources import Objects
-from framedex.sharder.reading.sources import open_recorded
+from framedex.sharder.reading.sources import range_reader
 from framedex.storage.reader import ObjectReader
-from framedex.storage.uris import is_remote
 
 MOST_BYTES = 16 << 20  # of GOPs that are read together
 
@@ -44,20 +40,6 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
     return ends
 
 
-class _File:
-    """Reads the file that was recorded. Raises StaleError for another one."""
-
-    def __init__(self, source: ByteSource) -> None:
-        self._descriptor = open_recorded(source)
-
-    def __call__(self, offset: int, length: int) -> bytes:
-        return os.pread(self._descriptor, length, offset)
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
-        if hasattr(self, "_descriptor"):
-            close(self._descriptor)
-
-
 class UnreadHeaders:
     """The packets of one medium, with more and more of their flags read. Raises StaleError for another source."""
 
@@ -65,7 +47,7 @@ class UnreadHeaders:
         self._medium = medium
         self.packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
-        self._read = Objects(None).reader(medium.source) if is_remote(medium.path) else _File(medium.source)
+        self._read = range_reader(medium.source)
 
     def read(self, targets: NDArray[np.int64]) -> bool:
         """Read all that planning needs to know for some packets; return whether anything was new.

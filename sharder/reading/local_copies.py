@@ -12,7 +12,7 @@ from pathlib import Path
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.object_sources import Objects, stale_as
-from framedex.sharder.reading.sources import open_recorded
+from framedex.sharder.reading.recorded_files import open_recorded
 from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.uris import is_remote
 

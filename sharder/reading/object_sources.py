@@ -16,6 +16,7 @@ from framedex.storage.cache import DiskCache
 from framedex.storage.objects import Facts, at_once, fetch_many, head, whole
 from framedex.storage.ranges import coalesce
 from framedex.storage.reader import ObjectReader
+from framedex.storage.uris import joined
 
 
 class Objects:
@@ -42,11 +43,11 @@ class Objects:
                 piece[at : at + len(data)] = data
                 at, request = at + len(data), request + 1
 
-    def fill_whole(self, uris: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read whole objects, each as long as its room."""
+    def fill_whole(self, folder: str, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
+        """Read whole objects of a folder, each as long as its room. Raises StaleError, StorageError."""
 
         def read(number: int) -> None:
-            uri, piece = uris[number], pieces[number]
+            uri, piece = joined(folder, names[number]), pieces[number]
             try:
                 data, facts = whole(uri, most=len(piece))
             except StorageError as error:
@@ -57,7 +58,7 @@ class Objects:
                 raise stale(uri, f"{facts.size_bytes} bytes", f"{len(piece)} bytes")
             piece[:] = np.frombuffer(data, np.uint8)
 
-        at_once(read, range(len(uris)))
+        at_once(read, range(len(names)))
 
     def facts(self, source: ByteSource) -> Facts:
         """Return what an object has to be: as it was recorded, or where a file was, what has its content now."""

@@ -19,9 +19,10 @@ from framedex.core.nesting import MOST_NESTED, json_depth
 from framedex.errors import PolicyError
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.parts.index import Index
-from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id, relative_uri
+from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.sampling import Choose, frames_at, over_common_denominator
+from framedex.storage.uris import relative
 
 ROWS_AT_ONCE = 10_000
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
@@ -236,4 +237,4 @@ class UriResolver:
             return self._media[uri]
         path = uri.removeprefix("file://")
         absolute = path if os.path.isabs(path) else os.path.join(self._root, path)
-        return self._media.get(relative_uri(os.path.normpath(absolute), self._root))
+        return self._media.get(relative(os.path.normpath(absolute), self._root))

@@ -15,7 +15,8 @@ from framedex.errors import SourceError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions, plan_work
-from framedex.indexer.sources.discover import default_root, discover, relative_uri
+from framedex.indexer.sources.discover import default_root, discover
+from framedex.storage.uris import relative
 from tests.support.datasets import run
 
 
@@ -30,7 +31,7 @@ def tree(tmp_path: Path) -> Path:
 
 def uris(tree: Path, *sources: object, **options: object) -> list[str]:
     found = discover([str(source) for source in sources], **options).listed  # type: ignore[arg-type]
-    return [relative_uri(item.path, str(tree)) for item in found]
+    return [relative(item.path, str(tree)) for item in found]
 
 
 def test_a_folder_is_searched_recursively_for_videos_in_sorted_order(tree: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_list_holds_paths_and_dali_lines(tree: Path) -> None:
     (tree / "list.txt").write_text("# mine\ncats/a 1.mp4\ncats/b.MKV 3\n\ndogs/deep/c.mov -1 0.5 2.25\n")
     for source in (f"@{tree}/list.txt", str(tree / "list.txt")):
         found = discover([source]).listed
-        assert [relative_uri(item.path, str(tree)) for item in found] == [
+        assert [relative(item.path, str(tree)) for item in found] == [
             "cats/a 1.mp4",
             "cats/b.MKV",
             "dogs/deep/c.mov",
@@ -103,8 +104,8 @@ def test_the_default_root_is_the_deepest_common_folder(tree: Path) -> None:
 
 
 def test_a_path_outside_the_root_stays_absolute(tree: Path) -> None:
-    assert relative_uri(str(tree / "cats/b.MKV"), str(tree / "dogs")) == str(tree / "cats/b.MKV")
-    assert relative_uri(str(tree / "..data.mp4"), str(tree)) == "..data.mp4"
+    assert relative(str(tree / "cats/b.MKV"), str(tree / "dogs")) == str(tree / "cats/b.MKV")
+    assert relative(str(tree / "..data.mp4"), str(tree)) == "..data.mp4"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +153,7 @@ def linked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def errors(tree: Path, *sources: object, **options: object) -> dict[str, str | None]:
     found = discover([str(source) for source in sources], **options).listed  # type: ignore[arg-type]
-    return {relative_uri(item.path, str(tree)): item.error and item.error.kind for item in found}
+    return {relative(item.path, str(tree)): item.error and item.error.kind for item in found}
 
 
 PLAIN = dict.fromkeys(["cats/a 1.mp4", "cats/b.MKV", "dogs/d[1].mp4", "dogs/deep/c.mov", "inner.mp4", "nowhere.mp4"])

@@ -1,0 +1,114 @@
+"""What lies where a medium is said to be: a file or folder of this machine, or objects of a store. Both answer the same."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from framedex.errors import MediaError
+from framedex.files.fingerprint import open_same_file
+from framedex.indexer.containers.opened_file import opened_file
+from framedex.indexer.facts import Identity, MediumFacts
+from framedex.indexer.images.probe_images import ImageTask, folder_identity
+from framedex.indexer.media_rows import Row
+from framedex.indexer.probing.probe import ProbeTask, probe_medium
+from framedex.indexer.runs.objects import identity_of, loose_identity, probe_object
+from framedex.storage.objects import children, exists
+from framedex.storage.uris import is_remote
+
+
+class MediaThere(Protocol):
+    """The media of one task, where they lie."""
+
+    def probe(self) -> list[MediumFacts]:
+        """Return the facts of each medium. Raises StorageError where a store lets nobody in."""
+        ...
+
+    def identity(self) -> Identity | None:
+        """Return by which it is told from others; None where nothing lies there. Raises MediaError, StorageError."""
+        ...
+
+    def is_same(self, row: Row) -> bool:
+        """Return whether it is still what a known row is about."""
+        ...
+
+    def is_readable(self) -> bool:
+        """Return whether something could be read. A file without a byte is as good as none."""
+        ...
+
+
+def media_there(task: ProbeTask) -> MediaThere:
+    """Return what lies where a task says."""
+    return _Objects(task) if is_remote(task.path) else _Files(task)
+
+
+def is_loose(images: ImageTask | None) -> bool:
+    """Return whether media are images that lie in a folder, a file each."""
+    return images is not None and images.form == "folder"
+
+
+class _Files:
+    def __init__(self, task: ProbeTask) -> None:
+        self._task = task
+
+    def probe(self) -> list[MediumFacts]:
+        return probe_medium(self._task)
+
+    def identity(self) -> Identity | None:
+        task = self._task
+        if task.images is not None and is_loose(task.images):
+            return folder_identity(task.path, task.images)
+        with opened_file(task.path) as file:
+            return file.identity
+
+    def is_same(self, row: Row) -> bool:
+        task = self._task
+        if task.images is not None and is_loose(task.images):
+            try:
+                return bool(folder_identity(task.path, task.images).fingerprint == row["fingerprint"])
+            except MediaError:
+                return row["fingerprint"] is None
+        try:
+            descriptor = open_same_file(
+                task.path, size_bytes=row["size_bytes"], mtime_ns=row["mtime_ns"], expected=row["fingerprint"]
+            )
+        except OSError:
+            return False
+        if descriptor is None:
+            return False
+        os.close(descriptor)
+        return True
+
+    def is_readable(self) -> bool:
+        try:
+            return self.identity() is not None
+        except MediaError:
+            return False
+
+
+class _Objects:
+    def __init__(self, task: ProbeTask) -> None:
+        self._task = task
+        self._facts = task.facts
+
+    def probe(self) -> list[MediumFacts]:
+        return probe_object(self._task)
+
+    def identity(self) -> Identity | None:
+        facts = self._facts or exists(self._task.path)
+        return None if facts is None else identity_of(facts)
+
+    def is_same(self, row: Row) -> bool:
+        task = self._task
+        if row["error_kind"] == "unreadable":  # which a store may answer this time
+            return False
+        if task.images is not None and is_loose(task.images):
+            try:
+                return bool(loose_identity(task.images, children(task.path)).fingerprint == row["fingerprint"])
+            except MediaError:
+                return False
+        facts = self._facts or exists(task.path)
+        return facts is not None and (facts.size_bytes, facts.tag) == (row["size_bytes"], row["fingerprint"])
+
+    def is_readable(self) -> bool:
+        return (self._facts or exists(self._task.path)) is not None
