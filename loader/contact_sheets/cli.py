@@ -10,9 +10,10 @@ import click
 
 from framedex.core.printing import echo
 from framedex.core.progress import progress
+from framedex.core.tallies import counted
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.files.atomic import write_aside
-from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, counted, size_text
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, size_text
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.loader.order.order import sample_of
