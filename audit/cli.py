@@ -19,7 +19,9 @@ from framedex.audit.tables.database import GIBIBYTE, QueryLimits, database, writ
 from framedex.audit.tables.subject import Kind, opened
 from framedex.core.printing import echo, escaped_json
 from framedex.errors import FramedexError, OutputError, printable
-from framedex.options.places import FILE, PLACE_THAT_IS_THERE
+from framedex.options.datasets import sources_root_option
+from framedex.options.outputs import json_option, overwrite_option
+from framedex.options.places import FILE, FILE_TO_WRITE, PLACE_THAT_IS_THERE
 from framedex.options.rules import OptionRule, RuledCommand, Values
 from framedex.storage.places import Place
 
@@ -108,14 +110,12 @@ RULES = (
     type=click.Choice(SEVERITIES),
     help="Exit with 3 where something of this severity or a worse one is found.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
+@json_option()
 @click.option("--files", "look", is_flag=True, help="Look whether the media are still there and unchanged, too.")
 @click.option(
     "--policy", type=FILE, metavar="FILE", help="Ask which media of an index are too short for this policy, too."
 )
-@click.option(
-    "--root", type=click.Path(file_okay=False), help="With --files or --report: where the media lie now, if they moved."
-)
+@sources_root_option(beside="--files or --report")
 @click.option("--sql", metavar="QUERY", help="Ask this instead: one SELECT over the views. `-` reads it from stdin.")
 @click.option("--ask", metavar="NAME", help="Ask this question of the cookbook (docs/audit.md). `list` lists them.")
 @click.option(
@@ -124,7 +124,7 @@ RULES = (
     type=click.Choice(FORMATS),
     help="Of the answer to --sql and --ask.  [default: table]",
 )
-@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write that answer to a new file.")
+@click.option("--out", type=FILE_TO_WRITE, help="Write that answer to a new file.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -141,16 +141,16 @@ RULES = (
 @click.option(
     "--duckdb",
     "duckdb_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE_TO_WRITE,
     help="Write a DuckDB database of the views instead, to ask with DuckDB itself.",
 )
 @click.option(
     "--report",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE_TO_WRITE,
     help="Write a page (.html) that needs no other file and no network, and a .json beside it.",
 )
 @click.option("--pictures/--no-pictures", default=True, show_default=True, help="Frames of examples in the report.")
-@click.option("--overwrite", is_flag=True, help="Replace files that are already there.")
+@overwrite_option("files that are")
 def audit(
     what: Place,
     names: tuple[str, ...],

@@ -29,8 +29,9 @@ from framedex.indexer.sources.image_times import rate_of
 from framedex.indexer.sources.listed import Images
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.options.engines import ENGINE_RULES, engine_options
-from framedex.options.places import PLACE_TO_WRITE
+from framedex.options.outputs import json_option, out_folder_option
 from framedex.options.rules import OptionRule, RuledCommand
+from framedex.options.runs import max_failures_option, time_limit_option, workers_option
 from framedex.storage.places import Place
 
 TABLE_ROWS = 20
@@ -77,12 +78,7 @@ RULES = (
 
 @click.command("index", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
-@click.option(
-    "--out",
-    type=PLACE_TO_WRITE,
-    required=True,
-    help="Folder or uri of the index; made, or brought up to date.",
-)
+@out_folder_option("Folder or uri of the index; made, or brought up to date.")
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
@@ -133,21 +129,8 @@ RULES = (
     is_flag=True,
     help="Search linked folders, and let links lead out of the folders that media are found through.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    show_default="all cores",
-    help="Processes that probe.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest time for one medium.",
-)
+@workers_option("Processes that probe.")
+@time_limit_option(seconds=600.0)
 @click.option(
     "--memory",
     type=click.FloatRange(1),
@@ -156,13 +139,7 @@ RULES = (
     metavar="GIB",
     help="Most memory that each process may map; a medium that needs more is a failure.",
 )
-@click.option(
-    "--max-failures",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many failed or refused media still count as success.",
-)
+@max_failures_option("failed or refused media")
 @engine_options
 @click.option(
     "--task",
@@ -173,7 +150,7 @@ RULES = (
 @click.option("--finish", is_flag=True, help="Check that all slices are there, and complete the index.")
 @click.option("--compact", is_flag=True, help="Merge the parts of an index; no SOURCE.")
 @click.option("--dry-run", is_flag=True, help="Say what would be probed, and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option()
 def index(
     sources: tuple[str, ...],
     out: Place,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import math
-import os
 import sys
 from dataclasses import asdict
 
@@ -15,8 +14,10 @@ from framedex.core.progress import progress
 from framedex.errors import printable
 from framedex.loader.verification.verify import verify as verify_dataset
 from framedex.loader.verification.verify_gpu import CheckedOnGpu, verify_on_gpu
-from framedex.options.places import PLACE_THAT_IS_THERE
-from framedex.options.rules import OptionRule, RuledCommand
+from framedex.options.datasets import SAMPLE_RULES, dataset_argument, sample_options, sources_root_option
+from framedex.options.outputs import json_option
+from framedex.options.rules import RuledCommand
+from framedex.options.runs import max_failures_option, time_limit_option, workers_option
 from framedex.storage.places import Place
 
 RIGHT = ("exact", "nearest")
@@ -28,44 +29,21 @@ Example:
 """
 
 
-RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
-
-
-@click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
-@click.argument("dataset", type=PLACE_THAT_IS_THERE)
-@click.option("--sample", type=click.IntRange(1), help="Check this many clips, chosen at random.  [default: all]")
-@click.option("--seed", type=int, default=0, show_default=True, help="With --sample: of the choice.")
-@click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    show_default="all cores",
-    help="Processes that decode.",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(0, min_open=True),
-    default=3600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Longest time for one medium.",
-)
-@click.option(
-    "--max-failures",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many inexact clips still count as success.",
-)
+@click.command("verify", epilog=EXAMPLE, cls=RuledCommand, rules=SAMPLE_RULES)
+@dataset_argument()
+@sample_options("Check this many clips, chosen at random.  [default: all]")
+@sources_root_option()
+@workers_option("Processes that decode.")
+@time_limit_option(seconds=3600.0)
+@max_failures_option("inexact clips")
 @click.option(
     "--decode",
     type=click.Choice(["cpu", "gpu"]),
     default="cpu",
     show_default=True,
-    help="gpu: as a loader with a GPU does; what it sends to NVDEC and nvJPEG is compared with the CPU's pictures.",
+    help="Decode as a loader without or with a GPU does; what NVDEC and nvJPEG decode is compared with the CPU's pictures.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON line a clip.")
+@json_option("Print a line of JSON for every clip.")
 def verify(
     dataset: Place,
     sample: int | None,

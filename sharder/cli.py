@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +16,13 @@ from framedex.errors import printable
 from framedex.execution.engine import Engine
 from framedex.indexer.parts.index import Index
 from framedex.options.engines import ENGINE_RULES, engine_options
-from framedex.options.places import FILE, PLACE_THAT_IS_THERE, PLACE_TO_WRITE
+from framedex.options.outputs import json_option, out_folder_option, overwrite_option
+from framedex.options.places import FILE, PLACE_THAT_IS_THERE
 from framedex.options.rules import OptionRule, RuledCommand
+from framedex.options.runs import max_failures_option, workers_option
+from framedex.options.sizes import BYTE_COUNT
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
-from framedex.sharder.cli_options import AUDIO_RULES, BYTE_COUNT, IMAGE_RULES, audio_options, image_options
+from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
@@ -57,12 +59,7 @@ RULES = (
 
 @click.command("shard", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("index", type=PLACE_THAT_IS_THERE)
-@click.option(
-    "--out",
-    type=PLACE_TO_WRITE,
-    required=True,
-    help="Folder or uri of the dataset; must be new or empty.",
-)
+@out_folder_option("Folder or uri of the dataset; must be new or empty.")
 @click.option("--policy", type=FILE, help="YAML file that says which frames make a clip.")
 @click.option(
     "--clips",
@@ -76,13 +73,7 @@ RULES = (
     show_default=True,
     help="With --clips: which frame a time in seconds means.",
 )
-@click.option(
-    "--max-failures",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many impossible clips still count as success.",
-)
+@max_failures_option("impossible clips")
 @click.option(
     "--damaged",
     type=click.Choice(["avoid", "keep"]),
@@ -104,13 +95,7 @@ RULES = (
     help="With --pack: a new tar begins when a clip would make it larger than this.",
 )
 @image_options
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=os.cpu_count() or 1,
-    show_default="all cores",
-    help="With --pack: processes that plan, cut, decode and encode.",
-)
+@workers_option("With --pack: processes that plan, cut, decode and encode.")
 @engine_options
 @audio_options
 @click.option(
@@ -118,8 +103,8 @@ RULES = (
     type=click.Path(path_type=Path, file_okay=False),
     help="With --out in object storage: where the dataset is written first.  [default: the system's temporary folder]",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a dataset that is already there.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@overwrite_option("a dataset that is")
+@json_option()
 def shard(
     index: Place,
     out: Place,

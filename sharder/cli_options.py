@@ -4,46 +4,18 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import click
 
+from framedex.options.decorators import Command, together
 from framedex.options.rules import OptionRule
+from framedex.options.sizes import FRAME_SIZE
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
 from framedex.sharder.packing.pack_audio import AUDIO_FORMATS
-
-Command = Callable[..., None]
-
-
-class ByteCount(click.ParamType[int]):
-    """A number of bytes with a decimal or binary unit."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the bytes that `512MB`, `1.5GiB` or `100000` means."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", str(value).strip().lower())
-        found = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
-        if found < 1:
-            self.fail(f"{value!r} is no size; write 512MB, 1.5GiB or 100000", param, ctx)
-        return int(found)
-
-
-class FrameSize(click.ParamType[Size]):
-    """Height and width of a frame."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Size:
-        """Return the (height, width) that `224x320` means."""
-        match = re.fullmatch(r"(\d+)x(\d+)", str(value).strip().lower())
-        if match is None:
-            self.fail(f"{value!r} is no height and width; write 224x320", param, ctx)
-        return int(match[1]), int(match[2])
 
 
 class Seconds(click.ParamType[Fraction]):
@@ -59,7 +31,7 @@ class Seconds(click.ParamType[Fraction]):
         return Fraction(text)
 
 
-BYTE_COUNT, FRAME_SIZE, DURATION = ByteCount(), FrameSize(), Seconds()
+DURATION = Seconds()
 
 IMAGE_OPTIONS = (
     click.option(
@@ -147,7 +119,7 @@ def image_options(command: Command) -> Command:
         images = ImageOptions(format=image_format, quality=quality, short_side=short_side, box=box, size=size)
         command(images=images, **others)
 
-    return _with(IMAGE_OPTIONS, with_images)
+    return together(*IMAGE_OPTIONS)(with_images)
 
 
 def audio_options(command: Command) -> Command:
@@ -168,11 +140,4 @@ def audio_options(command: Command) -> Command:
         asked = AudioOptions(rate=audio_rate, channels=audio_channels, seconds=audio_seconds) if audio else None
         command(audio=asked, **others)
 
-    return _with(AUDIO_OPTIONS, with_audio)
-
-
-def _with(options: Sequence[Callable[[Command], Command]], command: Command) -> Command:
-    """Return a command with options, in the order in which decorators above it would give them."""
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return together(*AUDIO_OPTIONS)(with_audio)

@@ -17,7 +17,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from framedex.audit.findings.text import table
-from framedex.core.printing import TerminalBytes, echo, escaped_json
+from framedex.core.printing import TerminalBytes, echo, escaped_json, stdout_bytes
 from framedex.errors import FramedexError
 from framedex.files.atomic import ASIDE
 
@@ -38,7 +38,7 @@ def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
             if len(rows) > SHOWN:
                 echo("… and more rows (--format csv, or --out FILE, has all)")
         else:
-            _write(answer, form, TerminalBytes(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer)
+            _write(answer, form, stdout_bytes())
 
 
 def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from framedex.audit.report.histograms import Histogram, round_step
 from framedex.audit.report.timelines import NOT_KNOWN, OPEN, ClipsTimeline, FramesTimeline
-from framedex.html.elements import brief, element
+from framedex.html.elements import brief, drawing, element
 
 WIDTH, HEIGHT = 360, 176  # of a histogram, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 38, 350, 12, 134
@@ -36,13 +36,6 @@ def said_of(shown: Histogram) -> str:
         parts.append(f"from {facts[0]} to {facts[1]}, median {facts[2]}")
     parts.append(f"most, {highest.count:,}, at {highest.label}")
     return "; ".join(parts)
-
-
-def svg(*content: Element | None, width: int, height: int, label: str, class_: str) -> Element:
-    """Return a drawing that scales, and what it is for those who do not see it."""
-    return element(
-        "svg", *content, viewBox=f"0 0 {width} {height}", role="img", aria_label=label, class_=class_, focusable="false"
-    )
 
 
 def _text(x: float, y: float, text: str, class_: str = "") -> Element:
@@ -91,7 +84,7 @@ def _standing(shown: Histogram) -> Element:
     parts += _ticks(edges, places, logarithmic=shown.logarithmic, taken=zero)
     axis = shown.counted.axis + (" (logarithmic)" if shown.logarithmic else "")
     parts.append(_text((LEFT + RIGHT) / 2, HEIGHT - 8, axis, "middle name"))
-    return svg(*parts, width=WIDTH, height=HEIGHT, label=said_of(shown), class_="chart")
+    return drawing(*parts, size=(WIDTH, HEIGHT), label=said_of(shown), class_="chart")
 
 
 def _edges(shown: Histogram) -> list[float]:
@@ -155,7 +148,7 @@ def _lying(shown: Histogram) -> Element:
     if shown.counted.axis:
         height += 18
         parts.append(_text(left, height - 6, shown.counted.axis, "name"))
-    return svg(*parts, width=WIDTH, height=height, label=said_of(shown), class_="chart")
+    return drawing(*parts, size=(WIDTH, height), label=said_of(shown), class_="chart")
 
 
 def frames_timeline(shown: FramesTimeline) -> Element:
@@ -178,7 +171,7 @@ def frames_timeline(shown: FramesTimeline) -> Element:
         f" {facts['start_points']:,} start points, {facts['open_start_points']:,} of them open;"
         f" longest time between two frames {facts['longest_gap_seconds']:.3f} seconds"
     )
-    return svg(*parts, width=LONG, height=350, label=label, class_="timeline")
+    return drawing(*parts, size=(LONG, 350), label=label, class_="timeline")
 
 
 SIZES_TOP, SIZES_BOTTOM = 30, 176
@@ -292,4 +285,4 @@ def clips_timeline(shown: ClipsTimeline) -> Element:
         parts.append(element("path", d=strokes, class_="taken"))
     parts += _seconds_axis(begin, end, bottom + 8)
     label = f"{len(shown.clips)} clips of {shown.uri} between {begin:.3f} and {end:.3f} seconds"
-    return svg(*parts, width=LONG, height=bottom + 28, label=label, class_="timeline")
+    return drawing(*parts, size=(LONG, bottom + 28), label=label, class_="timeline")

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from xml.etree.ElementTree import Element
 
 from framedex.audit.findings.findings import Audit, Finding
-from framedex.audit.findings.queries import SEVERITIES, Check, Severity
-from framedex.audit.report.pictures import Strip
-from framedex.html.elements import coded, element, folded, said, section, table
+from framedex.audit.findings.queries import SEVERITIES, Severity
+from framedex.audit.report.pictures import Picture, Strip
+from framedex.core.tallies import counted
+from framedex.html.elements import coded, drawing, element, folded, jpeg_uri, said, section, table
 
 MARKS: dict[Severity, str] = {"error": "✕", "warning": "▲", "note": "●"}
 OWN = ("media_id",)  # columns that only programs read
@@ -90,12 +91,10 @@ def _strip(strip: Strip) -> Element:
     frames = [
         element(
             "li",
-            element(
-                "svg",
-                element("use", href=f"#{identity_of(picture.jpeg)}"),
-                viewBox=f"0 0 {picture.width} {picture.height}",
-                role="img",
-                aria_label=f"frame {picture.frame} at {picture.seconds:.3f} seconds",
+            drawing(
+                element("use", href=f"#{identity_of(picture)}"),
+                size=(picture.width, picture.height),
+                label=f"frame {picture.frame} at {picture.seconds:.3f} seconds",
             ),
             element("span", f"#{picture.frame}"),
             element("span", f"{picture.seconds:.2f} s", class_="soft"),
@@ -116,14 +115,14 @@ def _strip(strip: Strip) -> Element:
     )
 
 
-def identity_of(jpeg: str) -> str:
+def identity_of(picture: Picture) -> str:
     """Return the name of a picture on the page: equal ones stand there once."""
-    return f"p{hashlib.sha256(jpeg.encode()).hexdigest()[:16]}"
+    return f"p{hashlib.sha256(picture.jpeg).hexdigest()[:16]}"
 
 
 def pictures(strips: Mapping[str, Strip]) -> Element | None:
     """Return all pictures, each once, for strips to show."""
-    all_of_them = {identity_of(picture.jpeg): picture for strip in strips.values() for picture in strip.pictures}
+    all_of_them = {identity_of(picture): picture for strip in strips.values() for picture in strip.pictures}
     if not all_of_them:
         return None
     symbols = [
@@ -131,7 +130,7 @@ def pictures(strips: Mapping[str, Strip]) -> Element | None:
             "symbol",
             element(
                 "image",
-                href=f"data:image/jpeg;base64,{picture.jpeg}",
+                href=jpeg_uri(picture.jpeg),
                 width=picture.width,
                 height=picture.height,
             ),
@@ -152,13 +151,7 @@ def _others(found: Audit) -> Element | None:
     ]
     return element(
         "div",
-        folded(_counted(found.passed, "found nothing"), element("ul", *passed)) if passed else None,
-        folded(_counted([check for check, _ in found.unasked], "not asked"), element("ul", *unasked))
-        if unasked
-        else None,
+        folded(f"{counted(len(found.passed), 'check')} found nothing", element("ul", *passed)) if passed else None,
+        folded(f"{counted(len(found.unasked), 'check')} not asked", element("ul", *unasked)) if unasked else None,
         class_="others",
     )
-
-
-def _counted(checks: Sequence[Check], what: str) -> str:
-    return f"{len(checks)} check{'' if len(checks) == 1 else 's'} {what}"

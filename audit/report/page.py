@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -21,7 +19,8 @@ from framedex.audit.report.pictures import Strip
 from framedex.audit.report.summary_html import summary
 from framedex.audit.report.timelines import ClipsTimeline, FramesTimeline, Timeline
 from framedex.core.version import __version__
-from framedex.html.elements import brief, element, folded, markup, said, section, sentence, table
+from framedex.html.document import Document
+from framedex.html.elements import brief, element, folded, markup, said, section, sentence, table, titled
 
 PLAIN_ROWS = 50  # that stand on the page without JavaScript, and in print
 EXAMPLES = {"media": "fps>30, status=failed", "clips": "padded>0, codec=h264"}  # of what the filter understands
@@ -45,35 +44,24 @@ class Shown:
         }
 
 
-def page(shown: Shown, rows: MediaTable) -> str:
+def page(shown: Shown, rows: MediaTable) -> bytes:
     """Return the page."""
-    style, script = _part("page.css"), _part("page.js")
-    policy = (
-        f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)};"
-        " base-uri 'none'; form-action 'none'"
-    )
     name = title_of(shown.found)
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{name}: audit"),
-        element("style", style),
-    )
     sections = [part for part in _sections(shown, rows) if part is not None]
-    body = element(
-        "body",
-        element("a", "Skip to the findings", href="#findings", class_="skip"),
-        _header(shown.found, name),
-        _contents(sections),
-        pictures(shown.strips),
-        element("main", *sections),
-        _footer(shown.found),
-        element("script", as_script(rows), type="application/json", id="rows"),
-        element("script", script),
+    document = Document(
+        title=f"{name}: audit",
+        style=_part("page.css"),
+        script=_part("page.js"),
+        before=[
+            element("a", "Skip to the findings", href="#findings", class_="skip"),
+            _header(shown.found, name),
+            _contents(sections),
+            pictures(shown.strips),
+        ],
+        main=map(markup, sections),
+        after=[_footer(shown.found), element("script", as_script(rows), type="application/json", id="rows")],
     )
-    return f"<!DOCTYPE html>\n{markup(element('html', head, body, lang='en'))}\n"
+    return document.content()
 
 
 def title_of(found: Audit) -> str:
@@ -83,10 +71,6 @@ def title_of(found: Audit) -> str:
 
 def _part(name: str) -> str:
     return (files("framedex.audit") / "page" / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def _header(found: Audit, name: str) -> Element:
@@ -101,10 +85,9 @@ def _header(found: Audit, name: str) -> Element:
     chips.append(
         element("li", element("span", element("span", "✓", aria_hidden="true"), f" {passed}"), class_="chip none")
     )
-    return element(
-        "header",
-        element("p", f"framedex audit of {'an index' if found.kind == 'index' else 'a dataset'}", class_="soft"),
-        element("h1", element("bdi", name)),
+    return titled(
+        f"framedex audit of {'an index' if found.kind == 'index' else 'a dataset'}",
+        name,
         element("p", element("bdi", found.place), class_="soft place"),
         element("ul", *chips, class_="chips", aria_label="Findings"),
     )

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import functools
-import io
 import os
 import tempfile
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from framedex.audit.findings.findings import Audit, Finding
 from framedex.audit.tables.database import Database
@@ -23,7 +20,8 @@ from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import OK
-from framedex.loader.contact_sheets.sheet import Inspector, thumbnail_size
+from framedex.loader.contact_sheets.sheet import Inspector
+from framedex.loader.contact_sheets.thumbnails import jpeg, thumbnail_size
 from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.clips.medium import Locations
 from framedex.sharder.decoding.video import decode_rgb
@@ -47,11 +45,11 @@ UNREADABLE = Exception  # a report of what is wrong with media does not fail bec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One frame. jpeg: base64. width, height: in pixels."""
+    """One frame. jpeg: a file. width, height: in pixels."""
 
     frame: int
     seconds: float
-    jpeg: str
+    jpeg: bytes
     width: int
     height: int
 
@@ -222,8 +220,5 @@ def _drawn(name: str, clips: list[Clip]) -> Strip:
 
 
 def _picture(frame: int, seconds: float, pixels: NDArray[np.uint8]) -> Picture:
-    file = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(file, "JPEG", quality=JPEG_QUALITY)
     height, width = pixels.shape[:2]
-    jpeg = base64.b64encode(file.getvalue()).decode()
-    return Picture(frame=frame, seconds=seconds, jpeg=jpeg, width=width, height=height)
+    return Picture(frame=frame, seconds=seconds, jpeg=jpeg(pixels, JPEG_QUALITY), width=width, height=height)

@@ -18,6 +18,7 @@ from framedex.audit.tables.subject import Kind
 from framedex.core.version import __version__
 from framedex.errors import OutputError
 from framedex.files.atomic import write_aside
+from framedex.html.elements import jpeg_uri
 
 MOST_BYTES = 1_000_000  # of a page, its pictures not counted
 SUFFIX = ".html"
@@ -55,9 +56,10 @@ def write_report(db: Database, found: Audit, path: Path, *, root: str | None, pi
 
 def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
     """Return the page, and the rows that it has room for."""
-    pictures = sum(map(len, {picture.jpeg for strip in shown.strips.values() for picture in strip.pictures}))
+    different = {picture.jpeg for strip in shown.strips.values() for picture in strip.pictures}
+    pictures = sum(len(jpeg_uri(jpeg)) for jpeg in different)
     while True:
-        content = page(shown, rows).encode()
+        content = page(shown, rows)
         excess = len(content) - pictures - MOST_BYTES
         if excess <= 0 or not len(rows):
             return content, rows

@@ -1,10 +1,11 @@
-"""What commands print: everything that reaches a terminal goes through `echo`, `json_text` or `PrintableFormatter`."""
+"""What commands print: everything that reaches a terminal goes through this module, and cannot act on it."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import logging
+import sys
 from typing import Any, BinaryIO
 
 import click
@@ -52,6 +53,11 @@ class TerminalBytes:
     def flush(self) -> None:
         """Write what the terminal's file holds back."""
         self._terminal.flush()
+
+
+def stdout_bytes() -> BinaryIO | TerminalBytes:
+    """Return what takes the bytes of an answer: standard output, where a terminal gets text as `printable` writes it."""
+    return TerminalBytes(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
 
 def shown_error(error: click.ClickException) -> click.ClickException:

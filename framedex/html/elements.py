@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NewType
 from xml.etree.ElementTree import Element, tostring
 
 from framedex.errors import printable
 
+Markup = NewType("Markup", bytes)  # UTF-8 that browsers parse; `markup` alone makes it
 LONGEST = 160  # characters of a value
 RAW = ("script", "style")  # elements whose content browsers do not take for markup; nothing here may end them
 
@@ -46,9 +48,9 @@ def safe(text: str) -> str:
     return printable(text, lines=True)
 
 
-def markup(made: Element) -> str:
-    """Return an element as HTML."""
-    return tostring(made, encoding="unicode", method="html")
+def markup(made: Element) -> Markup:
+    """Return an element as HTML, a line of its own."""
+    return Markup(f"{tostring(made, encoding='unicode', method='html')}\n".encode())
 
 
 def said(value: object, *, longest: int = LONGEST) -> str:
@@ -122,3 +124,29 @@ def section(identity: str, title: str, *content: Element | None) -> Element:
         id=identity,
         aria_labelledby=f"{identity}-title",
     )
+
+
+def titled(kind: str, name: str, *content: Element | None) -> Element:
+    """Return what a page begins with: what kind of page it is, the name of what it shows, and more."""
+    return element("header", element("p", kind, class_="soft"), element("h1", element("bdi", name)), *content)
+
+
+def drawing(
+    *content: Element | None, size: tuple[float, float], label: str | None, class_: str | None = None, **others: object
+) -> Element:
+    """Return an SVG drawing, which scales to the room it is given.
+
+    Args:
+        content: What is drawn.
+        size: Width and height, in the drawing's own units.
+        label: What it is, for those who do not see it. None: an ornament, which says nothing.
+        class_: By which style sheets know it.
+        others: Further attributes, such as its width and height in pixels.
+    """
+    heard = {"aria_hidden": "true"} if label is None else {"role": "img", "aria_label": label}
+    return element("svg", *content, viewBox=f"0 0 {size[0]} {size[1]}", class_=class_, **heard, **others)
+
+
+def jpeg_uri(jpeg: bytes) -> str:
+    """Return a JPEG file as the address of a picture that stands in the page itself."""
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"

@@ -6,15 +6,13 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from framedex.execution.choice import EngineName, engine_of
+from framedex.options.decorators import Command
 from framedex.options.rules import OptionRule
-
-Command = Callable[..., None]
 
 ENGINE_RULES = (
     OptionRule(options=["ray_address"], when=lambda values: values["engine_name"] == "ray", needs="--engine ray"),

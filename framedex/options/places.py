@@ -64,3 +64,4 @@ class FileType(click.ParamType[Path]):
 
 
 PLACE_TO_WRITE, PLACE_THAT_IS_THERE, FILE = PlaceType(written=True), PlaceType(there=True), FileType()
+FILE_TO_WRITE: click.Path = click.Path(path_type=Path, dir_okay=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -17,8 +16,11 @@ from framedex.loader.bench.compare import PeerResult
 from framedex.loader.bench.measure import BenchOptions, BenchResult, known_peers
 from framedex.loader.bench.measure import bench as bench_dataset
 from framedex.loader.contact_sheets.sheet import size_text
-from framedex.options.places import PLACE_THAT_IS_THERE
+from framedex.options.datasets import dataset_argument, seed_option, sources_root_option
+from framedex.options.outputs import json_option
 from framedex.options.rules import OptionRule, RuledCommand
+from framedex.options.runs import max_failures_option, time_limit_option, workers_option
+from framedex.options.sizes import FRAME_SIZE
 from framedex.storage.places import Place
 
 EXAMPLE = """\b
@@ -38,13 +40,6 @@ RULES = (
 )
 
 
-def _frame_size(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int, int] | None:
-    match = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", value.strip().lower()) if value else None
-    if value and match is None:
-        raise click.BadParameter(f"{value!r} is no height and width; write 224x320")
-    return (int(match[1]), int(match[2])) if match else None
-
-
 def _placed(value: str) -> tuple[Device, int | None]:
     """Return what a device names, and the number of the GPU where it names one."""
     try:
@@ -55,7 +50,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
 
 
 @click.command("bench", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
-@click.argument("dataset", type=PLACE_THAT_IS_THERE)
+@dataset_argument()
 @click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Clips in a batch.")
 @click.option("--clips", type=click.IntRange(1), help="Load this many clips, chosen at random.  [default: all]")
 @click.option(
@@ -76,18 +71,12 @@ def _placed(value: str) -> tuple[Device, int | None]:
 @click.option(
     "--gpu", type=click.IntRange(0), help="With --device gpu: its number.  [default: that of --device, else 0]"
 )
-@click.option("--size", callback=_frame_size, metavar="HxW", help="Scale to this height and width.")
-@click.option(
-    "--workers",
-    type=click.IntRange(0),
-    default=os.cpu_count() or 1,
-    show_default="all cores",
-    help="Processes of the loader; 0: this one. Of each peer, too.",
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the choice of clips, and of their order.")
+@click.option("--size", type=FRAME_SIZE, metavar="HxW", help="Scale to this height and width.")
+@workers_option("Processes of the loader; 0: this one. Of each peer, too.", least=0)
+@seed_option("the choice of clips, and of their order")
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Passes that are measured.")
 @click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before them.")
-@click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
+@sources_root_option()
 @click.option("--compare", is_flag=True, help="Run other loaders that are installed on the same clips.")
 @click.option(
     "--peer",
@@ -96,22 +85,9 @@ def _placed(value: str) -> tuple[Device, int | None]:
     type=click.Choice(known_peers()),
     help="Instead of --compare: run this one alone; may be repeated.",
 )
-@click.option(
-    "--limit",
-    type=click.FloatRange(0, min_open=True),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --compare or --peer: longest time for one of them.",
-)
-@click.option(
-    "--max-failures",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="How many clips that fail still count as success.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@time_limit_option("--limit", seconds=300.0, help_text="With --compare or --peer: longest time for one of them.")
+@max_failures_option("clips that fail")
+@json_option()
 def bench(
     dataset: Place,
     device: tuple[Device, int | None],

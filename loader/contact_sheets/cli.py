@@ -10,14 +10,17 @@ import click
 
 from framedex.core.printing import echo
 from framedex.core.progress import progress
+from framedex.core.tallies import counted
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.files.atomic import write_aside
-from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, counted, size_text
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, size_text
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.loader.order.order import sample_of
-from framedex.options.places import PLACE_THAT_IS_THERE
-from framedex.options.rules import OptionRule, RuledCommand
+from framedex.options.datasets import SAMPLE_RULES, dataset_argument, sample_options, sources_root_option
+from framedex.options.outputs import overwrite_option
+from framedex.options.places import FILE_TO_WRITE
+from framedex.options.rules import RuledCommand
 from framedex.storage.places import Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet}
@@ -29,21 +32,17 @@ Example:
 """
 
 
-RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
-
-
-@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
-@click.argument("dataset", type=PLACE_THAT_IS_THERE)
+@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=SAMPLE_RULES)
+@dataset_argument()
 @click.option("--clip", "clip_ids", multiple=True, metavar="ID", help="Show the clip of this name; may be repeated.")
-@click.option("--sample", type=click.IntRange(1), help="Show this many clips, chosen at random.")
-@click.option("--seed", type=int, default=0, show_default=True, help="With --sample: of the choice.")
+@sample_options("Show this many clips, chosen at random.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE_TO_WRITE,
     required=True,
     help="The sheet; .html: one page that needs no other file and no network; .png: one picture.",
 )
-@click.option("--root", type=click.Path(file_okay=False), help="Where the sources lie now, if the dataset moved.")
+@sources_root_option()
 @click.option(
     "--size",
     type=click.IntRange(16, 1024),
@@ -53,7 +52,7 @@ RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is no
     help="Longer side of a picture.",
 )
 @click.option("--columns", type=click.IntRange(1, 100), help="Frames a line.  [default: as many as fit; 8 in a .png]")
-@click.option("--overwrite", is_flag=True, help="Replace a file that is already there.")
+@overwrite_option("a file that is")
 def inspect(
     dataset: Place,
     clip_ids: tuple[str, ...],

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError, printable
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.contact_sheets.thumbnails import thumbnail_size
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium, Root
 from framedex.sharder.decoding.video import Size
@@ -138,12 +140,6 @@ def _has_audio(item: dict[str, Any]) -> bool:
     return "audio_rate" in item and isinstance(item.get("audio"), np.ndarray) and item["audio"].ndim == 2
 
 
-def thumbnail_size(medium: Medium, longest_side: int) -> Size:
-    """Return (height, width) that fit into a square, in the stored picture's proportions, never enlarged."""
-    scale = min(1.0, longest_side / max(medium.width, medium.height))
-    return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
-
-
 def shown_frames(clip: Clip, pictures: NDArray[np.uint8]) -> list[ShownFrame]:
     """Return a record a place. pictures: uint8 [F, h, w, 3]."""
     gaps = np.diff(clip.seconds, prepend=np.nan)
@@ -225,11 +221,6 @@ def cost_text(clip: Clip) -> str:
     each = f"{counted(decoded, 'frame')} decoded for {wanted:,} wanted ({decoded / max(1, wanted):.1f} each)"
     size = size_text(int(recipe.packet_size.sum()))
     return f"{each} · {counted(len(recipe.run_first), 'run')} · {size} in {counted(len(recipe.range_offset), 'range')}"
-
-
-def counted(number: int, one: str, several: str | None = None) -> str:
-    """Return a number and its noun."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"
 
 
 def size_text(size_bytes: int) -> str:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from framedex.core.tallies import counted
 from framedex.errors import OutputError
-from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform, counted
+from framedex.html.theme import rgb
+from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform
 
 COLUMNS = 8
 MARGIN, GAP, LEAST_CELL, LEAST_WIDTH = 28, 10, 104, 760
@@ -21,8 +23,8 @@ NAME_WIDTH = 110  # of the column with the names of facts
 CAPTION = 36
 WAVE_HEIGHT = 48
 
-INK, SOFT, LINE, GROUND, RAISED = (29, 33, 38), (90, 99, 110), (221, 225, 230), (255, 255, 255), (245, 246, 248)
-HATCH, BAD = (170, 178, 189), (161, 32, 27)
+INK, SOFT, LINE, GROUND, RAISED = map(rgb, ("ink", "soft", "line", "ground", "raised"))
+HATCH, BAD = map(rgb, ("hatch", "error"))
 Color = tuple[int, int, int]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+from framedex.errors import printable
 from framedex.sharder.clips.medium import Medium
 
 MOST_BITS = 8  # of a frame's samples as they are delivered
@@ -21,7 +22,7 @@ def warn_of_lost_bits(place: str, medium: Medium) -> None:
         return
     _told.add(place)
     warnings.warn(
-        f"{place}: the samples of {medium.uri} have more than {MOST_BITS} bits ({medium.bits}, {medium.pixel_format}); frames are "
+        f"{printable(place)}: the samples of {printable(medium.uri)} have more than {MOST_BITS} bits ({medium.bits}, {medium.pixel_format}); frames are "
         "uint8, and the lower bits are lost. `framedex audit --check more_than_8_bits` lists all such media",
         stacklevel=4,
     )

@@ -28,7 +28,7 @@ LIBRARIES = {
         "core indexer.audio indexer.containers indexer.probing sharder.decoding sharder.packing sharder.planning "
         "loader.routing loader.verification"
     ),
-    "PIL": "indexer.images sharder.packing loader.contact_sheets audit.report",
+    "PIL": "indexer.images sharder.packing loader.contact_sheets",
     "nvidia": "loader.dali loader.bench",
     "torch": "loader.dali loader.order loader.batches loader.bench",
     "pynvml": "loader.bench",

@@ -1,0 +1,78 @@
+"""A page as one HTML document that needs no other file and no network, and that its own policy keeps from asking for any."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from framedex.html.elements import Markup, element, markup
+from framedex.html.theme import stylesheet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A page: a head, and a body whose main part lies between others.
+
+    Args:
+        title: Its name in the browser.
+        style: The page's own rules; the theme's stand before them.
+        script: The page's JavaScript, which runs when the body is there.
+        before: What stands before the main part, such as a header.
+        main: The main part. Large pages make it bit by bit, each bit written as soon as it is there.
+        after: What stands behind it, such as a footer.
+    """
+
+    title: str
+    style: str
+    script: str | None = None
+    before: Iterable[Element | None] = ()
+    main: Iterable[Markup]
+    after: Iterable[Element | None] = ()
+
+    def content(self) -> bytes:
+        """Return the page as UTF-8."""
+        script = None if self.script is None else element("script", self.script)
+        return b"".join(
+            [
+                b'<!DOCTYPE html>\n<html lang="en">\n',
+                markup(self._head()),
+                b"\n<body>\n",
+                *_written(self.before),
+                b"<main>\n",
+                *self.main,
+                b"</main>\n",
+                *_written([*self.after, script]),
+                b"</body>\n</html>\n",
+            ]
+        )
+
+    def _head(self) -> Element:
+        style = stylesheet(self.style)
+        allowed = {"default-src": "'none'", "img-src": "data:", "style-src": _digest(style)}
+        if self.script is not None:
+            allowed["script-src"] = _digest(self.script)
+        policy = allowed | {"base-uri": "'none'", "form-action": "'none'"}
+        return element(
+            "head",
+            element("meta", charset="utf-8"),
+            element(
+                "meta",
+                http_equiv="Content-Security-Policy",
+                content="; ".join(f"{name} {sources}" for name, sources in policy.items()),
+            ),
+            element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+            element("title", self.title),
+            element("style", style),
+        )
+
+
+def _written(parts: Iterable[Element | None]) -> list[bytes]:
+    return [markup(part) for part in parts if part is not None]
+
+
+def _digest(text: str) -> str:
+    """Return what a policy calls a style or a script by."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

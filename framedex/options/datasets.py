@@ -1,0 +1,52 @@
+"""Options and arguments by which a command is told a dataset, and which of its clips."""
+
+from __future__ import annotations
+
+import click
+
+from framedex.options.decorators import Decorator, together
+from framedex.options.places import PLACE_THAT_IS_THERE
+from framedex.options.rules import OptionRule
+
+SAMPLE_RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"] is not None, needs="--sample"),)
+
+
+def dataset_argument() -> Decorator:
+    """Return the argument DATASET, a folder or uri that is there."""
+    return click.argument("dataset", type=PLACE_THAT_IS_THERE)
+
+
+def sources_root_option(*, beside: str = "") -> Decorator:
+    """Return `--root` of commands that read the sources.
+
+    Args:
+        beside: The options with which the command reads them at all.
+    """
+    where = "Where the sources lie now, if they moved."
+    return click.option("--root", type=click.Path(file_okay=False), help=_beside(beside, where))
+
+
+def seed_option(of: str, *, beside: str = "") -> Decorator:
+    """Return `--seed`.
+
+    Args:
+        of: What is drawn at random.
+        beside: The options with which anything is drawn.
+    """
+    return click.option("--seed", type=int, default=0, show_default=True, help=_beside(beside, f"Seed of {of}."))
+
+
+def sample_options(help_text: str) -> Decorator:
+    """Return `--sample` and `--seed`. SAMPLE_RULES goes with them.
+
+    Args:
+        help_text: What is done with the clips of the sample.
+    """
+    return together(
+        click.option("--sample", type=click.IntRange(1), help=help_text),
+        seed_option("the choice", beside="--sample"),
+    )
+
+
+def _beside(options: str, text: str) -> str:
+    return f"With {options}: {text[0].lower()}{text[1:]}" if options else text

@@ -1,0 +1,27 @@
+"""Options about what a command writes and prints."""
+
+from __future__ import annotations
+
+import click
+
+from framedex.options.decorators import Decorator
+from framedex.options.places import PLACE_TO_WRITE
+
+
+def out_folder_option(help_text: str) -> Decorator:
+    """Return `--out` of commands that write a folder of this machine or a uri of object storage."""
+    return click.option("--out", type=PLACE_TO_WRITE, required=True, help=help_text)
+
+
+def overwrite_option(what: str) -> Decorator:
+    """Return `--overwrite`.
+
+    Args:
+        what: What is replaced, and the verb: "a dataset that is".
+    """
+    return click.option("--overwrite", is_flag=True, help=f"Replace {what} already there.")
+
+
+def json_option(help_text: str = "Print one JSON object.") -> Decorator:
+    """Return `--json`, which a command gets as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=help_text)

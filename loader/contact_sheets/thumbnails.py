@@ -1,0 +1,30 @@
+"""Small pictures of frames: how large they are, and as files."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.video import Size
+
+
+def thumbnail_size(medium: Medium, longest_side: int) -> Size:
+    """Return (height, width) that fit into a square, in the stored picture's proportions, never enlarged."""
+    scale = min(1.0, longest_side / max(medium.width, medium.height))
+    return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
+
+
+def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
+    """Return a picture as a JPEG file.
+
+    Args:
+        picture: uint8 [h, w, 3].
+        quality: 1 to 100.
+    """
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(file, "JPEG", quality=quality)
+    return file.getvalue()

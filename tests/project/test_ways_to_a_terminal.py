@@ -1,0 +1,72 @@
+"""All that reaches a terminal goes through framedex/core/printing.py."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from framedex.core.printing import TerminalBytes, stdout_bytes
+from framedex.indexer.parts.index import Index
+from framedex.loader.dataset import bit_depth
+from framedex.loader.dataset.manifest import Manifest
+from tests.support.counted import some
+from tests.support.datasets import shard_clips
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("framedex", "indexer", "sharder", "loader", "audit")
+WAYS = {"print", "click.echo", "click.secho", "sys.stdout", "sys.stderr", "warnings.warn", "logging.StreamHandler"}
+# What else touches a terminal, and what for.
+OTHERS = {
+    "framedex/core/printing.py": "is the way",
+    "framedex/core/progress.py": "draws a bar of numbers",
+    "framedex/cli.py": "gives the log its PrintableFormatter",
+    "framedex/options/engines.py": "sends what Ray prints to standard error",
+    "loader/bench/cli.py": "asks whether standard error is a terminal",
+    "loader/bench/compare.py": "empties the buffer of a process whose output is kept in a file",
+    "loader/dataset/bit_depth.py": "warns, with names as escapes",
+    "audit/findings/answers.py": "asks whether standard output is a terminal",
+}
+HOSTILE = "\x1b]0;owned\x07"
+
+
+def test_nothing_is_written_to_a_terminal_past_one_module() -> None:
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 250):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+            if name in WAYS:
+                found[path.relative_to(ROOT).as_posix()].add(name)
+    assert set(found) == set(OTHERS)
+
+
+def test_one_function_makes_text_printable() -> None:
+    defined = [
+        path.relative_to(ROOT).as_posix()
+        for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 250)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name == "printable"
+    ]
+    assert defined == ["framedex/errors.py"]
+
+
+def test_bytes_of_an_answer_pass_a_filter_on_a_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with open(tmp_path / "out", "w", encoding="utf-8") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        assert stdout_bytes() is file.buffer
+        monkeypatch.setattr(file, "isatty", lambda: True, raising=False)
+        assert isinstance(stdout_bytes(), TerminalBytes)
+
+
+def test_a_warning_of_lost_bits_shows_names_as_escapes(index: Index, tmp_path: Path) -> None:
+    dataset = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_single.mp4", "frames": [0]}])
+    medium = replace(Manifest(dataset).clip(0).medium, uri=f"a{HOSTILE}.mp4", pixel_format="yuv420p10le")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        bit_depth.warn_of_lost_bits(f"D{HOSTILE}", medium)
+    assert "\\x1b]0;owned\\x07" in str(said[0].message)
+    assert "\x1b" not in str(said[0].message)
