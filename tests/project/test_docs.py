@@ -39,6 +39,10 @@ def test_generated_pages_are_up_to_date(generate: ModuleType, page: str) -> None
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == generate.PAGES[page](), "run `make docs`"
 
 
+def test_the_schema_of_policies_is_up_to_date(generate: ModuleType) -> None:
+    assert generate.POLICY_SCHEMA.read_text(encoding="utf-8") == generate.policy_schema_text(), "run `make docs`"
+
+
 def test_the_readme_says_what_a_fresh_machine_took(generate: ModuleType) -> None:
     demo, test = generate.load("fresh_debian_13.json")["commands"]
     assert (demo["command"], test["command"]) == ("make demo", "make test")
