@@ -52,12 +52,14 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# What services outside of the project read: GitHub's workflows and issue forms, and the citation.
+# What services and editors outside of the project read: GitHub's workflows and issue forms, the citation, and the schema of policies.
 metadata: $(VENV)/.dev
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/video.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
+	$(BIN)/check-jsonschema --check-metaschema configs/policy.schema.json
+	$(BIN)/check-jsonschema --schemafile configs/policy.schema.json configs/*.yaml
 
 check: lint types metadata
 	$(BIN)/python -m pytest -q tests/project/test_layering.py

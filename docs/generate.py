@@ -1,10 +1,12 @@
-"""Write the generated pages: docs/format.md, docs/commands.md, docs/performance.md, the tables in docs/exactness.md, and the
-examples in docs/policies.md.
+"""Write the generated pages: docs/format.md, docs/commands.md, docs/performance.md, the tables in docs/exactness.md, the
+examples in docs/policies.md, and configs/policy.schema.json.
 
 usage: python docs/generate.py   (or `make docs`); tests/project/test_docs.py fails while a page is not up to date
 """
 
 from __future__ import annotations
+
+import json
 
 import click
 
@@ -18,6 +20,9 @@ from docs.results import DOCS, NOTE, load, made_by
 from docs.scale_page import scale_page
 from docs.storage_tables import cost_section
 from framedex.cli import COMMANDS, main
+from framedex.sharder.policies.registry import policy_schema
+
+POLICY_SCHEMA = DOCS.parent / "configs" / "policy.schema.json"
 
 
 def commands_page() -> str:
@@ -46,6 +51,11 @@ def policies_page() -> str:
     return before + POLICIES_BEGIN + policies_table() + POLICIES_END + rest.split(POLICIES_END)[1]
 
 
+def policy_schema_text() -> str:
+    """Return configs/policy.schema.json."""
+    return json.dumps(policy_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
 PAGES = {
     "format.md": format_page,
     "commands.md": commands_page,
@@ -64,6 +74,8 @@ if __name__ == "__main__":
     if CORPUS.is_dir():
         write_corpus_table()
         print(DOCS / "exactness.md")
+    POLICY_SCHEMA.write_text(policy_schema_text(), encoding="utf-8")
+    print(POLICY_SCHEMA)
     for page, make in PAGES.items():
         (DOCS / page).write_text(make(), encoding="utf-8")
         print(DOCS / page)

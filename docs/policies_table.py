@@ -11,6 +11,7 @@ from framedex.sharder.policies.reading import read_policy
 from framedex.sharder.policies.records import Sampled, Sampling, Timeline
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+MODELINE = "# yaml-language-server: $schema=policy.schema.json\n"  # the first line of each, for editors
 ROW = {"start": 2.5, "end": 6.0, "cuts": [0, 4, 7, 10.4]}
 RATES = ((24, 96), (60, 180), (30, 102))  # (frames a second, how many of them)
 TICKS = 600  # a second
@@ -69,5 +70,6 @@ def policies_table() -> str:
     for path in sorted(CONFIGS.glob("*.yaml")):
         made = read_policy(path)
         table = sampling_table(timeline, made.policy.sample(timeline, ROW))
-        parts.append(f"### configs/{path.name}\n\n```yaml\n{path.read_text(encoding='utf-8').strip()}\n```\n\n{table}")
+        text = path.read_text(encoding="utf-8").removeprefix(MODELINE).strip()
+        parts.append(f"### configs/{path.name}\n\n```yaml\n{text}\n```\n\n{table}")
     return "\n\n".join(parts) + "\n"

@@ -1,19 +1,30 @@
-"""Checking values that people write: every check takes (value, where) and returns the value, or raises PolicyError."""
+"""What people may write: types that check a value and describe it, for error messages and for the JSON Schema of policies.
+
+A type is an annotation for a field of a record (see parameters.py), such as `frames: Count`.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+)
 
 from framedex.errors import PolicyError
-
-Check = Callable[[object, str], Any]
 
 # What is written where a number may stand; bounded, as 1e999999999 would fill the memory.
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
@@ -21,6 +32,10 @@ MOST_SHOWN = 10**20
 MOST_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a slip of the keyboard
 MOST_WANTED = 20_000_000  # frames of all clips that a policy makes of one video
 MOST_LISTED = 100_000
+
+
+class RefusedError(PolicyError, ValueError):
+    """A value that is not allowed. As it is a ValueError, pydantic collects it and adds where the value is written."""
 
 
 def shown(value: object) -> str:
@@ -52,97 +67,72 @@ def as_fraction(value: object) -> Fraction | None:
     return Fraction(numerator) / below if below else None
 
 
-def fraction(value: object, where: str) -> Fraction:
-    """Check a number."""
-    number = as_fraction(value)
-    if number is None:
-        raise PolicyError(
-            "must be a number", where=where, found=shown(value), allowed="such as 2, 0.5, 29.97 or '30000/1001'"
-        )
-    return number
+def says(what: str, *, allowed: str | None = None) -> WrapValidator:
+    """Return what replaces the library's words about a value that a type refuses."""
+
+    def check(value: object, inner: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return inner(value)
+        except ValidationError:
+            raise RefusedError(what, found=shown(value), allowed=allowed) from None
+
+    return WrapValidator(check)
 
 
-def rate(value: object, where: str) -> Fraction:
-    """Check a number above zero."""
-    number = fraction(value, where)
-    if number <= 0:
-        raise PolicyError("a rate must be above zero", where=where, found=value)
-    return number
+def listed(example: str) -> BeforeValidator:
+    """Return a check that a tuple is written as a list, and that it is not empty. example: how one is written."""
 
-
-def seconds(value: object, where: str) -> Fraction:
-    """Check a number of seconds, from zero on."""
-    number = fraction(value, where)
-    if number < 0:
-        raise PolicyError("a time must not be negative", where=where, found=value)
-    return number
-
-
-def share(value: object, where: str) -> Fraction:
-    """Check a share of a whole: a number from zero on."""
-    number = fraction(value, where)
-    if number < 0:
-        raise PolicyError("a share must not be negative", where=where, found=value)
-    return number
-
-
-def whole(least: int) -> Check:
-    """Return a check for whole numbers from `least` to MOST_FRAMES."""
-
-    def check(value: object, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_FRAMES:
-            raise PolicyError(
-                f"must be a whole number from {least} to {MOST_FRAMES:,}", where=where, found=shown(value)
-            )
-        return value
-
-    return check
-
-
-count, number = whole(1), whole(0)
-
-
-def seed(value: object, where: str) -> int:
-    """Check a seed: a whole number from 0 that fits 63 bits."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise PolicyError("a seed is a whole number from 0 to 2^63 - 1", where=where, found=shown(value))
-    return value
-
-
-def boolean(value: object, where: str) -> bool:
-    """Check true or false."""
-    if not isinstance(value, bool):
-        raise PolicyError("must be true or false", where=where, found=shown(value))
-    return value
-
-
-def column_name(value: object, where: str) -> str:
-    """Check the name of a column."""
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise PolicyError("must be the name of a column", where=where, found=shown(value))
-    return value
-
-
-def one_of(allowed: tuple[str, ...]) -> Check:
-    """Return a check for one of some words."""
-
-    def check(value: object, where: str) -> str:
-        if not isinstance(value, str) or value not in allowed:
-            raise PolicyError("unknown value", where=where, found=shown(value), allowed=", ".join(allowed))
-        return value
-
-    return check
-
-
-def listed(check: Check, example: str) -> Check:
-    """Return a check for a list of what another check takes, not empty."""
-
-    def check_all(value: object, where: str) -> tuple[Any, ...]:
+    def check(value: object) -> object:
         if not isinstance(value, list) or not 1 <= len(value) <= MOST_LISTED:
             found = f"{len(value)} elements" if isinstance(value, list) else shown(value)
-            raise PolicyError(
-                f"must be a list of 1 to {MOST_LISTED:,} elements", where=where, found=found, allowed=example
-            )
-        return tuple(check(item, f"{where}[{place}]") for place, item in enumerate(value))
+            raise RefusedError(f"must be a list of 1 to {MOST_LISTED:,} elements", found=found, allowed=example)
+        return value
 
-    return check_all
+    return BeforeValidator(check)
+
+
+def exactly(refused: str, *, zero: bool = True) -> PlainValidator:
+    """Return a check for numbers from zero on (or above it), taken as they are written. refused: said of those below."""
+
+    def check(value: object) -> Fraction:
+        number = as_fraction(value)
+        if number is None:
+            raise RefusedError("must be a number", found=shown(value), allowed="such as 2, 0.5, 29.97 or '30000/1001'")
+        if number < 0 or not (number or zero):
+            raise RefusedError(refused, found=value)
+        return number
+
+    return PlainValidator(check)
+
+
+def described(**limits: int) -> WithJsonSchema:
+    """Return the JSON Schema of a number that may be written as text, too; of which the limits are not checked.
+
+    Text that is not ASCII passes: what `\\s` and `\\d` mean there depends on who reads the schema.
+    """
+    as_text = {"type": "string", "pattern": rf"^\s*{NUMBER.pattern}\s*$|[^\x00-\x7f]"}
+    return WithJsonSchema({"anyOf": [{"type": "number", **limits}, as_text], "examples": [2, 0.5, 29.97, "30000/1001"]})
+
+
+def _printable(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("must be printable")
+    return name
+
+
+Rate = Annotated[Fraction, exactly("a rate must be above zero", zero=False), described(exclusiveMinimum=0)]
+Seconds = Annotated[Fraction, exactly("a time must not be negative"), described(minimum=0)]
+Share = Annotated[Fraction, exactly("a share must not be negative"), described(minimum=0)]
+Count = Annotated[
+    int, Field(strict=True, ge=1, le=MOST_FRAMES), says(f"must be a whole number from 1 to {MOST_FRAMES:,}")
+]
+Number = Annotated[
+    int, Field(strict=True, ge=0, le=MOST_FRAMES), says(f"must be a whole number from 0 to {MOST_FRAMES:,}")
+]
+Seed = Annotated[int, Field(strict=True, ge=0, le=(1 << 63) - 1), says("a seed is a whole number from 0 to 2^63 - 1")]
+YesNo = Annotated[bool, Field(strict=True), says("must be true or false")]
+ColumnName = Annotated[
+    str, Field(strict=True, min_length=1), AfterValidator(_printable), says("must be the name of a column")
+]
+FilterText = Annotated[str, Field(strict=True), says("a filter is an expression in text", allowed="width >= 640")]
+MANY = Field(min_length=1, max_length=MOST_LISTED, fail_fast=True)

@@ -1,50 +1,87 @@
-"""Records of parameters: what a field says of the value that may be written for it, and records from what is written."""
+"""Records of parameters: plain frozen dataclasses, which pydantic reads from what is written, and describes for editors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, field, fields
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import Check, did_you_mean, shown
+from framedex.sharder.configuration.checks import RefusedError, did_you_mean, shown
+
+R = TypeVar("R", bound="Record")
 
 
-def parameter(check: Check, default: Any = MISSING) -> Any:
-    """Return a dataclass field: how its value is checked, and its default; without one, it is required."""
-    return field(default=default, metadata={"check": check})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Base of records that people write: every key known, every value as the type of its field says.
 
-
-def record(cls: type[Any], content: object, where: str, *, beside: tuple[str, ...] = ()) -> Any:
-    """Build a record from an untrusted mapping: every key known, every value of its kind and range.
-
-    beside: keys that are allowed, but are not the record's. None stands for a field's default. Raises PolicyError.
+    None stands for a field's default. A `__post_init__` raises RefusedError for values that do not go together.
     """
-    if not isinstance(content, Mapping):
-        raise PolicyError("must be a mapping of keys to values", where=where, found=shown(content))
-    known = {field.name: field for field in _own_first(cls)}
-    for key in content:
-        if key not in known and key not in beside:
-            raise PolicyError(
-                "unknown key",
-                where=where,
-                found=shown(key),
-                allowed=", ".join([*known, *beside]),
-                remedy=did_you_mean(key if isinstance(key, str) else shown(key), [*known, *beside]),
-            )
-    missing = [name for name, field in known.items() if field.default is MISSING and content.get(name) is None]
-    if missing:
-        raise PolicyError("a required key is missing", where=where, found=f"no {', '.join(missing)}")
-    values = {
-        key: known[key].metadata["check"](value, f"{where}: {key}")
-        for key, value in content.items()
-        if key in known and value is not None
-    }
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    def plain(self) -> dict[str, Any]:
+        """Return the record as plain YAML values, defaults included; fractions stay exact."""
+        return {name: plain_value(getattr(self, name)) for name in names(type(self))}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(cls._written, handler(source))
+
+    @classmethod
+    def _written(cls, content: object) -> dict[str, Any]:
+        """Return the keys that have a value. Raises RefusedError for an unknown key, and for a required one that has none."""
+        if not isinstance(content, Mapping):
+            raise RefusedError("must be a mapping of keys to values", found=shown(content))
+        allowed = names(cls)
+        for key in content:
+            if key not in allowed:
+                remedy = did_you_mean(key if isinstance(key, str) else shown(key), allowed)
+                raise RefusedError("unknown key", found=shown(key), allowed=", ".join(allowed), remedy=remedy)
+        required = (field.name for field in fields(cls) if field.default is MISSING)
+        if missing := [name for name in required if content.get(name) is None]:
+            raise RefusedError("a required key is missing", found=f"no {', '.join(missing)}")
+        return {key: value for key, value in content.items() if value is not None}
+
+
+def parameter(description: str, default: Any = MISSING) -> Any:
+    """Return a dataclass field: what it means, and its default; without one, it is required."""
+    return field(default=default, metadata={"description": description})
+
+
+def record(cls: type[R], content: object, where: str) -> R:
+    """Build a record from an untrusted document. Raises PolicyError for the first thing that is wrong with it."""
     try:
-        return cls(**values)
-    except PolicyError as error:  # the record does not know where it is written
-        raise located(error, where) from error
+        made: R = reader(cls).validate_python(content)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False)[0], where) from None
+    return made
+
+
+# What reads and describes a record; made when it is first needed, as that takes milliseconds.
+reader: Callable[[type[Any]], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # type: ignore[assignment]
+
+
+def names(cls: type[Record]) -> list[str]:
+    """Return the keys of a record, its own before those that it inherits."""
+    inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__dataclass_fields__", ())}
+    return sorted((field.name for field in fields(cls)), key=lambda name: name in inherited)
+
+
+def plain_value(value: Any) -> Any:
+    """Return a parameter's value as YAML has it."""
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else str(value)
+    if isinstance(value, tuple):
+        return [plain_value(item) for item in value]
+    return value.plain() if isinstance(value, Record) else value
 
 
 def located(error: PolicyError, where: str) -> PolicyError:
@@ -53,22 +90,15 @@ def located(error: PolicyError, where: str) -> PolicyError:
     return PolicyError(error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy)
 
 
-def plain(record: Any) -> dict[str, Any]:
-    """Return a record as plain YAML values, defaults included; fractions stay exact."""
-    return {field.name: _plain_value(getattr(record, field.name)) for field in _own_first(type(record))}
-
-
-def _plain_value(value: Any) -> Any:
-    if isinstance(value, Fraction):
-        return int(value) if value.denominator == 1 else str(value)
-    if isinstance(value, tuple):
-        return [_plain_value(item) for item in value]
-    return plain(value) if hasattr(value, "__dataclass_fields__") else value
-
-
-def _own_first(cls: type[Any]) -> list[Any]:
-    """Return a record's fields, its own before those that it inherits."""
-    inherited = {
-        field.name for base in cls.__mro__[1:] if hasattr(base, "__dataclass_fields__") for field in fields(base)
-    }
-    return sorted(fields(cls), key=lambda field: field.name in inherited)
+def _refusal(error: ErrorDetails, where: str) -> PolicyError:
+    """Return what the library found wrong as one of framedex's own errors."""
+    path = [step for step in error["loc"] if step != "[key]"]  # which it adds where a key is wrong, not its value
+    where += "".join(f"[{step}]" if isinstance(step, int) else f": {step}" for step in path)
+    context, found = error.get("ctx", {}), shown(error["input"])
+    if isinstance(refused := context.get("error"), RefusedError):
+        return located(refused, where)
+    if error["type"] == "literal_error":
+        words = re.findall(r"'(.*?)'", context["expected"])
+        remedy = did_you_mean(str(error["input"]), words)
+        return PolicyError("unknown value", where=where, found=found, allowed=", ".join(words), remedy=remedy)
+    return PolicyError(error["msg"], where=where, found=found)

@@ -8,58 +8,67 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any, get_args
 
 import pyarrow as pa
+from pydantic import GetCoreSchemaHandler, PlainValidator, ValidatorFunctionWrapHandler, WithJsonSchema
+from pydantic_core import CoreSchema, core_schema
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration import checks
-from framedex.sharder.configuration.checks import MOST_SHOWN, did_you_mean, shown
-from framedex.sharder.configuration.parameters import parameter, plain, record
+from framedex.sharder.configuration.checks import MOST_SHOWN, ColumnName, RefusedError, Seed, Share, did_you_mean, shown
+from framedex.sharder.configuration.parameters import Record, located, parameter, plain_value, record
 
 NAME = re.compile(r"[\w.-]{1,64}")  # splits become names of files and folders
 MOST_SPLITS = 1000
+CELL = "must be a value of the column, once"
 
 
-def _name(value: object, where: str) -> str:
+def _name(value: object) -> str:
     text = as_text(value)
     if text is None or not NAME.fullmatch(text):
-        raise PolicyError(
-            "a split's name has letters, digits, '_', '.' and '-' alone, 64 at most", where=where, found=shown(value)
-        )
+        raise RefusedError("a split's name has letters, digits, '_', '.' and '-' alone, 64 at most", found=shown(value))
     return text
 
 
-def _pairs(value: object, where: str, allowed: str) -> list[tuple[Any, Any]]:
-    if not isinstance(value, Mapping) or not 1 <= len(value) <= MOST_SPLITS:
-        raise PolicyError(f"must be a mapping of 1 to {MOST_SPLITS}", where=where, found=shown(value), allowed=allowed)
-    return list(value.items())
+def _cell(value: object) -> str:
+    text = as_text(value)
+    if text is None or not text.isprintable():
+        raise RefusedError(CELL, found=shown(value))
+    return text
 
 
-def _names(value: object, where: str) -> tuple[tuple[str, str], ...]:
-    found: dict[str, str] = {}
-    for key, split in _pairs(value, where, "{0: train, 1: val}"):
-        text = as_text(key)
-        if text is None or text in found or not text.isprintable():
-            raise PolicyError("must be a value of the column, once", where=where, found=shown(key))
-        found[text] = _name(split, where)
-    return tuple(found.items())
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A mapping, not empty, which is kept as a tuple of pairs. twice: what is said of keys that mean the same."""
+
+    example: str
+    twice: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        key, value = map(handler.generate_schema, get_args(get_args(source)[0]))
+        pairs = core_schema.dict_schema(key, value, min_length=1, max_length=MOST_SPLITS)
+        return core_schema.no_info_wrap_validator_function(self._checked, pairs)
+
+    def _checked(self, value: object, check: ValidatorFunctionWrapHandler) -> tuple[tuple[Any, Any], ...]:
+        if not isinstance(value, Mapping) or not 1 <= len(value) <= MOST_SPLITS:
+            raise RefusedError(f"must be a mapping of 1 to {MOST_SPLITS}", found=shown(value), allowed=self.example)
+        made = check(value)
+        if len(made) < len(value):
+            texts = [as_text(key) for key in value]
+            raise RefusedError(self.twice, found=next(shown(text) for text in texts if texts.count(text) > 1))
+        return tuple(made.items())
 
 
-def _shares(value: object, where: str) -> tuple[tuple[str, Fraction], ...]:
-    found: dict[str, Fraction] = {}
-    for key, share in _pairs(value, where, "{train: 8, val: 1, test: 1}"):
-        name = _name(key, where)
-        if name in found:
-            raise PolicyError("a split is named twice", where=where, found=name)
-        found[name] = checks.share(share, f"{where}: {name}")
-    if not any(found.values()):
-        raise PolicyError("some share must be above zero", where=where, found=", ".join(found))
-    return tuple(found.items())
+SplitName = Annotated[
+    str,
+    PlainValidator(_name),
+    WithJsonSchema({"type": ["string", "number", "boolean"], "pattern": r"^[^\s/]+$", "maxLength": 64}),
+]
+Cell = Annotated[str, PlainValidator(_cell), WithJsonSchema({"type": "string"})]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(Record):
     """How rows are assigned to named splits.
 
     By a column: its own values are the names, or `names` says which name each value stands for. By hash: `shares` gives the
@@ -67,27 +76,33 @@ class Split:
     where it goes whatever other rows there are.
     """
 
-    column: str | None = parameter(checks.column_name, None)
-    names: tuple[tuple[str, str], ...] | None = parameter(_names, None)
-    shares: tuple[tuple[str, Fraction], ...] | None = parameter(_shares, None)
-    by: str = parameter(checks.column_name, "media_id")
-    seed: int = parameter(checks.seed, 0)
+    column: ColumnName | None = parameter("the column that says it; or shares", None)
+    names: Annotated[tuple[tuple[Cell, SplitName], ...], Pairs("{0: train, 1: val}", CELL)] | None = parameter(
+        "which value of the column means which split; without it, the values are the names", None
+    )
+    shares: (
+        Annotated[tuple[tuple[SplitName, Share], ...], Pairs("{train: 8, val: 1, test: 1}", "a split is named twice")]
+        | None
+    ) = parameter("how much of the whole each split gets; or column", None)
+    by: ColumnName = parameter("with shares: rows with the same value in this column go together", "media_id")
+    seed: Seed = parameter("with shares: deals anew", 0)
 
     def __post_init__(self) -> None:
         if (self.column is None) == (self.shares is None):
             found = "neither" if self.column is None else "both"
-            raise PolicyError("a split has either column or shares", found=found)
+            raise RefusedError("a split has either column or shares", found=found)
         if self.names is not None and self.column is None:
-            raise PolicyError("names belong to a column", found="names without column")
+            raise RefusedError("names belong to a column", found="names without column")
+        if self.shares is not None and not any(share for _, share in self.shares):
+            found = ", ".join(name for name, _ in self.shares)
+            raise RefusedError("some share must be above zero", where="shares", found=found)
 
     def plain(self) -> dict[str, Any]:
         """Return the split as YAML writes it, defaults included; reading that gives an equal split."""
-        content = plain(self)
         if self.shares is None:
-            names = None if self.names is None else dict(self.names)
-            return {"column": self.column} | ({} if names is None else {"names": names})
-        shares = {name: int(share) if share.denominator == 1 else str(share) for name, share in self.shares}
-        return {"shares": shares, "by": content["by"], "seed": content["seed"]}
+            return {"column": self.column} | ({} if self.names is None else {"names": dict(self.names)})
+        shares = {name: plain_value(share) for name, share in self.shares}
+        return {"shares": shares, "by": self.by, "seed": self.seed}
 
     def assign(self, table: pa.Table) -> pa.Array:
         """Return string [rows]: the split of each row of a table.
@@ -131,7 +146,10 @@ class Split:
         if self.shares is not None:
             return self._drawn(repr(value) if text is None else text)
         if self.names is None:
-            return _name(value, where)
+            try:
+                return _name(value)
+            except RefusedError as error:
+                raise located(error, where) from None
         names = dict(self.names)
         if text is None or text not in names:
             raise PolicyError("a value has no split", where=where, found=shown(value), allowed=", ".join(names))
@@ -151,8 +169,7 @@ class Split:
 
 def make_split(content: object, where: str) -> Split:
     """Return a split from untrusted parameters. Raises PolicyError."""
-    split: Split = record(Split, content, where)
-    return split
+    return record(Split, content, where)
 
 
 def as_text(value: object) -> str | None:

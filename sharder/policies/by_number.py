@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
-from framedex.sharder.configuration import checks
-from framedex.sharder.configuration.checks import listed
+from framedex.sharder.configuration.checks import MANY, Count, Number, listed
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample
 from framedex.sharder.policies.records import Sampling, Timeline
@@ -42,9 +42,9 @@ class ByNumber(Terms):
 class StridePolicy(ByNumber):
     """Every `stride`-th frame by number from frame `start` on, cut into clips of `frames` samples."""
 
-    stride: int = parameter(checks.count)
-    frames: int | None = parameter(checks.count, None)
-    start: int = parameter(checks.number, 0)
+    stride: Count = parameter("distance between frames, by number")
+    frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
+    start: Number = parameter("the first clip's first frame", 0)
 
     @property
     def length(self) -> int | None:
@@ -58,7 +58,9 @@ class StridePolicy(ByNumber):
 class FramesPolicy(ByNumber):
     """The same frame numbers in every video: one clip, in the order of the list, with repeats if it has some."""
 
-    frames: tuple[int, ...] = parameter(listed(checks.number, "[0, 7, 3, 3]"))
+    frames: Annotated[tuple[Number, ...], MANY, listed("[0, 7, 3, 3]")] = parameter(
+        "frame numbers from 0, in any order, with repeats, such as [0, 7, 3, 3]"
+    )
 
     @property
     def length(self) -> int | None:
@@ -72,8 +74,8 @@ class FramesPolicy(ByNumber):
 class KeyframesPolicy(ByNumber):
     """Frames where decoding may start: every `every`-th of them, cut into clips of `frames`."""
 
-    every: int = parameter(checks.count, 1)
-    frames: int | None = parameter(checks.count, None)
+    every: Count = parameter("every n-th start point", 1)
+    frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
 
     @property
     def counts_by_pts(self) -> bool:

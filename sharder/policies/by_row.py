@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration import checks
-from framedex.sharder.configuration.checks import one_of, shown
+from framedex.sharder.configuration.checks import ColumnName, Count, Rate, RefusedError, YesNo, shown
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.by_number import at_stride
 from framedex.sharder.policies.by_time import at_rate
 from framedex.sharder.policies.places import sample
-from framedex.sharder.policies.ranges import UNITS, Unit, held, place_of, span_between
+from framedex.sharder.policies.ranges import Unit, held, place_of, span_between
 from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.spread import By, evenly
@@ -35,31 +34,31 @@ class PerRowPolicy(Terms):
     (that many frames, spread over the range) says how a range is sampled; frames: how long a clip is.
     """
 
-    fps: Fraction | None = parameter(checks.rate, None)
-    stride: int | None = parameter(checks.count, None)
-    uniform: int | None = parameter(checks.count, None)
-    frames: int | None = parameter(checks.count, None)
-    start: str | None = parameter(checks.column_name, None)
-    end: str | None = parameter(checks.column_name, None)
-    cuts: str | None = parameter(checks.column_name, None)
-    unit: Unit = parameter(one_of(UNITS), "seconds")
-    include_end: bool = parameter(checks.boolean, False)
+    fps: Rate | None = parameter("samples a second; or stride, or uniform", None)
+    stride: Count | None = parameter("every n-th frame; or fps, or uniform", None)
+    uniform: Count | None = parameter("so many frames spread over the range; or fps, or stride", None)
+    frames: Count | None = parameter("with fps or stride: frames a clip; without it, one clip a range", None)
+    start: ColumnName | None = parameter("the listing's column with the start of a range; `start` by default", None)
+    end: ColumnName | None = parameter("the listing's column with the end of a range; `end` by default", None)
+    cuts: ColumnName | None = parameter("instead: a column with a list of ascending places between ranges", None)
+    unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
+    include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
 
     def __post_init__(self) -> None:
         ways = [name for name in ("fps", "stride", "uniform") if getattr(self, name) is not None]
         if len(ways) != 1:
             found = ", ".join(ways) or "none of them"
-            raise PolicyError("a range is sampled by one of fps, stride and uniform", found=found)
+            raise RefusedError("a range is sampled by one of fps, stride and uniform", found=found)
         if self.uniform is not None and self.frames is not None:
-            raise PolicyError("uniform says how many frames a clip has", found="frames as well")
+            raise RefusedError("uniform says how many frames a clip has", found="frames as well")
         if self.cuts is not None and (self.start, self.end) != (None, None):
-            raise PolicyError("ranges are given by start and end, or by cuts", found="both")
+            raise RefusedError("ranges are given by start and end, or by cuts", found="both")
         if self.range is not None:
-            raise PolicyError(
+            raise RefusedError(
                 "per_row names its ranges without the key range", found="range", allowed="start and end, or cuts"
             )
         if self.include_end and (self.unit == "seconds" or self.cuts is not None):
-            raise PolicyError(
+            raise RefusedError(
                 "include_end is for start and end in frames", found=f"unit: {self.unit}, cuts: {self.cuts}"
             )
         Terms.__post_init__(self)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
-from framedex.errors import PolicyError
-from framedex.sharder.configuration import checks
-from framedex.sharder.configuration.checks import listed
-from framedex.sharder.configuration.parameters import parameter, record
+from framedex.sharder.configuration.checks import MANY, Count, Rate, RefusedError, Seconds, listed
+from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.policies.places import WantedFrames, consecutive, sample, times
 from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span
@@ -40,9 +39,9 @@ class FpsPolicy(Terms):
     Sample k of a video is the frame at start_seconds + k / fps; real timestamps decide, not a nominal rate.
     """
 
-    fps: Fraction = parameter(checks.rate)
-    frames: int | None = parameter(checks.count, None)
-    start_seconds: Fraction = parameter(checks.seconds, Fraction(0))
+    fps: Rate = parameter("samples a second")
+    frames: Count | None = parameter("samples a clip; without it, one clip a video", None)
+    start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
 
     @property
     def length(self) -> int | None:
@@ -54,21 +53,21 @@ class FpsPolicy(Terms):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+class Segment(Record):
     """A stretch of one rate in a clip: `frames` samples, or those within `seconds`, from `offset` seconds on.
 
     Without an offset, a segment begins where the one before it ends.
     """
 
-    fps: Fraction = parameter(checks.rate)
-    frames: int | None = parameter(checks.count, None)
-    seconds: Fraction | None = parameter(checks.rate, None)
-    offset: Fraction | None = parameter(checks.seconds, None)
+    fps: Rate = parameter("samples a second")
+    frames: Count | None = parameter("how many samples; or seconds", None)
+    seconds: Rate | None = parameter("for how long; or frames", None)
+    offset: Seconds | None = parameter("from the clip's start; without it, where the segment before ends", None)
 
     def __post_init__(self) -> None:
         if (self.frames is None) == (self.seconds is None):
             found = "neither" if self.frames is None else "both"
-            raise PolicyError("a segment has either frames or seconds", found=found)
+            raise RefusedError("a segment has either frames or seconds", found=found)
 
     def count(self) -> int:
         """Return how many samples the segment has."""
@@ -78,10 +77,6 @@ class Segment:
         return math.ceil(self.seconds * self.fps)
 
 
-def _segments(value: object, where: str) -> tuple[Segment, ...]:
-    return tuple(listed(lambda item, at: record(Segment, item, at), "- {fps: 1, frames: 8}")(value, where))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentsPolicy(Terms):
     """Several rates in one clip, such as 8 frames at 1 fps and then 8 at 2 fps.
@@ -89,9 +84,11 @@ class SegmentsPolicy(Terms):
     One clip begins at start_seconds; with every_seconds, further ones follow at that distance.
     """
 
-    segments: tuple[Segment, ...] = parameter(_segments)
-    start_seconds: Fraction = parameter(checks.seconds, Fraction(0))
-    every_seconds: Fraction | None = parameter(checks.rate, None)
+    segments: Annotated[tuple[Segment, ...], MANY, listed("- {fps: 1, frames: 8}")] = parameter(
+        "the stretches of a clip, such as [{fps: 1, frames: 8}, {fps: 2, frames: 8}]"
+    )
+    start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
+    every_seconds: Rate | None = parameter("another clip at that distance; without it, one clip a video", None)
 
     @property
     def length(self) -> int | None:
@@ -115,7 +112,9 @@ class SegmentsPolicy(Terms):
 class SecondsPolicy(Terms):
     """The same times in every video: one clip, in the order of the list, with repeats if it has some."""
 
-    seconds: tuple[Fraction, ...] = parameter(listed(checks.seconds, "[0, 0.5, 1.25]"))
+    seconds: Annotated[tuple[Seconds, ...], MANY, listed("[0, 0.5, 1.25]")] = parameter(
+        "times from the first frame, in any order, with repeats, such as [0, 0.5, 1.25]"
+    )
 
     @property
     def length(self) -> int | None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from framedex.sharder.schema import PAD
 
 PadMode = Literal["none", "constant", "edge", "reflect_101", "reflect_1001"]
-PAD_MODES: tuple[PadMode, ...] = ("none", "constant", "edge", "reflect_101", "reflect_1001")
 
 
 def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode) -> NDArray[np.int64]:

@@ -11,38 +11,36 @@ from typing import Any, Literal
 import numpy as np
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration import checks
-from framedex.sharder.configuration.checks import as_fraction, did_you_mean, one_of, shown
-from framedex.sharder.configuration.parameters import parameter, record
+from framedex.sharder.configuration.checks import ColumnName, RefusedError, YesNo, as_fraction, did_you_mean, shown
+from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.spans import Span, whole
 
 Unit = Literal["seconds", "frames"]
-UNITS: tuple[Unit, ...] = ("seconds", "frames")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
+class Ranges(Record):
     """The columns of a listing that hold a range [start, end) of each row's video.
 
     start, end: their names, either of them or both. unit: what they count, seconds from the first frame or frame numbers.
     include_end: a range of frames has its last one, too.
     """
 
-    start: str | None = parameter(checks.column_name, None)
-    end: str | None = parameter(checks.column_name, None)
-    unit: Unit = parameter(one_of(UNITS), "seconds")
-    include_end: bool = parameter(checks.boolean, False)
+    start: ColumnName | None = parameter("the listing's column with the start; empty cells: the video's start", None)
+    end: ColumnName | None = parameter("the listing's column with the end; empty cells: the video's end", None)
+    unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
+    include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
 
     def __post_init__(self) -> None:
         if self.start is None and self.end is None:
-            raise PolicyError(
+            raise RefusedError(
                 "a range names no column",
                 allowed="{start: start, end: end}",
                 remedy="`range: null` samples whole videos",
             )
         if self.include_end and (self.unit == "seconds" or self.end is None):
-            raise PolicyError("include_end is for an end in frames", found=f"unit: {self.unit}, end: {self.end}")
+            raise RefusedError("include_end is for an end in frames", found=f"unit: {self.unit}, end: {self.end}")
 
     @property
     def columns(self) -> list[str]:
@@ -67,12 +65,6 @@ class Ranges:
 
     def _place(self, timeline: Timeline, row: Mapping[str, Any], name: str) -> Fraction | None:
         return None if is_empty(held(row, name)) else place_of(timeline, row[name], name, self.unit)
-
-
-def ranges_of(value: object, where: str) -> Ranges:
-    """Check what the key `range` says."""
-    made: Ranges = record(Ranges, value, where)
-    return made
 
 
 def held(row: Mapping[str, Any], name: str) -> object:

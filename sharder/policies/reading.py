@@ -13,12 +13,10 @@ import yaml
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.checks import did_you_mean, shown
 from framedex.sharder.configuration.filters import parse_filter
-from framedex.sharder.configuration.parameters import located, plain, record
-from framedex.sharder.configuration.splits import Split, make_split
+from framedex.sharder.configuration.parameters import located, record
+from framedex.sharder.configuration.splits import Split
 from framedex.sharder.policies.records import Policy
 from framedex.sharder.policies.registry import POLICIES
-
-BESIDE = ("policy", "split", "filter")  # keys of every policy's file that are none of its parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,27 +52,20 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     if not isinstance(name, str) or name not in POLICIES:
         remedy = did_you_mean(name, POLICIES) if isinstance(name, str) else None
         raise PolicyError("unknown policy", where=where, found=shown(name), allowed=", ".join(POLICIES), remedy=remedy)
-    policy = record(POLICIES[name], content, where, beside=BESIDE)
-    text, split = content.get("filter"), content.get("split")
-    made = None if split is None else make_split(split, f"{where}: split")
-    resolved = {"policy": name} | plain(policy)
+    policy = record(POLICIES[name], {key: value for key, value in content.items() if key != "policy"}, where)
+    resolved = {"policy": name} | policy.plain()
     if "range" not in content:
         del resolved["range"]  # an empty key says that whole videos are meant
-    resolved |= {"split": None if made is None else made.plain(), "filter": text}
     return PolicyFile(
         policy=policy,
-        filter=None if text is None else _filter(text, where),
-        split=made,
+        filter=None if policy.filter is None else _filter(policy.filter, where),
+        split=policy.split,
         range_said="range" in content,
         resolved=resolved,
     )
 
 
-def _filter(text: object, where: str) -> pc.Expression:
-    if not isinstance(text, str):
-        raise PolicyError(
-            "a filter is an expression in text", where=f"{where}: filter", found=shown(text), allowed="width >= 640"
-        )
+def _filter(text: str, where: str) -> pc.Expression:
     try:
         return parse_filter(text)
     except PolicyError as error:

@@ -1,7 +1,10 @@
-"""The policies by name."""
+"""The policies by name, and the JSON Schema of a policy's file, by which editors complete and check it."""
 
 from __future__ import annotations
 
+import inspect
+
+from framedex.sharder.configuration.json_schema import Json, definitions
 from framedex.sharder.policies.by_number import FramesPolicy, KeyframesPolicy, StridePolicy
 from framedex.sharder.policies.by_row import PerRowPolicy
 from framedex.sharder.policies.by_time import FpsPolicy, SecondsPolicy, SegmentsPolicy
@@ -21,3 +24,28 @@ POLICIES: dict[str, type[Terms]] = {
     "uniform": UniformPolicy,
     "per_row": PerRowPolicy,
 }
+
+
+def policy_schema() -> Json:
+    """Return the schema of a policy's file. What `make_policy` takes is valid by it; not all that is valid is taken."""
+    found = definitions([Terms, *POLICIES.values()])
+    shared = {name: {"$ref": f"#/$defs/Terms/properties/{name}"} for name in found["Terms"]["properties"]}
+    for name, cls in POLICIES.items():
+        found[cls.__name__]["properties"] |= {"policy": {"const": name}, **shared}
+    kinds = [{"const": name, "description": inspect.getdoc(cls)} for name, cls in POLICIES.items()]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A policy of framedex",
+        "description": "Which frames make a clip; see docs/policies.md.",
+        "type": "object",
+        "required": ["policy"],
+        "properties": {"policy": {"description": "how frames are chosen", "oneOf": kinds}},
+        "allOf": [
+            {
+                "if": {"properties": {"policy": {"const": name}}, "required": ["policy"]},
+                "then": {"$ref": f"#/$defs/{cls.__name__}"},
+            }
+            for name, cls in POLICIES.items()
+        ],
+        "$defs": found,
+    }

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
-from framedex.errors import PolicyError
-from framedex.sharder.configuration import checks
-from framedex.sharder.configuration.checks import one_of
+from framedex.sharder.configuration.checks import Count, Rate, RefusedError
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.draws import below, draws
 from framedex.sharder.policies.places import WantedFrames, numbers, sample, times
@@ -48,9 +46,9 @@ def evenly(timeline: Timeline, span: Span, count: int, by: By, spread: Spread, *
 class UniformPolicy(Terms):
     """`frames` frames over the whole video, as one clip; of a video with fewer, some are repeated."""
 
-    frames: int = parameter(checks.count)
-    by: By = parameter(one_of(("time", "number")), "time")
-    spread: Spread = parameter(one_of(("centres", "ends")), "centres")
+    frames: Count = parameter("frames of the one clip")
+    by: By = parameter("equal parts of the time, or of the number of frames", "time")
+    spread: Spread = parameter("the middles of equal parts, or from the first frame to the last", "centres")
 
     @property
     def counts_by_pts(self) -> bool:
@@ -77,10 +75,10 @@ class RandomPolicy(Terms):
     the video.
     """
 
-    clips: int = parameter(checks.count)
-    frames: int = parameter(checks.count)
-    fps: Fraction | None = parameter(checks.rate, None)
-    stride: int | None = parameter(checks.count, None)
+    clips: Count = parameter("clips a video")
+    frames: Count = parameter("frames a clip")
+    fps: Rate | None = parameter("samples a second; or stride", None)
+    stride: Count | None = parameter("distance between frames by number; or fps", None)
 
     @property
     def is_random(self) -> bool:
@@ -89,7 +87,7 @@ class RandomPolicy(Terms):
     def __post_init__(self) -> None:
         if (self.fps is None) == (self.stride is None):
             found = "neither" if self.fps is None else "both"
-            raise PolicyError("random clips have either fps or stride", found=found)
+            raise RefusedError("random clips have either fps or stride", found=found)
         Terms.__post_init__(self)
 
     @property

@@ -8,25 +8,23 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration import checks
-from framedex.sharder.configuration.checks import MOST_WANTED, one_of
-from framedex.sharder.configuration.parameters import parameter
-from framedex.sharder.policies.padding import PAD_MODES, PadMode
-from framedex.sharder.policies.ranges import Ranges, ranges_of
+from framedex.sharder.configuration.checks import MOST_WANTED, Count, FilterText, Number, RefusedError, Seconds, Seed
+from framedex.sharder.configuration.parameters import Record, parameter
+from framedex.sharder.configuration.splits import Split
+from framedex.sharder.policies.padding import PadMode
+from framedex.sharder.policies.ranges import Ranges
 from framedex.sharder.policies.records import Missed, Sampling, Timeline
-from framedex.sharder.policies.sampling import CHOICES, Choose
+from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.policies.spans import Span, whole
 
 Last = Literal["drop", "partial", "pad"]
-LASTS: tuple[Last, ...] = ("drop", "partial", "pad")
 Short = Literal["skip", "pad", "error"]
-SHORTS: tuple[Short, ...] = ("skip", "pad", "error")
 Fate = Literal["drop", "partial", "pad", "error"]
 GRAIN = 1 << 10  # parts of the finest step among a policy's times, to which random times are drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Terms(Record):
     """The parameters common to all policies; a policy is such a record with parameters of its own.
 
     choose, tolerance_seconds: the frame taken for a time, and how far it may lie from it (None: any distance).
@@ -34,28 +32,34 @@ class Terms:
     seed: of what is random. pad: what stands where a clip has no frame. last: what becomes of a clip that the video's end
     cuts short. short: the same where no clip is whole (None: as `last` says). min_frames: least real frames of a clip. range: the
     listing's columns that say which stretch of a video is sampled, as if it were a video of its own (None: whole videos).
+    split, filter: which rows go to which split, and which are sampled at all; for those who ask a policy, which does not read
+    them.
     """
 
-    choose: Choose = parameter(one_of(CHOICES), "nearest")
-    tolerance_seconds: Fraction | None = parameter(checks.seconds, None)
-    jitter_seconds: Fraction = parameter(checks.seconds, Fraction(0))
-    jitter_frames: int = parameter(checks.number, 0)
-    seed: int = parameter(checks.seed, 0)
-    pad: PadMode = parameter(one_of(PAD_MODES), "constant")
-    last: Last = parameter(one_of(LASTS), "pad")
-    short: Short | None = parameter(one_of(SHORTS), None)
-    min_frames: int = parameter(checks.count, 1)
-    range: Ranges | None = parameter(ranges_of, None)
+    choose: Choose = parameter(
+        "which frame a time means: the nearest, the one before it, or the one after it", "nearest"
+    )
+    tolerance_seconds: Seconds | None = parameter("a clip with a frame further from its time is left out", None)
+    jitter_seconds: Seconds = parameter("by time: each place of a clip is moved by up to so much", Fraction(0))
+    jitter_frames: Number = parameter("by number: each place of a clip is moved by up to so much", 0)
+    seed: Seed = parameter("of jitter and of random clips", 0)
+    pad: PadMode = parameter("what stands where a clip has no frame", "constant")
+    last: Last = parameter("what becomes of a clip that the end cuts short", "pad")
+    short: Short | None = parameter("the same, where the video has no whole clip; as last says by default", None)
+    min_frames: Count = parameter("a clip with fewer frames of its own is not made", 1)
+    range: Ranges | None = parameter("the listing's columns that say which stretch of a video is sampled", None)
+    split: Split | None = parameter("which rows are train, val, test", None)
+    filter: FilterText | None = parameter("which rows of the index and the listing are sampled at all", None)
 
     def __post_init__(self) -> None:
         if self.by_number and self.jitter_seconds:
-            raise PolicyError("this policy goes by frame numbers", found="jitter_seconds", allowed="jitter_frames")
+            raise RefusedError("this policy goes by frame numbers", found="jitter_seconds", allowed="jitter_frames")
         if not self.by_number and self.jitter_frames:
-            raise PolicyError("this policy goes by time", found="jitter_frames", allowed="jitter_seconds")
+            raise RefusedError("this policy goes by time", found="jitter_frames", allowed="jitter_seconds")
         if self.length is not None and self.length > MOST_WANTED:
-            raise PolicyError(f"a clip has at most {MOST_WANTED:,} frames", found=f"{self.length:.3g} frames")
+            raise RefusedError(f"a clip has at most {MOST_WANTED:,} frames", found=f"{self.length:.3g} frames")
         if self.length is not None and self.min_frames > self.length:
-            raise PolicyError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
+            raise RefusedError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
 
     @property
     def by_number(self) -> bool:

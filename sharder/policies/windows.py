@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from framedex.errors import PolicyError
-from framedex.sharder.configuration import checks
+from framedex.sharder.configuration.checks import Count, Number, Rate, RefusedError, Seconds
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import consecutive, numbers, sample, times
 from framedex.sharder.policies.records import Sampling, Timeline
@@ -22,20 +21,20 @@ class WindowsPolicy(Terms):
     `step_seconds` from start_seconds on. Without a step, one window follows the other.
     """
 
-    frames: int = parameter(checks.count)
-    stride: int | None = parameter(checks.count, None)
-    step: int | None = parameter(checks.count, None)
-    start: int | None = parameter(checks.number, None)
-    fps: Fraction | None = parameter(checks.rate, None)
-    step_seconds: Fraction | None = parameter(checks.rate, None)
-    start_seconds: Fraction | None = parameter(checks.seconds, None)
+    frames: Count = parameter("frames a window")
+    stride: Count | None = parameter("distance between the frames of a window; 1 by default", None)
+    step: Count | None = parameter("distance between windows, in frames; frames * stride by default", None)
+    start: Number | None = parameter("the first window's first frame; 0 by default", None)
+    fps: Rate | None = parameter("by time: samples a second, instead of stride", None)
+    step_seconds: Rate | None = parameter("with fps: distance between windows; frames / fps by default", None)
+    start_seconds: Seconds | None = parameter("with fps: where the first window begins; 0 by default", None)
 
     def __post_init__(self) -> None:
         by_number, by_time = ("stride", "step", "start"), ("step_seconds", "start_seconds")
         wrong = by_number if self.fps is not None else by_time
         given = [name for name in wrong if getattr(self, name) is not None]
         if given:
-            raise PolicyError(
+            raise RefusedError(
                 "windows with fps go by time" if self.fps is not None else "windows without fps go by frame numbers",
                 found=", ".join(given),
                 allowed=", ".join(by_time if self.fps is not None else by_number),

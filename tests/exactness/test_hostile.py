@@ -36,8 +36,7 @@ from tests.support.datasets import run
 from tests.support.media import damage
 from tests.support.probed import rows_found
 
-Medium = Callable[[str], Path]
-Change = Callable[[bytearray], bytearray]
+Medium, Change = Callable[[str], Path], Callable[[bytearray], bytearray]
 MOST_SECONDS, MOST_MEMORY_BYTES, MOST_RESIDENT_KIB = 60.0, 2 << 30, 600 << 10
 ALL_ONES = b"\xff\xff\xff\xff"
 IN_OPEN = 0x20
@@ -161,8 +160,8 @@ def outcomes(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         (folder / name).write_bytes(content)
     paths = [str(folder / name) for name in (*PATCHED, *MADE)]
     calls = Calls(function=_measure, items=paths, timeout_seconds=MOST_SECONDS)
-    ran = run_local(calls, workers=1, memory_bytes=MOST_MEMORY_BYTES)
-    return {os.path.basename(outcome.item): outcome for outcome in ran}
+    outcomes = run_local(calls, workers=1, memory_bytes=MOST_MEMORY_BYTES)
+    return {os.path.basename(outcome.item): outcome for outcome in outcomes}
 
 
 def _measure(path: str) -> list[object]:

@@ -14,7 +14,7 @@ import pytest
 
 from docs.audio_page import AUDIO_BEGIN, AUDIO_END, audio_section
 from docs.exactness_page import hazards_section
-from docs.generate import PAGES
+from docs.generate import PAGES, POLICY_SCHEMA, policy_schema_text
 from docs.performance_page import loader_section
 from docs.results import load
 from docs.tables import random_access_table
@@ -31,6 +31,10 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 )
 def test_generated_pages_are_up_to_date(page: str) -> None:
     assert (ROOT / "docs" / page).read_text(encoding="utf-8") == PAGES[page](), "run `make docs`"
+
+
+def test_the_schema_of_policies_is_up_to_date() -> None:
+    assert POLICY_SCHEMA.read_text(encoding="utf-8") == policy_schema_text(), "run `make docs`"
 
 
 def test_the_readme_says_what_a_fresh_machine_took() -> None:

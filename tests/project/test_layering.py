@@ -42,6 +42,7 @@ LIBRARIES = {
     "duckdb": "audit.tables",
     "fsspec": "audit.tables",
     "yaml": "sharder.policies sharder.writing",
+    "pydantic": "sharder.configuration",
     "tqdm": "core",
 }
 PURE = {"__future__", "collections", "dataclasses", "re", "typing", "numpy", "framedex"}
