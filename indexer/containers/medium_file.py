@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import av.container
+import av.error
 
+from framedex.errors import MediaError
 from framedex.indexer.containers.opening import open_container
 from framedex.indexer.facts import Identity
 from framedex.storage.reader import ObjectFile, ObjectReader
@@ -77,3 +79,22 @@ class ProbedObject:
 
 
 Probed = ProbedFile | ProbedObject
+
+
+def open_medium(file: Probed) -> av.container.InputContainer:
+    """Open a file or an object with libavformat. Raises MediaError where that cannot, or must not, be done; NeedsWholeError."""
+    try:
+        return file.open()
+    except av.error.ArgumentError as error:
+        raise MediaError(
+            "container",
+            "libavformat takes it for a format that refers to other files, or that is not covered",
+            refused=True,
+        ) from error
+    except (av.error.FFmpegError, OSError, ValueError) as error:
+        raise MediaError("not_media", f"not a video, or damaged at its start: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an error of libav or the system says."""
+    return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,161 @@
+"""Depth `packets`: the facts of a stream from every packet of it, and from a full decode where packets do not tell all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+import av.video.stream
+import numpy as np
+
+from framedex.errors import MediaError
+from framedex.indexer.bitstream.base.pictures import NO_START, BitstreamError, Pictures, Scanner
+from framedex.indexer.bitstream.base.sequential import SequentialScanner
+from framedex.indexer.bitstream.h26x.scanner import NalScanner
+from framedex.indexer.bitstream.registry import scanner_for
+from framedex.indexer.containers.medium_file import ProbedFile, open_medium
+from framedex.indexer.facts import (
+    MediumFacts,
+    StreamFacts,
+)
+from framedex.indexer.mp4.boxes import UntrustedTables
+from framedex.indexer.mp4.endings import ENDINGS
+from framedex.indexer.probing.by_packets import Demuxed, demux
+from framedex.indexer.probing.by_samples import scan_samples
+from framedex.indexer.probing.full_decode import Decoded, compare, decode_all, dropped_at_ends, unsettled
+from framedex.indexer.probing.packet_facts import coding_of, packet_columns, remarks, summary_of, timeline_of
+from framedex.indexer.timeline import (
+    CLOSED,
+    COUNTED,
+    DEALT,
+    START,
+    UNSHOWN,
+    Flags,
+    check_reorder_depth,
+    has_unordered_hidden,
+    packet_flags,
+    presentation_order,
+    settle_timestamps,
+)
+
+# Containers that state no presentation timestamps, or not reliably; libavformat makes some up.
+TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
+# Decoders that learn from the stream how many pictures to hold back, and drop some where it says too little.
+REORDERING = frozenset({"h264", "hevc"})
+UNSETTLED_IF_DAMAGED = frozenset({"ffv1"})  # decoded twice where they are decoded at all
+# Decoders that show pictures without what they refer to; others drop what comes before the first start point.
+SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
+
+
+def probe_packets(
+    stream: av.video.stream.VideoStream,
+    file: ProbedFile,
+    medium: MediumFacts,
+    described: StreamFacts,
+    *,
+    verify: bool,
+) -> MediumFacts:
+    """Demux and scan every packet; return the medium with what they show.
+
+    described: the stream, as headers say it. verify: decode every frame, and keep their hashes. Raises BitstreamError,
+    MediaError.
+    """
+    codec = stream.codec_context.codec
+    container = medium.container or ""
+    make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
+    demuxed, pictures = _scan(stream, file, container, make_scanner)
+    decoded: Decoded | None = None
+    if pictures.forgets.any():
+        decoded = decode_all(file.path, stream.index, len(demuxed.size))
+        demuxed.hidden[dropped_at_ends(decoded, pictures)] = True
+    flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+    wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
+    if len(wrong):
+        raise BitstreamError("parameter_sets", f"packet {wrong[0]} changes the configuration, and is no closed start")
+    pts, source = settle_timestamps(
+        demuxed.pts,
+        demuxed.dts,
+        demuxed.duration,
+        flags,
+        pictures,
+        stated=container not in TIMELESS,
+    )
+    truncation = _truncation(file.path, container)
+    pictures.damaged[demuxed.broken] = True
+    if demuxed.offset is None:  # libavformat's parsers hand the mark of lost transport packets to the picture before
+        pictures.damaged[1:][demuxed.broken[:-1]] = True
+    pictures.damaged[-1] |= truncation is not None
+    flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+    _check(described, flags, pictures)
+    md5 = None
+    # Decoding shows what parsing cannot: damage inside of pictures, an order that no timestamp confirms, and that a
+    # codec of which nothing is known here gives a picture a packet.
+    unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and described.codec in REORDERING)
+    if verify or pictures.damaged.any() or unconfirmed or pictures.doubtful:
+        decoded = decoded or decode_all(file.path, stream.index, len(flags))
+        pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
+        if pictures.doubtful or described.codec in UNSETTLED_IF_DAMAGED:
+            pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True
+        flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+        _check(described, flags, pictures)
+        md5 = [
+            digest if flag & UNSHOWN == 0 else None for digest, flag in zip(decoded.md5, flags.tolist(), strict=True)
+        ]
+    summary = summary_of(described, demuxed, pts, flags)
+    fields, unordered = bool(pictures.field_coded.any()), has_unordered_hidden(pts, flags, pictures)
+    state = pictures.state[(flags & START) != 0]
+    return replace(
+        medium,
+        coding=coding_of(demuxed, pictures, fields, unordered),
+        timeline=timeline_of("packets", source, demuxed, summary, hashed=verify),
+        problem=remarks(summary, flags, truncation),
+        packets=replace(packet_columns(demuxed, state, pts, flags), md5=md5 if verify else None),
+    )
+
+
+def _scan(
+    stream: av.video.stream.VideoStream,
+    file: ProbedFile,
+    form: str,
+    make_scanner: Callable[[bytes], Scanner],
+) -> tuple[Demuxed, Pictures]:
+    """Look into every packet: where sample tables say where they lie, in large pieces of the file, else one by one."""
+    configuration = stream.codec_context.extradata or b""
+    scanner = make_scanner(configuration)
+    if form == "mp4" and isinstance(scanner, NalScanner):
+        try:
+            demuxed = scan_samples(file.descriptor, file.size_bytes, stream.id, scanner, configuration)
+            return demuxed, scanner.finish()
+        except UntrustedTables:
+            scanner = make_scanner(configuration)
+    # A container of its own for each stream: demuxing one consumes the others.
+    with open_medium(file) as container:
+        found = container.streams[stream.index]
+        assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
+        demuxed = demux(container, found, file.descriptor, scanner)
+    return demuxed, scanner.finish()
+
+
+def _truncation(path: str, container: str) -> str | None:
+    """Return what is cut off at the file's end, or None."""
+    if container not in ENDINGS:
+        return None
+    with open(path, "rb") as file:
+        return ENDINGS[container](file, os.fstat(file.fileno()).st_size)
+
+
+def _check(described: StreamFacts, flags: Flags, pictures: Pictures) -> None:
+    """Raise for a stream of which no frame can be had."""
+    if not (flags & START).any():
+        raise BitstreamError("no_start", "the stream has no picture where decoding may start")
+    before = int(np.argmax((flags & START) != 0))
+    if before and described.codec in SHOW_ALL:
+        raise BitstreamError(
+            "no_start", f"{before} packets come before the first start point, and decoders show what they make of them"
+        )
+    shown = flags[(flags & UNSHOWN) == 0]
+    if not len(shown):
+        raise MediaError("empty", "the video stream presents no frame")
+    if described.codec in REORDERING:
+        check_reorder_depth(flags, pictures, described.reorder_depth)

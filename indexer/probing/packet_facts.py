@@ -1,0 +1,90 @@
+"""Facts of a stream from its packets: what both depths have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import MediaError
+from framedex.files.fingerprint import first_packets
+from framedex.indexer.bitstream.base.pictures import Pictures
+from framedex.indexer.facts import (
+    CodingFacts,
+    PacketColumns,
+    Problem,
+    StreamFacts,
+    TimelineFacts,
+)
+from framedex.indexer.probing.by_packets import Demuxed
+from framedex.indexer.timeline import (
+    NO_PTS,
+    START,
+    UNSHOWN,
+    Flags,
+    Pts,
+    Summary,
+    summarise,
+)
+
+
+def summary_of(described: StreamFacts, demuxed: Demuxed, pts: Pts, flags: Flags) -> Summary:
+    """Return a timeline in a few numbers. Raises MediaError where the stream states no unit of time."""
+    shown = np.flatnonzero((flags & UNSHOWN) == 0)
+    last = shown[np.argmax(pts[shown])]
+    if described.time_base_num is None or described.time_base_den is None:
+        raise MediaError("timestamps", "the stream has no time base")
+    time_base_seconds = described.time_base_num / described.time_base_den
+    return summarise(pts, flags, last_duration=int(demuxed.duration[last]), time_base_seconds=time_base_seconds)
+
+
+def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: Summary, *, hashed: bool) -> TimelineFacts:
+    """Return a stream's timeline and how it was found out. depth, source: see `TimelineFacts`."""
+    return TimelineFacts(
+        depth=depth,
+        pts_source=source,
+        hashed=hashed,
+        summary=summary,
+        packet_count=len(demuxed.size),
+        packet_bytes=int(demuxed.size.sum()),
+        first_packets=first_packets(demuxed.size),
+    )
+
+
+def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hidden_unordered: bool) -> CodingFacts:
+    """Return what packets show of a stream's coding. field_coded, hidden_unordered: see `CodingFacts`."""
+    return CodingFacts(
+        states=list(pictures.states),
+        inband_parameter_sets=pictures.inband_sets,
+        inner_start_codes=pictures.inner_start_codes,
+        varying_shape=pictures.varying_shape,
+        field_coded=field_coded,
+        hidden_unordered=hidden_unordered,
+        byte_addressable=demuxed.offset is not None,
+        chroma_format=pictures.chroma_format,
+        max_ref_frames=pictures.max_ref_frames,
+    )
+
+
+def remarks(summary: Summary, flags: Flags, truncation: str | None) -> Problem | None:
+    """Return what is damaged of a stream that can be used."""
+    found = []
+    before = int(np.argmax((flags & START) != 0))
+    if summary.damaged_gop_count > (before > 0):
+        found.append(f"{summary.damaged_gop_count - (before > 0)} of {summary.keyframe_count} GOPs are damaged")
+    if before:
+        found.append(f"{before} packets come before the first start point and are left out")
+    if truncation:
+        found.append(f"the file is truncated: {truncation}")
+    kind = "truncated" if truncation else "damaged"
+    return Problem(status=None, kind=kind, message="; ".join(found)) if found else None
+
+
+def packet_columns(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: Flags) -> PacketColumns:
+    """Return the columns of packets; state: int32 [starts]. Masked elements are null."""
+    return PacketColumns(
+        pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
+        offset=demuxed.offset,
+        size=demuxed.size,
+        flags=flags,
+        start_state=state if state.any() else None,
+    )
