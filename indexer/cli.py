@@ -26,7 +26,7 @@ from framedex.indexer.runs.slices import Slice, build_slice, finish_index
 from framedex.indexer.runs.work import IndexOptions, Work, medium_name, plan_work
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.sources.image_times import rate_of
-from framedex.indexer.sources.listed import Images
+from framedex.indexer.sources.named_medium import Images
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.outputs import json_option, out_folder_option

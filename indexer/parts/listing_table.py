@@ -12,12 +12,12 @@ from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.media_rows import Row
 from framedex.indexer.schema import LISTING
 from framedex.indexer.sources.discover import media_id
-from framedex.indexer.sources.listed import Listed
+from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.uris import relative
 
 
 def listing_table(
-    old: pa.Table | None, listed: Sequence[Listed], root: str, members: Mapping[str, Sequence[str]]
+    old: pa.Table | None, listed: Sequence[NamedMedium], root: str, members: Mapping[str, Sequence[str]]
 ) -> pa.Table:
     """Return the listing anew: this run's mentions, and earlier ones of media that it does not name.
 

@@ -13,7 +13,7 @@ from framedex.indexer.probing.probe import ProbeTask
 from framedex.indexer.runs.media_there import media_there
 from framedex.indexer.schema import FAILED, NO_VIDEO, OK, REFUSED
 from framedex.indexer.sources.image_times import at_rate
-from framedex.indexer.sources.listed import is_image_name
+from framedex.indexer.sources.named_medium import is_image_name
 
 KNOWN_COLUMNS = (
     "media_id",

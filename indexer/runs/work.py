@@ -32,7 +32,7 @@ from framedex.indexer.runs.rerun import (
 )
 from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.sources.discover import Found, default_root, discover
-from framedex.indexer.sources.listed import Images, Listed, readable_name
+from framedex.indexer.sources.named_medium import Images, NamedMedium, readable_name
 from framedex.indexer.sources.other_files import OtherFiles, other_files
 from framedex.indexer.sources.there import is_seen_missing, is_there, may_be_folder
 from framedex.storage.places import Place, local_of, names_in
@@ -92,7 +92,7 @@ class Work:
     """
 
     root: str
-    listed: list[Listed]
+    listed: list[NamedMedium]
     thumbnails: int
     others: list[OtherFiles]
     probe: dict[Identity, ProbeTask] = field(default_factory=dict)
@@ -233,7 +233,7 @@ def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
     return any(is_inside(path, folder) for folder in searched) and not is_there(path)
 
 
-def probe_task(item: Listed, options: IndexOptions) -> ProbeTask:
+def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
     """Return how a medium is probed."""
     images = None
     if item.form != "video":

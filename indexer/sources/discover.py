@@ -12,16 +12,16 @@ from pathlib import Path
 from framedex.errors import MediaError, SourceError
 from framedex.indexer.sources.folders import expand_glob, fixed_prefix, folders_below, is_glob, way_out
 from framedex.indexer.sources.image_times import TIMES_NAME
-from framedex.indexer.sources.listed import (
+from framedex.indexer.sources.listing_files import read_list, read_table
+from framedex.indexer.sources.named_medium import (
     IMAGE_SUFFIXES,
     TAR_SUFFIX,
     VIDEO_SUFFIXES,
     Images,
-    Listed,
+    NamedMedium,
     form_of,
     readable_name,
 )
-from framedex.indexer.sources.listing_files import read_list, read_table
 from framedex.indexer.sources.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
 from framedex.indexer.sources.other_files import Skipped, is_other
 from framedex.indexer.sources.sequences import check_one_timing, folder_sequence, join_rows, visible_images
@@ -64,7 +64,7 @@ class Found:
     endings.
     """
 
-    listed: list[Listed]
+    listed: list[NamedMedium]
     thumbnails: int
     others: set[str]
 
@@ -144,7 +144,7 @@ def discover(
     return Found(listed=_without_repeats(listed), thumbnails=len(skipped.thumbnails), others=skipped.others)
 
 
-def _without_stray_bytes(item: Listed) -> Listed:
+def _without_stray_bytes(item: NamedMedium) -> NamedMedium:
     """Give a medium whose name is not valid UTF-8 an error and a name that can be written."""
     if "\0" in item.path:
         return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
@@ -155,7 +155,7 @@ def _without_stray_bytes(item: Listed) -> Listed:
     return replace(item, path=path, spelled=spelled, error=error)
 
 
-def _without_stray_images(item: Listed) -> Listed:
+def _without_stray_images(item: NamedMedium) -> NamedMedium:
     """Give a sequence an error, of which an image has a name that is not valid UTF-8."""
     wrong = next((name for name in item.images or () if readable_name(name) != name), None)
     if wrong is None:
@@ -164,7 +164,7 @@ def _without_stray_images(item: Listed) -> Listed:
     return replace(item, images=(), error=MediaError("file_name", message))
 
 
-def _with_ways_out(listed: list[Listed]) -> list[Listed]:
+def _with_ways_out(listed: list[NamedMedium]) -> list[NamedMedium]:
     """Give media that links lead out of their folder an error, unless they are also named without one."""
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
     ways_out = [_way_out_error(item, real_folder) for item in listed]
@@ -175,7 +175,7 @@ def _with_ways_out(listed: list[Listed]) -> list[Listed]:
     ]
 
 
-def _way_out_error(item: Listed, real_folder: Callable[[str], str]) -> MediaError | None:
+def _way_out_error(item: NamedMedium, real_folder: Callable[[str], str]) -> MediaError | None:
     if item.folder is None or item.error is not None:
         return None
     inside = [] if item.images is None else [*item.images, TIMES_NAME]
@@ -205,7 +205,7 @@ def _names_object(uri: str) -> bool:
     return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES
 
 
-def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
     """Yield what a uri names: an object, those of a folder or of a pattern, or what a list says."""
     suffix = os.path.splitext(source)[1].lower()
     if is_pattern(source):
@@ -224,14 +224,14 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[L
         if not folders and not source.endswith("/"):
             yield _plain(source)  # an object whose name has no ending, or nothing, which shows when it is probed
             return
-        media: list[Listed] = []
+        media: list[NamedMedium] = []
         for folder in folders:
             found_here = _media_of(folder.uri, list(folder.files), None, search, skipped)
             media += [replace(item, facts=folder.files.get(item.path.rpartition("/")[2])) for item in found_here]
         yield from _some(media, source)
 
 
-def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
     if is_remote(source):
         yield from _expand_objects(source, search, skipped)
         return
@@ -254,16 +254,16 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
         yield _plain(source)
 
 
-def _in_list(path: Path, search: Search) -> Iterator[Listed]:
+def _in_list(path: Path, search: Search) -> Iterator[NamedMedium]:
     return (_folder_or_file(item) for item in read_list(path, search.root))
 
 
-def _folder_or_file(item: Listed) -> Listed:
+def _folder_or_file(item: NamedMedium) -> NamedMedium:
     """Return a mention as that of a sequence, if it names a folder."""
     return folder_sequence(item) if names_folder(item.path, item.spelled) else item
 
 
-def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
     """Yield the files that a glob names, and the media in the folders that it names; links to folders as in a search."""
     names = expand_glob(source, follow_symlinks=search.follow_symlinks)
     if not search.follow_symlinks:
@@ -275,23 +275,25 @@ def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[List
         yield from _walk(name, folder, search, skipped) if os.path.isdir(name) else [_found(name, folder)]
 
 
-def _plain(name: str) -> Listed:
-    return Listed(path=absolute(name), spelled=name, named="source")
+def _plain(name: str) -> NamedMedium:
+    return NamedMedium(path=absolute(name), spelled=name, named="source")
 
 
-def _found(name: str, folder: str | None) -> Listed:
-    return Listed(path=absolute(name), spelled=name, folder=folder, named="search")
+def _found(name: str, folder: str | None) -> NamedMedium:
+    return NamedMedium(path=absolute(name), spelled=name, folder=folder, named="search")
 
 
-def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[Listed]:
+def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
     """Yield the media in a folder and below it, and add the paths of what it does not take to `skipped`."""
-    media: list[Listed] = []
+    media: list[NamedMedium] = []
     for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
         media += _media_of(base, files, folder, search, skipped)
     yield from _some(media, top)
 
 
-def _media_of(base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped) -> Iterator[Listed]:
+def _media_of(
+    base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped
+) -> Iterator[NamedMedium]:
     """Yield the media that files of one folder are, and add the paths of what it does not take to `skipped`."""
     videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
     yield from (_found(os.path.join(base, name), folder) for name in videos)
@@ -308,7 +310,7 @@ def _media_of(base: str, files: list[str], folder: str | None, search: Search, s
         yield replace(_found(base, folder), images=images)
 
 
-def _some(media: list[Listed], top: str) -> Iterator[Listed]:
+def _some(media: list[NamedMedium], top: str) -> Iterator[NamedMedium]:
     """Yield the media of a folder, sorted. Raises SourceError where there are none."""
     if not media:
         raise SourceError(
@@ -320,7 +322,7 @@ def _some(media: list[Listed], top: str) -> Iterator[Listed]:
     yield from sorted(media, key=lambda item: item.spelled)
 
 
-def _with_parent_label(item: Listed) -> Listed:
+def _with_parent_label(item: NamedMedium) -> NamedMedium:
     if "label" in item.columns:
         raise SourceError(
             "two labels for one medium: the listing's and its folder's name",
@@ -331,9 +333,9 @@ def _with_parent_label(item: Listed) -> Listed:
     return replace(item, columns=item.columns | {"label": label})
 
 
-def _without_repeats(listed: list[Listed]) -> list[Listed]:
+def _without_repeats(listed: list[NamedMedium]) -> list[NamedMedium]:
     """Drop mentions that say nothing new: the same path with the same columns. One that names it outdoes one by a search."""
-    kept: dict[tuple[str, str | None, str], Listed] = {}
+    kept: dict[tuple[str, str | None, str], NamedMedium] = {}
     for item in listed:
         key = (item.path, item.member, repr(sorted(item.columns.items())))
         if key not in kept:

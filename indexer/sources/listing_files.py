@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
 from framedex.errors import SourceError, StorageError
 from framedex.indexer.sources.folders import is_below
-from framedex.indexer.sources.listed import Listed
+from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.places import Place, opened
 from framedex.storage.uris import checked, is_remote, local_path
 
@@ -42,7 +42,7 @@ def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None
     return path, next((folder for folder in folders if is_below(path, folder)), None)
 
 
-def read_list(path: Place, root: str | None) -> Iterator[Listed]:
+def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
     """Read a text list: a path a line, or DALI's `path label [start end]`; blank lines and # comments pass."""
     for line in _read_text(path).split("\n"):
         line = line.strip()
@@ -51,17 +51,17 @@ def read_list(path: Place, root: str | None) -> Iterator[Listed]:
         yield _read_line(line, os.path.dirname(str(path)) or ".", root)
 
 
-def _read_line(line: str, base: str, root: str | None) -> Listed:
+def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
     """Return the reading of a line whose path exists; where none does, the one with the most fields."""
     path, folder = _resolve(line, base, root)
-    readings = [Listed(path=path, spelled=line, folder=folder)]
+    readings = [NamedMedium(path=path, spelled=line, folder=folder)]
     for pattern in DALI_LINES:
         if match := pattern.fullmatch(line):
             found = match.groupdict()
             columns: dict[str, Any] = {"label": int(found["label"])}
             columns |= {name: float(found[name]) for name in ("start", "end") if name in found}
             path, folder = _resolve(found["path"], base, root)
-            readings.append(Listed(path=path, spelled=found["path"], columns=columns, folder=folder))
+            readings.append(NamedMedium(path=path, spelled=found["path"], columns=columns, folder=folder))
     existing = [reading for reading in readings if os.path.lexists(reading.path)]
     return existing[0] if existing else readings[min(1, len(readings) - 1)]
 
@@ -91,7 +91,7 @@ def _too_deep(where: str, levels: int) -> SourceError:
     )
 
 
-def read_table(path: Place, root: str | None) -> Iterator[Listed]:
+def read_table(path: Place, root: str | None) -> Iterator[NamedMedium]:
     """Read a CSV, JSONL or Parquet listing: a `uri` column, and the user's own columns."""
     readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
     read = readers.get(os.path.splitext(path.name)[1].lower(), pyarrow.json.read_json)
@@ -122,4 +122,4 @@ def read_table(path: Place, root: str | None) -> Iterator[Listed]:
         if not isinstance(uri, str) or not uri:
             raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
         entry, folder = _resolve(uri, os.path.dirname(str(path)) or ".", root)
-        yield Listed(path=entry, spelled=uri, columns=row, folder=folder)
+        yield NamedMedium(path=entry, spelled=uri, columns=row, folder=folder)

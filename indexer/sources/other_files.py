@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from framedex.indexer.sources.image_times import TIMES_NAME
-from framedex.indexer.sources.listed import IMAGE_SUFFIXES, TAR_SUFFIX, VIDEO_SUFFIXES, readable_name
+from framedex.indexer.sources.named_medium import IMAGE_SUFFIXES, TAR_SUFFIX, VIDEO_SUFFIXES, readable_name
 
 TAKEN = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX}
 

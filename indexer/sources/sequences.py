@@ -12,7 +12,7 @@ from typing import Any
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.files.natural_order import natural_key
 from framedex.indexer.sources.image_times import rate_of
-from framedex.indexer.sources.listed import Listed, form_of, is_image_name
+from framedex.indexer.sources.named_medium import NamedMedium, form_of, is_image_name
 from framedex.indexer.sources.there import files_in
 
 SEQUENCE, SECONDS, RATE = "sequence", "seconds", "fps"  # columns of a listing
@@ -49,7 +49,7 @@ def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list
     return {name: sorted(groups[name], key=natural_key) for name in sorted(groups, key=natural_key)}
 
 
-def folder_sequence(item: Listed) -> Listed:
+def folder_sequence(item: NamedMedium) -> NamedMedium:
     """Return the mention of a folder as that of the sequence of the images that lie directly in it."""
     try:
         images = visible_images(files_in(item.path))
@@ -62,15 +62,15 @@ def folder_sequence(item: Listed) -> Listed:
     return replace(item, images=images)
 
 
-def join_rows(rows: Sequence[Listed], where: str) -> list[Listed]:
+def join_rows(rows: Sequence[NamedMedium], where: str) -> list[NamedMedium]:
     """Return a listing's rows with those joined that make a sequence, at the place of its first one.
 
     Rows make one that have the same value in a column `sequence`, and are images. Columns that differ from row to row are
     left out. where: the listing, for messages. Raises SourceError for images of one sequence that lie in several folders,
     or are no images, and for a rate that is none.
     """
-    groups: dict[str, list[Listed]] = {}
-    places: list[str | Listed] = []
+    groups: dict[str, list[NamedMedium]] = {}
+    places: list[str | NamedMedium] = []
     for row in rows:
         value = row.columns.get(SEQUENCE)
         if value in NONE or (form_of(row.path) != "image" and str(value) not in groups):
@@ -83,7 +83,7 @@ def join_rows(rows: Sequence[Listed], where: str) -> list[Listed]:
     return [_joined(place, groups[place], where) if isinstance(place, str) else place for place in places]
 
 
-def _joined(name: str, rows: list[Listed], where: str) -> Listed:
+def _joined(name: str, rows: list[NamedMedium], where: str) -> NamedMedium:
     folders = sorted({os.path.dirname(row.path) for row in rows})
     for row in rows:
         if form_of(row.path) != "image":
@@ -102,7 +102,7 @@ def _joined(name: str, rows: list[Listed], where: str) -> Listed:
     same.pop(SECONDS, None)
     times = tuple(_seconds(row.columns.get(SECONDS), name, where) for row in rows)
     return _with_rate(
-        Listed(
+        NamedMedium(
             path=folders[0],
             spelled=os.path.dirname(rows[0].spelled) or ".",
             columns=same,
@@ -121,7 +121,7 @@ def _seconds(value: object, name: str, where: str) -> float | None:
     raise SourceError(f"a time of sequence {name!r} is no number", where=where, found=repr(value))
 
 
-def _with_rate(row: Listed, where: str) -> Listed:
+def _with_rate(row: NamedMedium, where: str) -> NamedMedium:
     """Return a mention with the rate that its `fps` column states; that of a video is a column like others."""
     rate = row.columns.get(RATE)
     if rate in NONE or (row.form == "video" and not os.path.isdir(row.path)):
@@ -132,7 +132,7 @@ def _with_rate(row: Listed, where: str) -> Listed:
         raise SourceError("a rate of images is none", where=f"{where}, {row.spelled}", found=error) from error
 
 
-def check_one_timing(items: Iterable[Listed]) -> None:
+def check_one_timing(items: Iterable[NamedMedium]) -> None:
     """Raise SourceError where a medium is mentioned several times with different rates or times."""
     seen: dict[tuple[str, str | None], tuple[Fraction | None, Any]] = {}
     for item in items:

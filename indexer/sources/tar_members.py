@@ -9,7 +9,7 @@ import tarfile
 from dataclasses import dataclass
 
 from framedex.errors import MediaError
-from framedex.indexer.sources.listed import is_image_name
+from framedex.indexer.sources.named_medium import is_image_name
 
 BLOCK = 512
 MOST_IMAGES = 10_000_000  # bounds the memory that a hostile tar takes

@@ -67,7 +67,7 @@ TAR_SUFFIX = ".tar"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class NamedMedium:
     """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
 
     folder: through which it was found, if it was not named itself; no link may lead out of it.
