@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.endurance_damage import DamagingFetcher, is_damaged
 from benchmarks.endurance_media import make_dataset, shows
 from framedex import ClipDataset, ClipLoader, ClipSampler
-from framedex.loader import clip_loader
+from framedex.loader.batches import supply
 
 BATCH = 8
 
@@ -79,7 +79,7 @@ def run_damaged(
     """Deliver whole epochs in which every EVERY-th clip is damaged."""
     dataset = ClipDataset(make_dataset(home, clips=clips))
     os.environ["FRAMEDEX_DAMAGE"] = f"{where}:{damage}"
-    plain, clip_loader.Fetcher = clip_loader.Fetcher, DamagingFetcher  # type: ignore[misc]
+    plain, supply.Fetcher = supply.Fetcher, DamagingFetcher  # type: ignore[misc]
     try:
         sampler = ClipSampler(dataset, shuffle=True, seed=2)
         loader = ClipLoader(
@@ -92,7 +92,7 @@ def run_damaged(
             collate="list",
         )
     finally:
-        clip_loader.Fetcher = plain  # type: ignore[misc]
+        supply.Fetcher = plain  # type: ignore[misc]
     harmed = {number for number in range(clips) if is_damaged(number)}
     tally, began = Tally(dataset), time.perf_counter()
     for _ in range(epochs):
@@ -121,7 +121,7 @@ def run_killed(
     while tally.batches < batches:
         for batch in loader:
             tally.see(batch, set())
-            running = loader._pool.process_ids
+            running = loader._supply.pool.process_ids
             if tally.batches % every == 0 and running:
                 os.kill(running[killed % len(running)], signal.SIGKILL)
                 killed += 1

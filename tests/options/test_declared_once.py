@@ -15,6 +15,7 @@ from framedex.options.datasets import sample_options, seed_option, sources_root_
 from framedex.options.decorators import together
 from framedex.options.sizes import BYTE_COUNT, FRAME_SIZE
 from tests.support.counted import some
+from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("framedex", "indexer", "sharder", "loader", "audit")
@@ -34,7 +35,7 @@ def declared() -> list[str]:
     """Return the name of every option as often as it is declared."""
     found = []
     for path in some(path for top in FOLDERS for path in (ROOT / top).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "click.option":
                 first = node.args[0]
                 if isinstance(first, ast.Constant):

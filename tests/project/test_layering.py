@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.syntax import tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("indexer", "sharder", "loader", "audit")
 MOST_MODULES = 15  # in a folder
@@ -96,7 +98,7 @@ def imports(module: str) -> tuple[Import, ...]:
                 tried=tried or (isinstance(child, ast.Try) and not raises(child)),
             )
 
-    visit(ast.parse(MODULES[module].read_text(encoding="utf-8")), late=False, typed=False, tried=False)
+    visit(tree_of(MODULES[module]), late=False, typed=False, tried=False)
     return tuple(found)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support.counted import some
+from tests.support.syntax import tree_of
 
 TESTS = Path(__file__).resolve().parents[1]
 MOST_LINES = 400
@@ -38,7 +39,7 @@ def is_counted(loop: ast.For) -> bool:
 
 def functions(path: Path) -> Iterator[ast.FunctionDef]:
     """Yield the tests of a file, but those whose arguments hypothesis draws."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
             continue
         if not any("given" in ast.unparse(decorator) for decorator in node.decorator_list):

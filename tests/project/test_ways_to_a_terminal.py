@@ -16,6 +16,7 @@ from framedex.loader.dataset import bit_depth
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
+from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("framedex", "indexer", "sharder", "loader", "audit")
@@ -37,7 +38,7 @@ HOSTILE = "\x1b]0;owned\x07"
 def test_nothing_is_written_to_a_terminal_past_one_module() -> None:
     found: dict[str, set[str]] = defaultdict(set)
     for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 250):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path)):
             name = ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
             if name in WAYS:
                 found[path.relative_to(ROOT).as_posix()].add(name)
@@ -48,7 +49,7 @@ def test_one_function_makes_text_printable() -> None:
     defined = [
         path.relative_to(ROOT).as_posix()
         for path in some((path for top in FOLDERS for path in (ROOT / top).rglob("*.py")), 250)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.FunctionDef) and node.name == "printable"
     ]
     assert defined == ["framedex/errors.py"]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from framedex import ClipDataset
-from framedex.execution.engine import Outcome
+from framedex.execution.engine import Calls, Outcome
 
 
-def here(function: Callable[[Any], Any], items: Iterable[Any], **_: Any) -> Iterator[Outcome[Any, Any]]:
+def here(calls: Calls[Any, Any], **_: Any) -> Iterator[Outcome[Any, Any]]:
     """An engine that probes in this process."""
-    for item in items:
-        yield Outcome(item=item, result=None if item.task is None else function(item))
+    for item in calls.items:
+        yield Outcome(item=item, result=None if item.task is None else calls.function(item))
 
 
 def segments(folder: Path) -> Path:
