@@ -35,7 +35,7 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
-from framedex.loader import clip_loader
+from framedex.loader.batches import fetch
 from framedex.loader.routing.routes import gpu_obstacle
 from framedex.sharder.build import build_from_requests
 from framedex.sharder.selection.explicit_clips import ExplicitClip
@@ -156,7 +156,7 @@ def measure(dataset: Path, options: argparse.Namespace) -> dict[str, Any]:
     numbers = np.random.default_rng(0).permutation(len(clips))[: options.sample].tolist()
     blocked = collections.Counter(gpu_obstacle(clips.clip(number)) for number in numbers)
     if options.force:
-        clip_loader.gpu_obstacle = lambda clip: None
+        fetch.gpu_obstacle = lambda *arguments, **options: None
     rows = []
     for group in groups(clips, numbers, options.force):
         for number, found in decode_on_gpu(clips, group):
