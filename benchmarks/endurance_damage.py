@@ -78,8 +78,9 @@ class DamagingFetcher(Fetcher):
         fetched = super().__call__(wanted)
         if hit and self._where == "movie" and isinstance(fetched, Fetched):
             if fetched.movie is not None:
-                content = damaged(fetched.movie.content, self._damage, seed=wanted.number)
-                fetched.movie = replace(fetched.movie, content=content)
+                packets = fetched.movie.packets
+                payload = damaged(packets.payload, self._damage, seed=wanted.number)
+                fetched.movie = replace(fetched.movie, packets=replace(packets, payload=payload))
             if fetched.images is not None:
                 first, *rest = fetched.images.content
                 content = damaged(first, self._damage, seed=wanted.number)

@@ -13,7 +13,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from benchmarks.endurance_media import command, make_dataset, shows, wrong_clips
 from framedex import ClipDataset, ClipLoader
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip
+from framedex.loader.batches.fetched import ClipRequest, Fetched
+from framedex.loader.dali.proxy import NO_MOVIE
+from framedex.loader.routing.joining import MovieFeed, movie_feed
 from tests.support.media import Recipe, make
 
 REPORTED = "Failed to create video decoder"
@@ -113,9 +115,15 @@ def decoder(batch_size: int) -> Any:
     return MovieDecoder(scaled=False, batch_size=batch_size, device_id=0)
 
 
+def feed_of(clip: Fetched) -> MovieFeed:
+    """Return what DALI is fed of a clip that it decodes alone."""
+    assert clip.movie is not None  # those that `movies_of` gives have one
+    return movie_feed([clip.movie.packets], [clip.movie.wanted])
+
+
 def decodes(made: Any, clips: Sequence[Fetched]) -> bool:
     """Run one batch; return whether all pictures are right."""
-    parts = made.run([clip.movie for clip in clips if clip.movie is not None], [None] * len(clips))
+    parts = made.run([feed_of(clip) for clip in clips], [None] * len(clips))
     outputs = [np.asarray(part[number]) for part in (part.as_cpu() for part in parts) for number in range(len(part))]
     return all(is_right(frames, clip) for frames, clip in zip(outputs, clips, strict=True))
 
@@ -233,7 +241,7 @@ FATES = ("kept", "overwritten", "freed")
 def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
     """Feed movies with and without no_copy, from buffers that are kept, overwritten, or freed and used for others."""
     clips = movies_of(home, codecs=("libx264", "libx265") if gpu else ("libvpx-vp9",))
-    movies = [(clip.movie, clip) for clip in clips if clip.movie is not None] if gpu else list(plain_movies(home))
+    movies = [(feed_of(clip), clip) for clip in clips] if gpu else list(plain_movies(home))
     found = {}
     for no_copy in (False, True):
         for fate in FATES:
@@ -242,7 +250,7 @@ def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
             for number in range(count):
                 some = [movies[(3 * number + place) % len(movies)] for place in range(4)]
 
-                def one(some: list[tuple[NvdecClip, Any]] = some, fate: str = fate, no_copy: bool = no_copy) -> bool:
+                def one(some: list[tuple[MovieFeed, Any]] = some, fate: str = fate, no_copy: bool = no_copy) -> bool:
                     nonlocal made
                     made = made or movie_pipeline(no_copy=no_copy, batch_size=4, gpu=gpu)
                     return fed_once(made, some, fate)
@@ -255,7 +263,7 @@ def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
     return found
 
 
-def fed_once(made: Any, some: list[tuple[NvdecClip, Any]], fate: str) -> bool:
+def fed_once(made: Any, some: list[tuple[MovieFeed, Any]], fate: str) -> bool:
     """Feed one batch, let the buffers have their fate, run; return whether the pictures are right."""
     buffers = [movie.content.copy() for movie, _ in some]
     made.feed_input("movie", buffers)
@@ -275,9 +283,9 @@ def fed_once(made: Any, some: list[tuple[NvdecClip, Any]], fate: str) -> bool:
     return right
 
 
-def plain_movies(home: Path) -> Iterator[tuple[NvdecClip, Fetched]]:
+def plain_movies(home: Path) -> Iterator[tuple[MovieFeed, Fetched]]:
     """Yield movies that DALI decodes on a CPU, whole VP9 files, and what is wanted of them."""
     for path in sorted((home / "shapes").glob("libvpx-vp9_*")):
         wanted = np.array([0, 3, 17], np.int32)
-        movie = NvdecClip(content=np.fromfile(path, np.uint8), wanted=wanted, color=np.eye(3, 4, dtype=np.float32))
+        movie = replace(NO_MOVIE, content=np.fromfile(path, np.uint8), wanted=wanted)
         yield movie, Fetched(number=0, item={"frame_index": wanted})

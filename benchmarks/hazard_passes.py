@@ -26,9 +26,8 @@ from framedex.loader.batches import fetch
 from framedex.loader.batches.faults import Fault, LoaderReport
 from framedex.loader.batches.fetched import ClipRequest
 from framedex.loader.batches.frames import Finish
-from framedex.loader.routing.colour import NO_CORRECTION
 from framedex.loader.routing.driver import DriverSupport, driver_support
-from framedex.loader.routing.movie import GpuMovie, clip_movie, gpu_movie
+from framedex.loader.routing.movie import GpuMovie, gpu_movie, plain_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip
@@ -157,7 +156,7 @@ def _movie_whatever(clip: Clip, encoded: EncodedClip) -> GpuMovie:
         movie = gpu_movie(clip, encoded)
     except (KeyError, ValueError, IndexError, FramedexError):
         movie = None
-    return movie or GpuMovie(movie=clip_movie(clip, encoded), correction=NO_CORRECTION)
+    return movie or plain_movie(clip, encoded)
 
 
 def _short(message: str) -> str:

@@ -87,7 +87,7 @@ class Fetcher:
             movie = gpu_movie(clip, encoded)
             if movie is None:
                 return False
-            fetched.movie = NvdecClip(content=movie.movie, wanted=unique.astype(np.int32), color=movie.correction)
+            fetched.movie = NvdecClip(packets=movie, wanted=unique.astype(np.int32))
         fetched.order = np.where(position == PAD, PAD, np.searchsorted(unique, position))
         return True
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.loader.routing.movie import GpuMovie
 from framedex.sharder.decoding.video import Size
 
 
@@ -21,22 +22,10 @@ class ClipRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvdecClip:
-    """A clip for NVDEC. content: uint8 [bytes], a tiny MP4. wanted: int32 [unique], ascending frame numbers in it.
-    color: float32 [3, 4], the affine map of 0…255 that turns DALI's RGB into the stream's.
-    """
+    """A clip for NVDEC. wanted: int32 [unique], ascending frame numbers among the packets' pictures."""
 
-    content: NDArray[np.uint8]
+    packets: GpuMovie
     wanted: NDArray[np.int32]
-    color: NDArray[np.float32]
-
-    def inputs(self) -> dict[str, NDArray[Any]]:
-        """Return what a DALI pipeline is fed of it, by name."""
-        return {
-            "movie": self.content,
-            "wanted": self.wanted,
-            "matrix": np.ascontiguousarray(self.color[:, :3]),
-            "offset": np.ascontiguousarray(self.color[:, 3]),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

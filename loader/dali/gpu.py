@@ -20,6 +20,7 @@ from framedex.loader.batches.frames import Finish, Made
 from framedex.loader.dali.cuda import check_cuda, free_memory, is_out_of_memory
 from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder, transformers
 from framedex.loader.dali.stagger import Stagger
+from framedex.loader.routing.joining import groups, movie_feed
 from framedex.sharder.schema import PAD
 
 
@@ -105,8 +106,16 @@ class GpuFrames:
         if not clips:
             return []
         movies = [clip.movie for clip in clips if clip.movie is not None]
-        outputs = self._movies.run(movies, [clip.size for clip in clips])
-        return [decoded for output in outputs for decoded in tensors_of(output)]
+        together = groups([movie.packets for movie in movies], [clip.size for clip in clips])
+        feeds = [
+            movie_feed([movies[n].packets for n in group], [movies[n].wanted for n in group]) for group in together
+        ]
+        outputs = self._movies.run(feeds, [clips[group[0]].size for group in together])
+        decoded = [tensor for output in outputs for tensor in tensors_of(output)]
+        by_clip: dict[int, Tensor] = {}
+        for group, frames in zip(together, decoded, strict=True):
+            by_clip |= dict(zip(group, torch.split(frames, [len(movies[n].wanted) for n in group]), strict=True))
+        return [by_clip[number] for number in range(len(clips))]
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
         """Return uint8 [unique, H, W, 3] a clip."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
-from framedex.loader.batches.fetched import NvdecClip
 from framedex.loader.dali.stagger import Stagger
+from framedex.loader.routing.joining import MovieFeed
 from framedex.sharder.decoding.video import Size
 
 try:
@@ -45,18 +45,23 @@ def _images(scaled: bool) -> DataNode:
     return _scaled(pictures, _size_input()) if scaled else pictures
 
 
-def _movie_inputs() -> tuple[DataNode, DataNode, DataNode, DataNode]:
-    """Return what `NvdecClip.inputs` names."""
+def _movie_inputs() -> tuple[DataNode, ...]:
+    """Return what `MovieFeed.inputs` names."""
     return (
         fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
         fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
         fn.external_source(name="matrix", dtype=types.FLOAT, ndim=2),
         fn.external_source(name="offset", dtype=types.FLOAT, ndim=1),
+        fn.external_source(name="start", dtype=types.INT32, ndim=1),
+        fn.external_source(name="shape", dtype=types.INT32, ndim=1),
     )
 
 
-def _decoded(movie: DataNode, wanted: DataNode, matrix: DataNode, offset: DataNode) -> DataNode:
+def _decoded(
+    movie: DataNode, wanted: DataNode, matrix: DataNode, offset: DataNode, start: DataNode, shape: DataNode
+) -> DataNode:
     frames = fn.decoders.video(movie, device="mixed", frames=wanted)
+    frames = fn.slice(frames, start=start, shape=shape, axes=[1, 2])
     return fn.coord_transform(frames, M=matrix, T=offset, dtype=types.UINT8)
 
 
@@ -152,7 +157,7 @@ class MovieDecoder:
         threads = min(most, os.cpu_count() or 1)
         self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
 
-    def run(self, movies: Sequence[NvdecClip], sizes: Sequence[Size | None]) -> list[Any]:
+    def run(self, movies: Sequence[MovieFeed], sizes: Sequence[Size | None]) -> list[Any]:
         """Return tensor lists on the GPU, uint8 [unique, H, W, 3] a movie, of one run's movies each. Raises RuntimeError."""
         outputs = []
         for part in even_parts(len(movies), MOVIES_AT_ONCE):

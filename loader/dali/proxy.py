@@ -10,15 +10,22 @@ from numpy.typing import NDArray
 
 from framedex.loader.batches.faults import Fault
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
-from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip
+from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.items import ClipSource
 from framedex.loader.routing.driver import driver_support
+from framedex.loader.routing.joining import MovieFeed, movie_feed
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.schema import PAD
 
 NO_ORDER = np.zeros(1, np.int32)
 NO_FRAMES = np.zeros((1, 1, 1, 3), np.uint8)
-NO_MOVIE = NvdecClip(content=np.zeros(1, np.uint8), wanted=NO_ORDER, color=np.eye(3, 4, dtype=np.float32))
+NO_MOVIE = MovieFeed(
+    content=np.zeros(1, np.uint8),
+    wanted=NO_ORDER,
+    correction=np.eye(3, 4, dtype=np.float32),
+    start=np.zeros(2, np.int32),
+    shape=np.ones(2, np.int32),
+)
 
 
 class ProxiedDataset:
@@ -56,6 +63,7 @@ def proxy_inputs(clip: Fetched) -> dict[str, NDArray[Any]]:
         assert clip.frames is not None  # what is no movie was decoded
         movie, order, mask, frames = NO_MOVIE, NO_ORDER, NO_FRAMES, clip.frames
     else:
-        movie, order = clip.movie, np.maximum(clip.order, 0).astype(np.int32)
+        movie = movie_feed([clip.movie.packets], [clip.movie.wanted])
+        order = np.maximum(clip.order, 0).astype(np.int32)
         mask, frames = (clip.order != PAD).astype(np.uint8)[:, None, None, None], NO_FRAMES
     return {"on_gpu": np.array(clip.movie is not None), "order": order, "mask": mask, "frames": frames} | movie.inputs()

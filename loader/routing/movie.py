@@ -1,69 +1,138 @@
-"""A clip as a tiny MP4: the sharder's box headers around the packets that were read."""
+"""A clip as a tiny MP4: the sharder's box headers around the packets that were read. Clips of one stream can be one movie."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.routing.colour import REWRITABLE, correction, has_full_range, is_deep
-from framedex.loader.routing.full_range import full_range_packets, full_range_record
+from framedex.loader.routing.colour import NO_CORRECTION, REWRITABLE, correction, has_full_range, is_deep
+from framedex.loader.routing.nvdec_headers import CodedPicture, coded_picture, nvdec_packets, nvdec_record
 from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.reading.sources import EncodedClip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuMovie:
-    """What DALI is fed for a clip. movie: uint8 [bytes]. correction: float32 [3, 4], the affine map (`MT` of
+class MovieStream:
+    """What movies share that a decoder can play as one: their headers, and what is done to their pictures.
+
+    picture: as coded, and what is cut out of it. correction: float32 [3, 4] as bytes, the affine map (`MT` of
     fn.coord_transform) that turns DALI's RGB of it, 0…255, into the stream's.
     """
 
-    movie: NDArray[np.uint8]
-    correction: NDArray[np.float32]
+    codec: str
+    configuration: bytes
+    picture: CodedPicture
+    correction: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuMovie:
+    """A clip as NVDEC is to be fed it.
+
+    payload: uint8 [bytes], its packets. packet_size: int64 [packets]. packet_rank: int32 [packets], output order.
+    run_first: the packets where runs begin. can_follow: whether it can be behind other movies of its stream in one.
+    """
+
+    stream: MovieStream
+    payload: NDArray[np.uint8]
+    packet_size: NDArray[np.int64]
+    packet_rank: NDArray[np.int64]
+    run_first: NDArray[np.int64]
+    can_follow: bool
+
+    @property
+    def correction(self) -> NDArray[np.float32]:
+        """float32 [3, 4]: as in MovieStream."""
+        return np.frombuffer(self.stream.correction, np.float32).reshape(3, 4)
+
+    @property
+    def movie(self) -> NDArray[np.uint8]:
+        """uint8 [bytes]: a file of it."""
+        return joined_movie([self])
+
+
+def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
+    """Return uint8 [bytes]: a file of movies of one stream, one behind the other. Frame n of a movie is at n + the packets before."""
+    stream = movies[0].stream
+    first = np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
+    header = movie_header(
+        codec=stream.codec,
+        width=stream.picture.width,
+        height=stream.picture.height,
+        configuration=stream.configuration,
+        packet_size=np.concatenate([movie.packet_size for movie in movies]),
+        packet_rank=np.concatenate([movie.packet_rank + at for movie, at in zip(movies, first, strict=True)]),
+        sync=np.concatenate([movie.run_first + at for movie, at in zip(movies, first, strict=True)]),
+    )
+    return np.concatenate([np.frombuffer(header, np.uint8), *(movie.payload for movie in movies)])
 
 
 def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
-    """Return uint8 [bytes]: a movie whose n-th presented frame is the clip's packet of rank n.
+    """Return uint8 [bytes]: a movie whose n-th presented frame is the clip's packet of rank n, as the stream's own headers say.
 
     A decoder that treats it as one stream sees every run after the first without a flush before it; see
     `routes.gpu_obstacle` for when that is safe.
     """
-    return _movie(clip, encoded, clip.medium.extradata or b"")
+    return plain_movie(clip, encoded).movie
+
+
+def plain_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:
+    """Return a clip as its stream has it: its own headers, whole pictures, colours as they are."""
+    medium = clip.medium
+    return _movie(clip, encoded, medium.extradata or b"", _whole_picture(medium), NO_CORRECTION)
 
 
 def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
-    """Return a clip as DALI is to be fed it, and the correction of its colours; None: it must be decoded on the CPU.
+    """Return a clip as DALI is to be fed it; None: it must be decoded on the CPU.
 
     H.264 and HEVC say full range in the movie, whatever they or their container said, so that it is known what DALI does,
-    and little of what the correction needs is clipped. Of a clip that `routes.gpu_obstacle` lets pass, None is not
-    expected.
+    and little of what the correction needs is clipped; and no cropping. Of a clip that `routes.gpu_obstacle` lets pass, None
+    is not expected.
     """
     medium, configuration = clip.medium, clip.medium.extradata or b""
+    picture: CodedPicture | None = _whole_picture(medium)
     said_full = medium.codec in REWRITABLE
     if said_full:
-        written = full_range_record(medium.codec, configuration)
-        packets = None if written is None else full_range_packets(medium.codec, configuration, encoded)
-        if written is None or packets is None:
+        written, picture = nvdec_record(medium.codec, configuration), coded_picture(medium.codec, configuration)
+        packets = None if written is None else nvdec_packets(medium.codec, configuration, encoded)
+        if written is None or packets is None or picture is None:
             return None
         configuration, encoded = written, packets
+    assert picture is not None  # else the CPU decodes
+    return _movie(
+        clip,
+        encoded,
+        configuration,
+        picture,
+        correction(medium.color_matrix, full_range=has_full_range(medium), said_full=said_full, deep=is_deep(medium)),
+    )
+
+
+def _whole_picture(medium: Medium) -> CodedPicture:
+    """Return a picture of which all is shown."""
+    width, height = medium.width, medium.height
+    return CodedPicture(width=width, height=height, left=0, top=0, shown_width=width, shown_height=height)
+
+
+def _movie(
+    clip: Clip, encoded: EncodedClip, configuration: bytes, picture: CodedPicture, corrected: NDArray[np.float32]
+) -> GpuMovie:
+    recipe = clip.recipe
     return GpuMovie(
-        movie=_movie(clip, encoded, configuration),
-        correction=correction(
-            medium.color_matrix, full_range=has_full_range(medium), said_full=said_full, deep=is_deep(medium)
+        stream=MovieStream(
+            codec=clip.medium.codec,
+            configuration=configuration,
+            picture=picture,
+            correction=corrected.astype(np.float32).tobytes(),
         ),
-    )
-
-
-def _movie(clip: Clip, encoded: EncodedClip, configuration: bytes) -> NDArray[np.uint8]:
-    header = movie_header(
-        codec=clip.medium.codec,
-        width=clip.medium.width,
-        height=clip.medium.height,
-        configuration=configuration,
+        payload=encoded.payload,
         packet_size=np.diff(encoded.packet_first),
-        packet_rank=clip.recipe.packet_rank,
-        sync=clip.recipe.run_first,
+        packet_rank=recipe.packet_rank.astype(np.int64),
+        run_first=recipe.run_first.astype(np.int64),
+        can_follow=not recipe.run_open.any(),
     )
-    return np.concatenate([np.frombuffer(header, np.uint8), encoded.payload])

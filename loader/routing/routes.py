@@ -11,7 +11,7 @@ from collections.abc import Callable
 from framedex.indexer.schema import IMAGES
 from framedex.loader.routing.colour import Colour, colour_obstacle, is_deep
 from framedex.loader.routing.driver import DriverSupport
-from framedex.loader.routing.full_range import full_range_record
+from framedex.loader.routing.nvdec_headers import coded_picture, nvdec_record
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip
 
@@ -56,7 +56,9 @@ def gpu_obstacle(
     if lost is not None:
         return f"colour: {lost}"
     if caps is not None:
-        lack = caps.lack(medium.codec, CHROMA_420, 10 if is_deep(medium) else 8, medium.width, medium.height)
+        coded = coded_picture(medium.codec, medium.extradata or b"")
+        width, height = (medium.width, medium.height) if coded is None else (coded.width, coded.height)
+        lack = caps.lack(medium.codec, CHROMA_420, 10 if is_deep(medium) else 8, width, height)
         if lack is not None:
             return f"driver: {lack}"
     return None
@@ -114,10 +116,15 @@ def _changing_sets(clip: Clip) -> str | None:
 
 
 def _fixed_header(clip: Clip) -> str | None:
-    medium = clip.medium
-    if medium.codec == "vp9" or full_range_record(medium.codec, medium.extradata or b"") is not None:
+    medium, record = clip.medium, clip.medium.extradata or b""
+    if medium.codec == "vp9":
         return None
-    return "a configuration record that no filter can rewrite"
+    if nvdec_record(medium.codec, record) is None:
+        return "a configuration record that no filter can rewrite"
+    coded = coded_picture(medium.codec, record)
+    if coded is None or (coded.shown_width, coded.shown_height) != (medium.width, medium.height):
+        return "a configuration record that does not say how pictures are cropped"
+    return None
 
 
 def _open_start(clip: Clip) -> str | None:

@@ -19,7 +19,8 @@ SAMPLE_ASPECTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A sequence as its parameter set describes it. Sizes in pixels, after cropping.
+    """A sequence as its parameter set describes it. Sizes in pixels: width, height of what is shown, which begins at left and
+    top of the coded picture.
 
     constraints: the bits of constraint_set0_flag … constraint_set5_flag, first one highest. sample_aspect: (width,
     height), (0, 1) where not stated. full_range, primaries, transfer, matrix: None where not stated. reorder_depth:
@@ -33,6 +34,10 @@ class Sequence:
     bit_depth: int
     width: int
     height: int
+    coded_width: int
+    coded_height: int
+    left: int
+    top: int
     frames_only: bool
     sample_aspect: tuple[int, int]
     full_range: bool | None
@@ -82,18 +87,22 @@ def parse_sequence(nal: bytes) -> Sequence:
         height *= 2
         bits.flag()
     bits.flag()
+    left = right = top = bottom = 0
     if bits.flag():
         left, right, top, bottom = bits.ue(), bits.ue(), bits.ue(), bits.ue()
-        width -= (left + right) * (2 if chroma in (1, 2) else 1)
-        height -= (top + bottom) * (2 if chroma == 1 else 1) * (1 if frames_only else 2)
+    across, down = 2 if chroma in (1, 2) else 1, (2 if chroma == 1 else 1) * (1 if frames_only else 2)
     usability = _parse_usability(bits) if bits.flag() else _Usability()
     return Sequence(
         profile_idc=profile,
         constraints=constraints,
         chroma_format=chroma,
         bit_depth=depth,
-        width=width,
-        height=height,
+        width=width - (left + right) * across,
+        height=height - (top + bottom) * down,
+        coded_width=width,
+        coded_height=height,
+        left=left * across,
+        top=top * down,
         frames_only=frames_only,
         sample_aspect=usability.sample_aspect,
         full_range=usability.full_range,

@@ -17,13 +17,17 @@ MOST_SPS, MOST_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
 class Sps:
     """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
 
-    shape: chroma format, size, conformance window, bit depths, colour; compared, never interpreted.
+    shape: chroma format, size, conformance window, bit depths, colour; compared, never interpreted. width, height: of the coded
+    picture. window: what is cut off of it at the left, right, top and bottom, in pixels.
     """
 
     separate_colour_planes: bool
     order_count_bits: int
     references: ReferenceSets
     shape: tuple[int, ...]
+    width: int
+    height: int
+    window: tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +50,11 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
     if sps_id >= MOST_SPS:
         raise ValueError(f"sps_seq_parameter_set_id {sps_id}")
     separate_planes = chroma == 3 and bits.flag()
-    shape = [chroma, bits.ue(), bits.ue()]
-    if bits.flag():
-        shape += [bits.ue() for _ in range(4)]
-    shape += [bits.ue(), bits.ue()]
+    width, height = bits.ue(), bits.ue()
+    cut = [bits.ue() for _ in range(4)] if bits.flag() else []
+    shape = [chroma, width, height, *cut, bits.ue(), bits.ue()]
+    across, down = 2 if chroma in (1, 2) else 1, 2 if chroma == 1 else 1  # SubWidthC, SubHeightC (table 6-1)
+    left, right, top, bottom = cut or (0, 0, 0, 0)
     order_count_bits = bits.ue() + 4
     if order_count_bits > 16:
         raise ValueError("an absurd picture order count")
@@ -62,6 +67,9 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         order_count_bits=order_count_bits,
         references=references,
         shape=tuple(shape),
+        width=width,
+        height=height,
+        window=(left * across, right * across, top * down, bottom * down),
     )
 
 

@@ -1,7 +1,13 @@
-"""Making a stream's header say that it has full range, so that DALI does not expand its range and clips little.
+"""Sequence parameter sets as NVDEC through DALI is best given them: of full range, and without cropping.
 
-DALI 2.4 looks at `video_full_range_flag` alone: whatever the matrix, BT.601 follows. FFmpeg's h264_metadata and
-hevc_metadata filters write the flag, and video usability information where there is none; all else stays.
+- Full range, so that DALI does not expand the range and clips little. DALI 2.4 looks at `video_full_range_flag` alone:
+  whatever the matrix, BT.601 follows.
+- No cropping, so that DALI finds the decoder that it set up for the movie before: it stores decoders by the size of what is
+  shown, and looks for them by that of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc). Setting one up takes as
+  long as decoding a hundred small pictures. What the stream shows of a picture is cut out after decoding (`CodedPicture`).
+
+FFmpeg's h264_metadata and hevc_metadata filters write these fields, and video usability information where there is none; all
+else stays.
 """
 
 from __future__ import annotations
@@ -9,28 +15,84 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import av.error
 import numpy as np
 from av.bitstream import BitStreamFilterContext
 
 from framedex.indexer.bitstream.h26x import h264, h264_sets, hevc, hevc_sets
+from framedex.indexer.bitstream.h26x.h264_sequence import parse_sequence
 from framedex.indexer.bitstream.h26x.nal import join_annex_b, split_annex_b, split_length_prefixed
 from framedex.indexer.containers.opening import packet_with
 from framedex.sharder.reading.sources import EncodedClip
 
 CACHED_RECORDS = 4096  # of some hundred bytes each
 SCANNERS = {"h264": h264.H264Scanner, "hevc": hevc.HevcScanner}
+# Options of the filters; 0 is no cropping on that side.
+WRITTEN = "video_full_range_flag=1:crop_left=0:crop_right=0:crop_top=0:crop_bottom=0"
 SEQUENCE_SET = {"h264": h264_sets.SPS, "hevc": hevc_sets.SPS}
 # What the filter must have read before a sequence parameter set.
 FILTERED = {"h264": (h264_sets.SPS,), "hevc": (hevc_sets.VPS, hevc_sets.SPS)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodedPicture:
+    """A stream's coded picture, and the part of it that is shown. Sizes in pixels; left and top: where that part begins."""
+
+    width: int
+    height: int
+    left: int
+    top: int
+    shown_width: int
+    shown_height: int
+
+
 @functools.lru_cache(maxsize=CACHED_RECORDS)
-def full_range_record(codec: str, record: bytes) -> bytes | None:
-    """Return a decoder configuration record (avcC, hvcC) whose sequences have full range; None where none can be made."""
-    sets = full_range_sets(codec, record)
+def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
+    """Return the coded picture that a record's sequences describe; None where they differ, or cannot be read."""
+    if codec not in SCANNERS:
+        return None
+    try:
+        units = [record[start:end] for start, end in _unit_spans(codec, record)]
+        found = {
+            _picture(codec, unit)
+            for unit in units
+            if unit and SCANNERS[codec].unit_type(unit[0]) == SEQUENCE_SET[codec]
+        }
+    except ValueError:
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
+def _picture(codec: str, unit: bytes) -> CodedPicture:
+    """Return what an SPS says of the picture. Raises ValueError."""
+    if codec == "h264":
+        sequence = parse_sequence(unit)
+        return CodedPicture(
+            width=sequence.coded_width,
+            height=sequence.coded_height,
+            left=sequence.left,
+            top=sequence.top,
+            shown_width=sequence.width,
+            shown_height=sequence.height,
+        )
+    _, sps = hevc_sets.parse_sps(unit)
+    left, right, top, bottom = sps.window
+    return CodedPicture(
+        width=sps.width,
+        height=sps.height,
+        left=left,
+        top=top,
+        shown_width=sps.width - left - right,
+        shown_height=sps.height - top - bottom,
+    )
+
+
+@functools.lru_cache(maxsize=CACHED_RECORDS)
+def nvdec_record(codec: str, record: bytes) -> bytes | None:
+    """Return a decoder configuration record (avcC, hvcC) with such sequences; None where none can be made."""
+    sets = nvdec_sets(codec, record)
     if not sets:
         return None
     written = bytearray(record)
@@ -42,16 +104,14 @@ def full_range_record(codec: str, record: bytes) -> bytes | None:
 
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
-def full_range_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
+def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
     """Return a record's sequence parameter sets, and what stands in for each; nothing where the filter refuses one."""
     if codec not in SCANNERS:
         return {}
     try:
         units = [record[start:end] for start, end in _unit_spans(codec, record)]
         before = [unit for unit in units if unit and SCANNERS[codec].unit_type(unit[0]) in FILTERED[codec]]
-        packets = BitStreamFilterContext(f"{codec}_metadata=video_full_range_flag=1", codec).filter(
-            packet_with(join_annex_b(before))
-        )
+        packets = BitStreamFilterContext(f"{codec}_metadata={WRITTEN}", codec).filter(packet_with(join_annex_b(before)))
     except (av.error.FFmpegError, ValueError):
         return {}
     written = b"".join(bytes(packet) for packet in packets)
@@ -65,12 +125,12 @@ def full_range_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
     }
 
 
-def full_range_packets(codec: str, record: bytes, encoded: EncodedClip) -> EncodedClip | None:
-    """Return length-prefixed packets whose own sequence parameter sets, repeated ones, have full range as well.
+def nvdec_packets(codec: str, record: bytes, encoded: EncodedClip) -> EncodedClip | None:
+    """Return length-prefixed packets whose own sequence parameter sets, repeated ones, are such as well.
 
     None where packets hold one that the record does not, or cannot be taken apart.
     """
-    sets = {old.rstrip(b"\0"): new for old, new in full_range_sets(codec, record).items()}
+    sets = {old.rstrip(b"\0"): new for old, new in nvdec_sets(codec, record).items()}
     length_size, unit_type = SCANNERS[codec].parse_configuration(record)[0], SCANNERS[codec].unit_type
     data, first = encoded.payload.tobytes(), encoded.packet_first.tolist()
     pieces: list[bytes] = []

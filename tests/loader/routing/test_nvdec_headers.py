@@ -1,9 +1,10 @@
-"""Headers that say full range: of records and of packets, by FFmpeg's filters, and nothing else of them changes."""
+"""Headers for NVDEC, of records and of packets: full range and no cropping, by FFmpeg's filters, and nothing else changes."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -13,32 +14,35 @@ import pytest
 from framedex.indexer.bitstream.h26x import h264, hevc
 from framedex.indexer.bitstream.h26x.nal import join_length_prefixed
 from framedex.indexer.containers.opening import packet_with
-from framedex.indexer.containers.planes import picture_md5
-from framedex.loader.routing.full_range import (
+from framedex.loader.routing.nvdec_headers import (
     SCANNERS,
     SEQUENCE_SET,
-    full_range_packets,
-    full_range_record,
-    full_range_sets,
+    CodedPicture,
+    coded_picture,
+    nvdec_packets,
+    nvdec_record,
+    nvdec_sets,
 )
 from framedex.sharder.reading.sources import EncodedClip
 from tests.support.media import RECIPES
+from tests.support.shown_planes import planes_md5
 
 NAMES = [name for name, recipe in RECIPES.items() if recipe.codec in ("libx264", "libx265")]
 PARSERS = {"h264": h264, "hevc": hevc}
 JPEG_RANGE = 2  # libav's number of full range
 
 
-def _decoded(codec: str, record: bytes, packets: list[bytes]) -> tuple[list[str], set[int]]:
-    """Return the md5 of the pictures' planes, and the ranges that they state."""
+def _decoded(
+    codec: str, record: bytes, packets: list[bytes], shown: CodedPicture | None = None
+) -> tuple[list[str], set[int]]:
+    """Return the md5 of the pictures' planes, and the ranges that they state. shown: cut this out of pictures first."""
     context = av.CodecContext.create(codec, "r")
     context.extradata = record
     context.thread_count = 1
     frames = [frame for packet in packets for frame in context.decode(packet_with(packet))] + context.decode(None)
     # Planes alone: FFmpeg calls yuv420p of full range yuvj420p.
-    return [picture_md5(frame.reformat(format=frame.format.name.replace("j", ""))) for frame in frames], {
-        int(frame.color_range) for frame in frames
-    }
+    plain = [frame.reformat(format=frame.format.name.replace("j", "")) for frame in frames]
+    return [planes_md5(frame, shown) for frame in plain], {int(frame.color_range) for frame in frames}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,23 +51,28 @@ def test_a_record_says_full_range_and_decodes_to_the_same_planes(name: str, medi
         stream = container.streams.video[0]
         codec, record = stream.codec_context.name, bytes(stream.codec_context.extradata or b"")
         packets = [bytes(packet) for packet in container.demux(stream) if packet.size][:12]
-    written = full_range_record(codec, record)
+    written = nvdec_record(codec, record)
     assert written is not None
     before, after = (PARSERS[codec].parse_configuration(it) for it in (record, written))
     assert before[0] == after[0]
-    others = [unit for unit in before[1] if unit not in full_range_sets(codec, record)]
+    others = [unit for unit in before[1] if unit not in nvdec_sets(codec, record)]
     assert others == [unit for unit in after[1] if SCANNERS[codec].unit_type(unit[0]) != SEQUENCE_SET[codec]]
-    assert full_range_record(codec, written) == written
+    assert nvdec_record(codec, written) == written
 
     payload = np.frombuffer(b"".join(packets), np.uint8)
     first = np.cumsum([0, *map(len, packets)])
-    rewritten = full_range_packets(codec, record, EncodedClip(payload=payload, packet_first=first))
+    rewritten = nvdec_packets(codec, record, EncodedClip(payload=payload, packet_first=first))
     assert rewritten is not None
     data, at = rewritten.payload.tobytes(), rewritten.packet_first.tolist()
-    assert not any(unit in data for unit in full_range_sets(codec, record))
-    planes, ranges = _decoded(codec, written, [data[a:b] for a, b in itertools.pairwise(at)])
+    assert not any(unit in data for unit in nvdec_sets(codec, record))
+    picture = coded_picture(codec, record)
+    assert picture is not None
+    planes, ranges = _decoded(codec, written, [data[a:b] for a, b in itertools.pairwise(at)], picture)
     assert planes == _decoded(codec, record, packets)[0]
     assert ranges == {JPEG_RANGE}
+    assert coded_picture(codec, written) == replace(
+        picture, left=0, top=0, shown_width=picture.width, shown_height=picture.height
+    )
 
 
 def _with_sets(codec: str, record: bytes, packet: bytes) -> bytes:
@@ -87,15 +96,15 @@ def test_sets_that_packets_repeat_say_full_range_as_well(name: str, medium: Call
     encoded = EncodedClip(
         payload=np.frombuffer(b"".join(repeated), np.uint8), packet_first=np.cumsum([0, *map(len, repeated)])
     )
-    rewritten = full_range_packets(codec, record, encoded)
+    rewritten = nvdec_packets(codec, record, encoded)
     assert rewritten is not None
     data, at = rewritten.payload.tobytes(), rewritten.packet_first.tolist()
     assert at[-1] == len(data)
-    for old, new in full_range_sets(codec, record).items():
+    for old, new in nvdec_sets(codec, record).items():
         assert old not in data
         assert data.count(new) == 2
     pieces = [data[a:b] for a, b in itertools.pairwise(at)]
-    planes, ranges = _decoded(codec, full_range_record(codec, record) or b"", pieces)
+    planes, ranges = _decoded(codec, nvdec_record(codec, record) or b"", pieces, coded_picture(codec, record))
     assert planes == _decoded(codec, record, packets)[0]
     assert ranges == {JPEG_RANGE}
 
@@ -103,15 +112,15 @@ def test_sets_that_packets_repeat_say_full_range_as_well(name: str, medium: Call
 def test_what_cannot_be_rewritten_is_left_to_the_cpu(medium: Callable[[str], Path]) -> None:
     with av.open(str(medium("h264_default.mp4"))) as container:
         record = bytes(container.streams.video[0].codec_context.extradata or b"")
-    other = (sorted(full_range_sets("h264", record))[0][:-3] + b"\x55\x55\x80").join([b"", b""])
+    other = (sorted(nvdec_sets("h264", record))[0][:-3] + b"\x55\x55\x80").join([b"", b""])
     packet = join_length_prefixed([other], 4)
     encoded = EncodedClip(payload=np.frombuffer(packet, np.uint8), packet_first=np.array([0, len(packet)]))
-    assert full_range_packets("h264", record, encoded) is None
+    assert nvdec_packets("h264", record, encoded) is None
     cut = EncodedClip(payload=np.frombuffer(packet[:-2], np.uint8), packet_first=np.array([0, len(packet) - 2]))
-    assert full_range_packets("h264", record, cut) is None
-    assert full_range_record("h264", b"") is None
-    assert full_range_record("h264", record[:9]) is None
-    assert full_range_record("vp9", b"") is None
+    assert nvdec_packets("h264", record, cut) is None
+    assert nvdec_record("h264", b"") is None
+    assert nvdec_record("h264", record[:9]) is None
+    assert nvdec_record("vp9", b"") is None
     broken = bytearray(record)
     broken[9:20] = bytes(11)
-    assert full_range_record("h264", bytes(broken)) is None
+    assert nvdec_record("h264", bytes(broken)) is None

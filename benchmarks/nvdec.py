@@ -1,0 +1,191 @@
+"""How fast NVDEC takes clips of each picture size: what a movie costs by its size, and epochs of 16 consecutive frames.
+
+- `sizes`: a movie of 16 frames, 64 times over, 16 in a run, each by itself: milliseconds a movie. Sizes whose coded picture
+  is larger than what is shown stand beside those of the same coded size that show all of it.
+- `epochs`: 128 clips of 16 consecutive frames, or of 16 frames a second apart, of a minute of video, delivered at 224×224:
+  seconds of warm epochs, decoded by NVDEC alone, as `decode="auto"` shares them, and by the CPU alone.
+
+usage: python -m benchmarks.nvdec make FOLDER     (draws the videos; on any machine)
+       python -m benchmarks.nvdec run FOLDER [--only NAME] > nvdec.json     (on a GPU)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from benchmarks.environment import environment
+from benchmarks.make_video import pictures, repeat
+
+SIZES = (
+    (464, 256),
+    (454, 256),
+    (640, 368),
+    (640, 360),
+    (1280, 720),
+    (1920, 1088),
+    (1920, 1080),
+    (352, 256),
+    (340, 256),
+)
+CODECS = {"h264": "libx264", "hevc": "libx265"}
+FRAMES, MOVIES, IN_A_RUN, EPOCHS = 16, 64, 16, 4
+# Videos of epochs: width, height, pictures a second, GOP, frames between those of a clip.
+VIDEOS = {
+    "1080p60": (1920, 1080, 60, 60, 1),
+    "340x256": (340, 256, 30, 30, 1),
+    "454x256": (454, 256, 30, 30, 1),
+    "720p60": (1280, 720, 60, 60, 1),
+    "720p60, GOP 250": (1280, 720, 60, 250, 1),
+    "720p60, GOP 250, 1 fps": (1280, 720, 60, 250, 60),
+}
+DRAWN_SECONDS, SECONDS, CLIPS, SIZE = 5, 60, 128, (224, 224)
+
+
+def encode(path: Path, codec: str, width: int, height: int, fps: int, gop: int, count: int) -> None:
+    """Write pictures of a few seconds, closed GOPs."""
+    options = {"g": str(gop), "preset": "veryfast"}
+    if codec == "libx265":
+        options |= {"x265-params": f"log-level=0:open-gop=0:keyint={gop}"}
+    with av.open(str(path), "w") as out:
+        stream = out.add_stream(codec, rate=fps, options=options)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"  # type: ignore[union-attr]
+        for picture in pictures(width, height, count):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))  # type: ignore[union-attr]
+        out.mux(stream.encode(None))  # type: ignore[union-attr]
+
+
+def source(folder: Path, name: str) -> Path:
+    """Return where a drawn video lies."""
+    return folder / f"{name.replace(', ', '_').replace(' ', '')}.mp4"
+
+
+def make(folder: Path) -> None:
+    """Draw all videos."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for width, height in SIZES:
+        for name, codec in CODECS.items():
+            encode(source(folder, f"{name}_{width}x{height}"), codec, width, height, 25, FRAMES, FRAMES)
+    for name, (width, height, fps, gop, _) in VIDEOS.items():
+        if not name.endswith("1 fps"):
+            encode(source(folder, name), "libx264", width, height, fps, gop, fps * DRAWN_SECONDS)
+
+
+def command(*arguments: object) -> None:
+    """Run a command of framedex."""
+    subprocess.run([sys.executable, "-m", "framedex", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+
+
+def stored(folder: Path, video: Path, clips: list[list[int]]) -> Path:
+    """Return a dataset of some frames of a video."""
+    index, out, listed = folder / "INDEX", folder / "DATASET", folder / "clips.jsonl"
+    folder.mkdir(parents=True, exist_ok=True)
+    listed.write_text("".join(json.dumps({"uri": video.name, "frames": frames}) + "\n" for frames in clips))
+    command("index", video, "--out", index)
+    command("shard", index, "--clips", listed, "--out", out)
+    return out
+
+
+def by_size(folder: Path, work: Path) -> dict[str, Any]:
+    """Return the milliseconds a movie of each size, warm."""
+    import torch
+
+    from framedex import ClipDataset
+    from framedex.loader.batches.fetch import Fetcher, FetchOptions
+    from framedex.loader.batches.fetched import ClipRequest, Fetched
+    from framedex.loader.dali.pipelines import MovieDecoder
+    from framedex.loader.routing.driver import driver_support
+    from framedex.loader.routing.joining import movie_feed
+
+    found = {}
+    for name in CODECS:
+        for width, height in SIZES:
+            video = source(folder, f"{name}_{width}x{height}")
+            dataset = ClipDataset(stored(work / video.stem, video, [list(range(FRAMES))]))
+            fetched = Fetcher(dataset, FetchOptions(caps=driver_support(0)))(ClipRequest(number=0, on_gpu=True))
+            assert isinstance(fetched, Fetched), fetched
+            assert fetched.movie is not None, f"{video.stem} does not go to NVDEC"
+            feed = movie_feed([fetched.movie.packets], [fetched.movie.wanted])
+            decoder = MovieDecoder(scaled=True, batch_size=IN_A_RUN, device_id=0)
+            times = []
+            for _ in range(4):
+                begun = time.perf_counter()
+                for _ in range(MOVIES // IN_A_RUN):
+                    decoder.run([feed] * IN_A_RUN, [SIZE] * IN_A_RUN)
+                torch.cuda.synchronize()
+                times.append((time.perf_counter() - begun) / MOVIES * 1000)
+            found[f"{name} {width}x{height}"] = round(float(np.median(times[1:])), 2)
+            print(video.stem, found[f"{name} {width}x{height}"], file=sys.stderr, flush=True)
+    return found
+
+
+def epochs(folder: Path, work: Path, only: str | None) -> dict[str, Any]:
+    """Return the seconds of warm epochs of each video, by who decodes."""
+    import torch
+
+    from framedex import ClipDataset, ClipLoader, ClipSampler
+
+    found: dict[str, Any] = {}
+    for name, (_, _, fps, _, step) in VIDEOS.items():
+        if only is not None and name != only:
+            continue
+        home = work / source(folder, name).stem
+        home.mkdir(parents=True, exist_ok=True)
+        video = home / "video.mp4"
+        repeat(source(folder, name.removesuffix(", 1 fps")), video, SECONDS // DRAWN_SECONDS)
+        first = np.random.default_rng(5).integers(0, SECONDS * fps - FRAMES * step, CLIPS)
+        dataset = ClipDataset(stored(home, video, [[int(begin) + step * k for k in range(FRAMES)] for begin in first]))
+        found[name] = {}
+        for decode, workers in (("gpu", 4), ("auto", 16), ("cpu", 16)):
+            sampler = ClipSampler(dataset, shuffle=True, seed=1)
+            loader = ClipLoader(
+                dataset, batch_size=16, device="gpu", decode=decode, size=SIZE, num_workers=workers, sampler=sampler
+            )
+            times = []
+            for _ in range(EPOCHS):
+                begun = time.perf_counter()
+                clips = sum(len(batch["frames"]) for batch in loader)
+                torch.cuda.synchronize()
+                times.append(time.perf_counter() - begun)
+                assert clips == CLIPS
+            found[name][decode] = {
+                "first": round(times[0], 2),
+                "warm": round(float(np.median(times[1:])), 3),
+                "decoded": dict(loader.report.decoded),
+            }
+            loader.close()
+            print(name, decode, found[name][decode], file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["make", "run"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--work", type=Path, default=Path("/tmp/nvdec"))
+    parser.add_argument("--only")
+    parser.add_argument("--no-sizes", action="store_true")
+    options = parser.parse_args()
+    if options.what == "make":
+        make(options.folder)
+        return
+    import torch
+
+    result: dict[str, Any] = {"environment": environment("torch", "nvidia-dali-cuda120")}
+    result["environment"]["gpu"] = torch.cuda.get_device_name(0)
+    if not options.no_sizes:
+        result["milliseconds_a_movie"] = by_size(options.folder, options.work)
+    result["epochs"] = epochs(options.folder, options.work, options.only)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Clips of one stream as one movie, so that NVDEC is set up once for many: which go together, and which frames are whose."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.loader.routing.movie import GpuMovie, joined_movie
+
+# Of a movie of several clips. Setting up a decoder takes about 10 ms, in which it would decode so much; a movie is decoded by
+# one of a GPU's decoders alone, so that longer ones would leave the others without work (docs/performance.md).
+MOST_PIXELS = 200_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovieFeed:
+    """What DALI is fed of one movie.
+
+    content: uint8 [bytes], a tiny MP4. wanted: int32 [frames], ascending frame numbers in it. correction: float32 [3, 4], the
+    affine map of RGB in 0…255 that turns DALI's colours into the stream's. start, shape: int32 [2], the top left corner of what
+    is shown of a picture, and its height and width.
+    """
+
+    content: NDArray[np.uint8]
+    wanted: NDArray[np.int32]
+    correction: NDArray[np.float32]
+    start: NDArray[np.int32]
+    shape: NDArray[np.int32]
+
+    def inputs(self) -> dict[str, NDArray[Any]]:
+        """Return the inputs of a pipeline by name."""
+        return {
+            "movie": self.content,
+            "wanted": self.wanted,
+            "matrix": np.ascontiguousarray(self.correction[:, :3]),
+            "offset": np.ascontiguousarray(self.correction[:, 3]),
+            "start": self.start,
+            "shape": self.shape,
+        }
+
+
+def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) -> MovieFeed:
+    """Return clips of one stream as one movie. wanted: ascending frame numbers in each."""
+    picture = movies[0].stream.picture
+    before = np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
+    return MovieFeed(
+        content=joined_movie(movies),
+        wanted=np.concatenate([ones + at for ones, at in zip(wanted, before, strict=True)]).astype(np.int32),
+        correction=movies[0].correction,
+        start=np.array([picture.top, picture.left], np.int32),
+        shape=np.array([picture.shown_height, picture.shown_width], np.int32),
+    )
+
+
+def groups(movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_pixels: int = MOST_PIXELS) -> list[list[int]]:
+    """Return which movies are decoded as one: numbers, each once, those of a group in their order.
+
+    kinds: what else movies of a group must have in common. most_pixels: of a group that has several.
+    """
+    found: list[list[int]] = []
+    open_groups: dict[Hashable, tuple[list[int], int]] = {}
+    for number, (movie, kind) in enumerate(zip(movies, kinds, strict=True)):
+        picture = movie.stream.picture
+        pixels = len(movie.packet_size) * picture.width * picture.height
+        key = (movie.stream, kind)
+        group, total = open_groups.get(key, ([], 0))
+        if group and movie.can_follow and total + pixels <= most_pixels:
+            group.append(number)
+        else:
+            group, total = [number], 0
+            found.append(group)
+        open_groups[key] = group, total + pixels
+    return found

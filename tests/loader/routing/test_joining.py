@@ -1,0 +1,116 @@
+"""Clips of one stream as one movie: each clip's frames are where they are said to be, and what must not go together does not."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from framedex import ClipDataset
+from framedex.indexer.parts.index import Index
+from framedex.loader.routing.joining import groups, movie_feed
+from framedex.loader.routing.movie import GpuMovie, MovieStream, gpu_movie
+from framedex.loader.routing.nvdec_headers import CodedPicture
+from framedex.sharder.schema import PAD
+from tests.support.counted import some
+from tests.support.datasets import shard_clips
+from tests.support.shown_planes import planes_md5
+
+NAMES = ("h264_default.mp4", "h264_cropped.mp4", "hevc_closed.mp4", "hevc_main10.mov")
+WANTED = ([25, 3], [20], [7, 8, 9, 28], [0], [29, 2, 29])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frames_of_joined_clips_are_those_of_a_full_decode(
+    name: str, index: Index, medium: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with av.open(str(medium(name))) as container:
+        frames = [plain(frame) for frame in container.decode(video=0)]
+    truth = [planes_md5(frame, None) for frame in frames]
+    clips = [{"uri": name, "clip_id": f"{name}-{n}", "frames": wanted} for n, wanted in enumerate(WANTED)]
+    dataset = ClipDataset(shard_clips(index.path, tmp_path / "D", clips))
+    movies, wanted, expected = [], [], []
+    for clip in some(map(dataset.clip, range(len(dataset))), len(WANTED)):
+        movie = gpu_movie(clip, dataset.sources.read(clip.source, clip.recipe, clip.medium.states))
+        assert movie is not None
+        unique, place = np.unique(clip.recipe.position[clip.recipe.position != PAD], return_index=True)
+        movies.append(movie)
+        wanted.append(unique.astype(np.int32))
+        expected.append([truth[number] for number in clip.frame_index[place].tolist()])
+    together = groups(movies, [None] * len(movies))
+    assert sorted(number for group in together for number in group) == list(range(len(WANTED)))
+    assert max(map(len, together)) > 1
+    for group in together:
+        feed = movie_feed([movies[number] for number in group], [wanted[number] for number in group])
+        assert (np.diff(feed.wanted) > 0).all()
+        with av.open(io.BytesIO(feed.content.tobytes())) as container:
+            decoded = [plain(frame) for frame in container.decode(video=0)]
+        assert len(decoded) == sum(len(movies[number].packet_size) for number in group)
+        shown = movies[group[0]].stream.picture
+        found = [planes_md5(decoded[number], shown) for number in feed.wanted.tolist()]
+        assert found == [md5 for number in group for md5 in expected[number]]
+        assert feed.start.tolist() == [shown.top, shown.left]
+        assert feed.shape.tolist() == [frames[0].height, frames[0].width]
+
+
+def plain(frame: av.VideoFrame) -> av.VideoFrame:
+    """Return a picture under the name of its format that says nothing of its range."""
+    return frame.reformat(format=frame.format.name.replace("j", ""))
+
+
+PICTURE = CodedPicture(width=64, height=64, left=0, top=0, shown_width=64, shown_height=64)
+STREAMS = [
+    MovieStream(codec="h264", configuration=name, picture=PICTURE, correction=bytes(48)) for name in (b"a", b"b")
+]
+
+
+@st.composite
+def movies(draw: st.DrawFn) -> list[tuple[GpuMovie, int]]:
+    """Movies of two streams, with another thing that those of a group must have in common."""
+    made = []
+    for _ in range(draw(st.integers(0, 20))):
+        count = draw(st.integers(1, 6))
+        movie = GpuMovie(
+            stream=draw(st.sampled_from(STREAMS)),
+            payload=np.zeros(0, np.uint8),
+            packet_size=np.ones(count, np.int64),
+            packet_rank=np.arange(count),
+            run_first=np.zeros(1, np.int64),
+            can_follow=draw(st.booleans()),
+        )
+        made.append((movie, draw(st.integers(0, 1))))
+    return made
+
+
+@given(movies(), st.integers(1, 20))
+def test_groups_are_of_one_kind_and_no_longer_than_allowed(given_movies: list[tuple[GpuMovie, int]], most: int) -> None:
+    listed = [movie for movie, _ in given_movies]
+    kinds = [kind for _, kind in given_movies]
+    pixels = 64 * 64
+    found = groups(listed, kinds, most_pixels=most * pixels)
+    assert sorted(number for group in found for number in group) == list(range(len(listed)))
+    for group in found:
+        assert group == sorted(group)
+        assert len({(listed[number].stream, kinds[number]) for number in group}) == 1
+        assert all(listed[number].can_follow for number in group[1:])
+        assert len(group) == 1 or sum(len(listed[number].packet_size) for number in group) <= most
+
+
+def test_clips_with_an_open_start_follow_no_other() -> None:
+    movie = GpuMovie(
+        stream=STREAMS[0],
+        payload=np.zeros(0, np.uint8),
+        packet_size=np.ones(2, np.int64),
+        packet_rank=np.arange(2),
+        run_first=np.zeros(1, np.int64),
+        can_follow=True,
+    )
+    opened = replace(movie, can_follow=False)
+    assert groups([movie, opened, movie, movie], [None] * 4) == [[0], [1, 2, 3]]

@@ -1,0 +1,28 @@
+"""What is shown of decoded pictures, as MD5 of their planes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import av
+import numpy as np
+
+from framedex.loader.routing.nvdec_headers import CodedPicture
+
+
+def planes_md5(frame: av.VideoFrame, shown: CodedPicture | None) -> str:
+    """Return the MD5 of the planes of a 4:2:0 picture, or of the part of it that is shown."""
+    if shown is not None:
+        assert (frame.width, frame.height) == (shown.width, shown.height)
+    left, top = (0, 0) if shown is None else (shown.left, shown.top)
+    width = frame.width if shown is None else shown.shown_width
+    height = frame.height if shown is None else shown.shown_height
+    digest = hashlib.md5()
+    for number, plane in enumerate(frame.planes):
+        half = 2 if number else 1
+        samples = np.frombuffer(plane, np.uint8 if plane.line_size < 2 * plane.width else np.uint16)
+        rows = samples.reshape(plane.height, -1)[
+            top // half : -(-(top + height) // half), left // half : -(-(left + width) // half)
+        ]
+        digest.update(np.ascontiguousarray(rows).tobytes())
+    return digest.hexdigest()
