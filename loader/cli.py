@@ -41,7 +41,7 @@ Example:
     type=click.Choice(["cpu", "gpu"]),
     default="cpu",
     show_default=True,
-    help="Decode as a loader without or with a GPU does; what NVDEC and nvJPEG decode is compared with the CPU's pictures.",
+    help="Decode each clip by itself, as a loader without or with a GPU does; what NVDEC and nvJPEG decode is compared with the CPU's pictures.",
 )
 @json_option("Print a line of JSON for every clip.")
 def verify(

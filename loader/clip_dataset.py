@@ -150,6 +150,11 @@ class ClipDataset:
         """(height, width) that frames are scaled to."""
         return self._options.size
 
+    @property
+    def threads(self) -> int:
+        """Decoder threads per clip."""
+        return self._options.threads
+
     def resized(self, size: Size | None) -> Self:
         """Return the same clips, scaled to another size. Raises FramedexError."""
         other = copy.copy(self)

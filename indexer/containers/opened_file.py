@@ -37,6 +37,10 @@ def opened_file(path: str) -> Iterator[ProbedFile]:
 
 def check_unchanged(file: ProbedFile) -> None:
     """Raise MediaError where an opened file changed meanwhile."""
-    after = os.stat(file.path)
-    if (after.st_size, after.st_mtime_ns) != (file.identity.size_bytes, file.identity.mtime_ns):
+    try:
+        after = os.stat(file.path)
+        is_same = (after.st_size, after.st_mtime_ns) == (file.identity.size_bytes, file.identity.mtime_ns)
+    except OSError:
+        is_same = False
+    if not is_same:
         raise MediaError("changing", "the file changed while it was probed")

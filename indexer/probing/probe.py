@@ -70,7 +70,9 @@ def probe_medium(task: ProbeTask) -> list[MediumFacts]:
         with opened_file(task.path) as file:
             medium = replace(medium, identity=file.identity)
             found = probe_opened(task, file, medium)
-            check_unchanged(file)
+            medium = replace(medium, container=found[0].container, video_streams=found[0].video_streams)
+            if medium.video_streams is not None:
+                check_unchanged(file)
             return found
     except MediaError as error:
         return [replace(medium, problem=problem_of(error))]

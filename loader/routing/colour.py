@@ -34,7 +34,7 @@ LOST_OF_DEEP = -0.125
 BLACK = 16  # of limited range, 8 bits, ITU-T H.273 8.3
 EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # of limited range to full range
 NO_CORRECTION = np.eye(3, 4, dtype=np.float32)
-# Whose header can be made to say full range (`full_range`).
+# Whose header can be made to say full range (`nvdec_headers`).
 REWRITABLE = ("h264", "hevc")
 
 

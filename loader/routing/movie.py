@@ -8,12 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.indexer.bitstream.h26x import hevc_sets
+from framedex.indexer.bitstream.h26x.nal import split_length_prefixed
 from framedex.loader.routing.colour import NO_CORRECTION, REWRITABLE, correction, has_full_range, is_deep
 from framedex.loader.routing.nvdec_headers import CodedPicture, coded_picture, nvdec_packets, nvdec_record
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.reading.sources import EncodedClip
+
+# Of HEVC (H.265 table 7-1): types below it are of slices; IDR_W_RADL, IDR_N_LP. And a flag in the third byte of their units.
+FIRST_OTHER_UNIT, IDR_TYPES, NO_OUTPUT_OF_PRIOR_PICTURES = 32, (19, 20), 0x40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +39,10 @@ class MovieStream:
 class GpuMovie:
     """A clip as NVDEC is to be fed it.
 
-    payload: uint8 [bytes], its packets. packet_size: int64 [packets]. packet_rank: int32 [packets], output order.
-    run_first: the packets where runs begin. can_follow: whether it can be behind other movies of its stream in one.
+    payload: uint8 [bytes], its packets. packet_size: int64 [packets]. packet_rank: int64 [packets], output order.
+    run_first: int64 [runs], the packets where runs begin. can_follow: whether it can be behind other movies of its stream in
+    one: DALI takes pictures as they are decoded and orders them by the movie's times, so that a first picture from which nothing
+    before it is referred to is enough. Of HEVC, IDR pictures alone count: a CRA picture may go on from what was before.
     """
 
     stream: MovieStream
@@ -134,5 +141,22 @@ def _movie(
         packet_size=np.diff(encoded.packet_first),
         packet_rank=recipe.packet_rank.astype(np.int64),
         run_first=recipe.run_first.astype(np.int64),
-        can_follow=not recipe.run_open.any(),
+        can_follow=not recipe.run_open.any()
+        and (clip.medium.codec != "hevc" or begins_with_idr(configuration, encoded)),
     )
+
+
+def begins_with_idr(configuration: bytes, encoded: EncodedClip) -> bool:
+    """Return whether the first picture of a HEVC clip is an IDR picture that drops none of those before it.
+
+    configuration: the record that says how long lengths of units are. (H.265 table 7-1, 7.3.6.1.)
+    """
+    length_size, _ = hevc_sets.parse_configuration(configuration)
+    packet = encoded.payload[: encoded.packet_first[1]].tobytes()
+    spans, _ = split_length_prefixed(packet, length_size)
+    types = [packet[start] >> 1 & 0x3F for start, _ in spans]
+    first = next((number for number, kind in enumerate(types) if kind < FIRST_OTHER_UNIT), None)
+    if first is None or types[first] not in IDR_TYPES:
+        return False
+    start, _ = spans[first]
+    return not packet[start + 2] & NO_OUTPUT_OF_PRIOR_PICTURES

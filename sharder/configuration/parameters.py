@@ -99,6 +99,7 @@ def _refusal(error: ErrorDetails, where: str) -> PolicyError:
         return located(refused, where)
     if error["type"] == "literal_error":
         words = re.findall(r"'(.*?)'", context["expected"])
-        remedy = did_you_mean(str(error["input"]), words)
+        written = error["input"]
+        remedy = did_you_mean(written, words) if isinstance(written, str) else None
         return PolicyError("unknown value", where=where, found=found, allowed=", ".join(words), remedy=remedy)
     return PolicyError(error["msg"], where=where, found=found)

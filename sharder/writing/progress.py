@@ -69,7 +69,7 @@ class Progress:
         return sum(checkpoint.media > 0 for checkpoint in self.checkpoints)
 
     def complete(self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None) -> None:
-        """Begin to write a checkpoint, and then the line that says so; the one before is waited for."""
+        """Begin to write a checkpoint, and then the line that says so. The one before is complete (`wait`)."""
         checkpoint.parts, checkpoint.media = tables.parts, len(tables.media)
         completion = Completion(
             folder=self._folder,

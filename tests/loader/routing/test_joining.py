@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex import ClipDataset
+from framedex.indexer.bitstream.h26x.nal import join_length_prefixed
 from framedex.indexer.parts.index import Index
 from framedex.loader.routing.joining import groups, movie_feed
-from framedex.loader.routing.movie import GpuMovie, MovieStream, gpu_movie
+from framedex.loader.routing.movie import GpuMovie, MovieStream, begins_with_idr, gpu_movie
 from framedex.loader.routing.nvdec_headers import CodedPicture
+from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
 from tests.support.counted import some
 from tests.support.datasets import shard_clips
@@ -101,6 +103,25 @@ def test_groups_are_of_one_kind_and_no_longer_than_allowed(given_movies: list[tu
         assert len({(listed[number].stream, kinds[number]) for number in group}) == 1
         assert all(listed[number].can_follow for number in group[1:])
         assert len(group) == 1 or sum(len(listed[number].packet_size) for number in group) <= most
+
+
+@pytest.mark.parametrize(
+    ("head", "follows"),
+    [
+        (bytes([19 << 1, 1, 0x80]), True),  # IDR_W_RADL, the first slice of its picture
+        (bytes([20 << 1, 1, 0x80]), True),  # IDR_N_LP
+        (bytes([20 << 1, 1, 0xC0]), False),  # with no_output_of_prior_pics_flag
+        (bytes([21 << 1, 1, 0x80]), False),  # CRA
+        (bytes([1 << 1, 1, 0x80]), False),  # a trailing picture
+        (bytes([35 << 1, 1, 0x50]), False),  # an access unit delimiter alone
+    ],
+)
+def test_of_hevc_plain_idr_pictures_may_follow(head: bytes, follows: bool) -> None:
+    delimiter = bytes([35 << 1, 1, 0x50])
+    packet = join_length_prefixed([delimiter, head + bytes(8)], 4)
+    encoded = EncodedClip(payload=np.frombuffer(packet, np.uint8), packet_first=np.array([0, len(packet)]))
+    record = bytes(21) + bytes([0b11, 0])  # lengths of four bytes, no parameter sets
+    assert begins_with_idr(b"\1" + record[1:], encoded) == follows
 
 
 def test_clips_with_an_open_start_follow_no_other() -> None:

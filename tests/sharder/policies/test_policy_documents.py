@@ -100,6 +100,22 @@ def test_a_wrong_document_is_refused_with_what_is_allowed(document: object, says
     assert says in str(refused.value)
 
 
+def nested(levels: int) -> object:
+    """Return lists that hold the same list twice, as aliases of YAML make them: written out, they double at each level."""
+    value: object = "x"
+    for _ in range(levels):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.parametrize("value", [10**5000, nested(60)], ids=["digits", "aliases"])
+@pytest.mark.parametrize("key", ["last", "short", "pad"])
+def test_values_that_no_text_should_hold_are_refused(key: str, value: object) -> None:
+    document = {"policy": "stride", "stride": 1, "frames": 8, key: value}
+    with pytest.raises(PolicyError):
+        make_policy(document, where="policy")
+
+
 def test_a_file_that_is_not_yaml_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text("policy: [fps")
