@@ -18,7 +18,7 @@ from framedex.indexer.timeline import Summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """By which a file, an object or a folder of images is told from what lies there later."""
+    """What tells a file, an object or a folder of images from what lies there later."""
 
     size_bytes: int
     mtime_ns: int
@@ -178,5 +178,5 @@ class MediumFacts:
 
     @property
     def is_usable(self) -> bool:
-        """Whether its frames can be had."""
+        """Whether its frames are available."""
         return self.problem is None or self.problem.status is None

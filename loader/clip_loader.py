@@ -10,14 +10,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Decode, Last, Output, placed
+from framedex.loader.arguments import Decode, Last, Output, check_together, placed
 from framedex.loader.batches.collate import Collate
 from framedex.loader.batches.faults import Fault, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Layout, Normalize
 from framedex.loader.batches.maker import Batch, BatchMaker
-from framedex.loader.batches.options import BatchOptions, DecodeOptions, check_options
+from framedex.loader.batches.options import BatchOptions, DecodeOptions
 from framedex.loader.batches.rotation import Rotation
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
@@ -111,7 +111,7 @@ class ClipLoader:
         finish = Finish(
             transform=transform, audio_transform=audio_transform, normalize=normalize, layout=layout, collate=collate
         )
-        check_options(decoding, batching)
+        check_together(device, decode, output)
         self.dataset = dataset
         self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
         self.report = LoaderReport()

@@ -94,7 +94,7 @@ def _probe_file(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: 
 
 
 def folder_identity(path: str, task: ImageTask) -> Identity:
-    """Return by which a folder's images are told from others. Raises MediaError where one is missing."""
+    """Return what tells a folder's images from others. Raises MediaError where one is missing."""
     digest = hashlib.blake2b(repr((task.fps, task.default_fps, task.seconds)).encode(), digest_size=16)
     size_bytes = mtime_ns = 0
     for name in task.names:

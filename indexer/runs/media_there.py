@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from framedex.errors import MediaError
 from framedex.files.fingerprint import open_same_file
@@ -13,7 +13,7 @@ from framedex.indexer.images.probe_images import ImageTask, folder_identity
 from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.runs.objects import identity_of, loose_identity, probe_object
-from framedex.storage.objects import children, exists
+from framedex.storage.objects import Facts, children, exists
 from framedex.storage.uris import is_remote
 
 
@@ -25,7 +25,7 @@ class MediaThere(Protocol):
         ...
 
     def identity(self) -> Identity | None:
-        """Return by which it is told from others; None where nothing lies there. Raises MediaError, StorageError."""
+        """Return what tells it from others; None where nothing lies there. Raises MediaError, StorageError."""
         ...
 
     def is_same(self, row: Row) -> bool:
@@ -42,7 +42,7 @@ def media_there(task: ProbeTask) -> MediaThere:
     return _Objects(task) if is_remote(task.path) else _Files(task)
 
 
-def is_loose(images: ImageTask | None) -> bool:
+def _is_loose(images: ImageTask | None) -> TypeGuard[ImageTask]:
     """Return whether media are images that lie in a folder, a file each."""
     return images is not None and images.form == "folder"
 
@@ -56,14 +56,14 @@ class _Files:
 
     def identity(self) -> Identity | None:
         task = self._task
-        if task.images is not None and is_loose(task.images):
+        if _is_loose(task.images):
             return folder_identity(task.path, task.images)
         with opened_file(task.path) as file:
             return file.identity
 
     def is_same(self, row: Row) -> bool:
         task = self._task
-        if task.images is not None and is_loose(task.images):
+        if _is_loose(task.images):
             try:
                 return bool(folder_identity(task.path, task.images).fingerprint == row["fingerprint"])
             except MediaError:
@@ -89,26 +89,29 @@ class _Files:
 class _Objects:
     def __init__(self, task: ProbeTask) -> None:
         self._task = task
-        self._facts = task.facts
+
+    def _facts(self) -> Facts | None:
+        """Return what the object is, as its folder was listed or as its store says now; None where there is none."""
+        return self._task.facts or exists(self._task.path)
 
     def probe(self) -> list[MediumFacts]:
         return probe_object(self._task)
 
     def identity(self) -> Identity | None:
-        facts = self._facts or exists(self._task.path)
+        facts = self._facts()
         return None if facts is None else identity_of(facts)
 
     def is_same(self, row: Row) -> bool:
         task = self._task
         if row["error_kind"] == "unreadable":  # which a store may answer this time
             return False
-        if task.images is not None and is_loose(task.images):
+        if _is_loose(task.images):
             try:
                 return bool(loose_identity(task.images, children(task.path)).fingerprint == row["fingerprint"])
             except MediaError:
                 return False
-        facts = self._facts or exists(task.path)
+        facts = self._facts()
         return facts is not None and (facts.size_bytes, facts.tag) == (row["size_bytes"], row["fingerprint"])
 
     def is_readable(self) -> bool:
-        return (self._facts or exists(self._task.path)) is not None
+        return self._facts() is not None

@@ -94,7 +94,7 @@ def _copy(uri: str, facts: Facts) -> Iterator[Path]:
 
 
 def identity_of(facts: Facts) -> Identity:
-    """Return by which an object is told from others."""
+    """Return what tells an object from others."""
     return Identity(size_bytes=facts.size_bytes, mtime_ns=facts.mtime_ns, fingerprint=facts.tag)
 
 
@@ -110,7 +110,7 @@ def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[MediumFac
 
 
 def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
-    """Return by which a folder's images are told from others. Raises MediaError where one is missing.
+    """Return what tells a folder's images from others. Raises MediaError where one is missing.
 
     there: what lies in the folder, by name.
     """

@@ -96,7 +96,7 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
         parts = -(-len(work.items) // files_a_part(options))
         plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
-            if has_locks(options.out):  # there, --finish does: many slices may come first
+            if has_locks(options.out):  # in a store, --finish does: many slices may come first
                 begin(output, work)
             stored = _agree(output, plan)
         if plan != stored:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts, check_together
+from framedex.loader.arguments import Decode, Device, Last, Output, check_choices, check_counts
 from framedex.loader.batches.collate import COLLATES, Collate
 from framedex.loader.batches.faults import ON_ERROR, OnError
 from framedex.loader.batches.rotation import Rotation
@@ -68,8 +68,3 @@ class BatchOptions:
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
         return max(self.prefetch, -(-2 * decoding.num_workers // self.batch_size))
-
-
-def check_options(decoding: DecodeOptions, batching: BatchOptions) -> None:
-    """Raise FramedexError for options that contradict each other."""
-    check_together(decoding.device, decoding.decode, batching.output)

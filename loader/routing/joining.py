@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.routing.movie import GpuMovie, joined_movie
+from framedex.loader.routing.movie import GpuMovie, joined_movie, packets_before
 
 # Of a movie of several clips. Setting up a decoder takes about 10 ms, in which it would decode so much; a movie is decoded by
 # one of a GPU's decoders alone, so that longer ones would leave the others without work (docs/performance.md).
@@ -46,10 +46,11 @@ class MovieFeed:
 def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) -> MovieFeed:
     """Return clips of one stream as one movie. wanted: ascending frame numbers in each."""
     picture = movies[0].stream.picture
-    before = np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
     return MovieFeed(
         content=joined_movie(movies),
-        wanted=np.concatenate([ones + at for ones, at in zip(wanted, before, strict=True)]).astype(np.int32),
+        wanted=np.concatenate([ones + at for ones, at in zip(wanted, packets_before(movies), strict=True)]).astype(
+            np.int32
+        ),
         correction=movies[0].correction,
         start=np.array([picture.top, picture.left], np.int32),
         shape=np.array([picture.shown_height, picture.shown_width], np.int32),

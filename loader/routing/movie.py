@@ -63,10 +63,14 @@ class GpuMovie:
         return joined_movie([self])
 
 
+def packets_before(movies: Sequence[GpuMovie]) -> NDArray[np.int64]:
+    """Return int64 [movies]: how many packets of earlier movies each one follows."""
+    return np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
+
+
 def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
     """Return uint8 [bytes]: a file of movies of one stream, one behind the other. Frame n of a movie is at n + the packets before."""
-    stream = movies[0].stream
-    first = np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
+    stream, first = movies[0].stream, packets_before(movies)
     header = movie_header(
         codec=stream.codec,
         width=stream.picture.width,
