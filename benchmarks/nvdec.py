@@ -5,8 +5,10 @@
 - `epochs`: 128 clips of 16 consecutive frames, or of 16 frames a second apart, of a minute of video, delivered at 224×224:
   seconds of warm epochs, decoded by NVDEC alone, as `decode="auto"` shares them, and by the CPU alone.
 
+With FRAMEDEX_DRIVER_ANSWERS=ask in the environment, DALI asks the driver for each movie, and clips are joined.
+
 usage: python -m benchmarks.nvdec make FOLDER     (draws the videos; on any machine)
-       python -m benchmarks.nvdec run FOLDER [--only NAME] > nvdec.json     (on a GPU)
+       python -m benchmarks.nvdec run FOLDER --out FILE [--only NAME] [--decode gpu] [--no-sizes]     (on a GPU)
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,8 @@ SIZES = (
     (340, 256),
 )
 CODECS = {"h264": "libx264", "hevc": "libx265"}
-FRAMES, MOVIES, IN_A_RUN, EPOCHS = 16, 64, 16, 4
+FRAMES, MOVIES, IN_A_RUN, EPOCHS = 16, 64, 16, 3
+WORKERS = {"gpu": 4, "auto": 16, "cpu": 16}  # by who decodes
 # Videos of epochs: width, height, pictures a second, GOP, frames between those of a clip.
 VIDEOS = {
     "1080p60": (1920, 1080, 60, 60, 1),
@@ -127,15 +131,15 @@ def by_size(folder: Path, work: Path) -> dict[str, Any]:
     return found
 
 
-def epochs(folder: Path, work: Path, only: str | None) -> dict[str, Any]:
-    """Return the seconds of warm epochs of each video, by who decodes."""
+def epochs(folder: Path, work: Path, only: list[str], decoders: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield the seconds of warm epochs of each video, by who decodes, after each that was measured."""
     import torch
 
     from framedex import ClipDataset, ClipLoader, ClipSampler
 
     found: dict[str, Any] = {}
     for name, (_, _, fps, _, step) in VIDEOS.items():
-        if only is not None and name != only:
+        if only and name not in only:
             continue
         home = work / source(folder, name).stem
         home.mkdir(parents=True, exist_ok=True)
@@ -144,10 +148,16 @@ def epochs(folder: Path, work: Path, only: str | None) -> dict[str, Any]:
         first = np.random.default_rng(5).integers(0, SECONDS * fps - FRAMES * step, CLIPS)
         dataset = ClipDataset(stored(home, video, [[int(begin) + step * k for k in range(FRAMES)] for begin in first]))
         found[name] = {}
-        for decode, workers in (("gpu", 4), ("auto", 16), ("cpu", 16)):
+        for decode in decoders:
             sampler = ClipSampler(dataset, shuffle=True, seed=1)
             loader = ClipLoader(
-                dataset, batch_size=16, device="gpu", decode=decode, size=SIZE, num_workers=workers, sampler=sampler
+                dataset,
+                batch_size=16,
+                device="gpu",
+                decode=decode,  # type: ignore[arg-type]
+                size=SIZE,
+                num_workers=WORKERS[decode],
+                sampler=sampler,
             )
             times = []
             for _ in range(EPOCHS):
@@ -163,7 +173,7 @@ def epochs(folder: Path, work: Path, only: str | None) -> dict[str, Any]:
             }
             loader.close()
             print(name, decode, found[name][decode], file=sys.stderr, flush=True)
-    return found
+            yield found
 
 
 def main() -> None:
@@ -171,20 +181,28 @@ def main() -> None:
     parser.add_argument("what", choices=["make", "run"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", type=Path, default=Path("/tmp/nvdec"))
-    parser.add_argument("--only")
+    parser.add_argument("--out", type=Path, help="where results go, after each that was measured")
+    parser.add_argument("--only", action="append", default=[], choices=list(VIDEOS))
+    parser.add_argument("--decode", action="append", default=[], choices=list(WORKERS))
     parser.add_argument("--no-sizes", action="store_true")
     options = parser.parse_args()
     if options.what == "make":
         make(options.folder)
         return
+    if options.out is None:
+        parser.error("run needs --out FILE")
     import torch
+
+    from framedex.loader.dali.driver_answers import remember_driver_answers
 
     result: dict[str, Any] = {"environment": environment("torch", "nvidia-dali-cuda120")}
     result["environment"]["gpu"] = torch.cuda.get_device_name(0)
+    result["driver_answers_remembered"] = remember_driver_answers()
     if not options.no_sizes:
         result["milliseconds_a_movie"] = by_size(options.folder, options.work)
-    result["epochs"] = epochs(options.folder, options.work, options.only)
-    print(json.dumps(result, indent=1))
+    for found in epochs(options.folder, options.work, options.only, options.decode or list(WORKERS)):
+        result["epochs"] = found
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -56,8 +56,9 @@ decode; image shards cost JPEG decoding alone.
 {made_by(result)}
 
 {loader_devices_sentence(several)} What was expected: twice as many, since
-nothing is shared but the page cache and the driver. DALI sets up all decoders of a run before it decodes the first movie, about 9 ms a movie, one
-after the other on the whole machine. So 16 movies are a run, and of the two runs that share a GPU the second begins at least a
+nothing is shared but the page cache and the driver. Before a run decodes its first movie, DALI asks the driver what it can decode, once for
+each movie, about 8 ms each, one after the other on the whole machine. Since then the driver's answers are kept
+([decision 24](decisions/0024-driver-answers.md)); this was measured before. So 16 movies are a run, and of the two runs that share a GPU the second begins at least a
 third of a run after the first: one is set up while the other decodes. Before, when batches of 64 were runs that began together, NVDEC was idle
 meanwhile, and two GPUs gave 1.74 times one.
 
@@ -85,8 +86,9 @@ NVDEC alone, 16 otherwise. 1080p60 and 720p60 have a GOP of 60 pictures, 340×25
 
 DALI looks for a decoder that it set up before by the size of the coded picture, and stores it by the size of what is shown. Where
 these differ (1920×1080 is coded as 1920×1088, 340×256 as 352×256) it would set one up for every movie, and end another. So
-framedex writes movies without cropping, and cuts out what is shown after decoding. Clips of one stream are joined to one movie,
-for setting up a decoder takes as long as decoding a hundred small pictures.
+framedex writes movies without cropping, and cuts out what is shown after decoding. Clips of one stream were joined to one movie in this
+measurement, since DALI asked the driver about 8 ms for each movie. Now the driver's answers are kept, and each clip is a movie of its
+own ([decision 24](decisions/0024-driver-answers.md)).
 
 {made_by(results[0])}"""
 

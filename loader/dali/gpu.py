@@ -106,7 +106,9 @@ class GpuFrames:
         if not clips:
             return []
         movies = [clip.movie for clip in clips if clip.movie is not None]
-        together = groups([movie.packets for movie in movies], [clip.size for clip in clips])
+        together = groups(
+            [movie.packets for movie in movies], [clip.size for clip in clips], most_packets=self._movies.most_packets
+        )
         feeds = [
             movie_feed([movies[n].packets for n in group], [movies[n].wanted for n in group]) for group in together
         ]

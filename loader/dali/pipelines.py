@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
+from framedex.loader.dali.driver_answers import remember_driver_answers
 from framedex.loader.dali.stagger import Stagger
-from framedex.loader.routing.joining import MovieFeed
+from framedex.loader.routing.joining import MOST_PACKETS, MovieFeed
 from framedex.sharder.decoding.video import Size
 
 try:
@@ -114,6 +115,7 @@ def clip_pipeline(
     operations, frames → frames, whose input is uint8 FHWC on the GPU. prefetch: batches that the server has on the way, as
     many as workers ask for.
     """
+    remember_driver_answers()
     options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
     return _proxied(size, transform, prefetch_queue_depth=prefetch, **options)
 
@@ -148,11 +150,13 @@ class _Pipeline:
 class MovieDecoder:
     """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` in a run, each in a thread where there are cores enough.
 
-    scaled: each is scaled to a size. stagger: shared by all decoders that run at once on a GPU.
+    scaled: each is scaled to a size. stagger: shared by all decoders that run at once on a GPU. most_packets: of several clips in
+    one movie, so that fewer movies are fed where each one costs time; 0 where none does.
     """
 
     def __init__(self, *, scaled: bool, batch_size: int, device_id: int, stagger: Stagger | None = None) -> None:
         self._scaled, self._stagger = scaled, stagger or Stagger()
+        self.most_packets = 0 if remember_driver_answers() else MOST_PACKETS
         most = min(batch_size, MOVIES_AT_ONCE)
         threads = min(most, os.cpu_count() or 1)
         self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)

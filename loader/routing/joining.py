@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from framedex.loader.routing.movie import GpuMovie, joined_movie, packets_before
 
-# Of a movie of several clips. Setting up a decoder takes about 10 ms, in which it would decode so much; a movie is decoded by
-# one of a GPU's decoders alone, so that longer ones would leave the others without work (docs/performance.md).
-MOST_PIXELS = 200_000_000
+# Of a movie of several clips, where a movie costs 8 ms before it is decoded: it is decoded by one of a GPU's decoders, a picture
+# after the other, so that longer ones would leave the other decoders without work (benchmarks/nvdec.py).
+MOST_PACKETS = 128
+MOST_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,22 +58,27 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
     )
 
 
-def groups(movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_pixels: int = MOST_PIXELS) -> list[list[int]]:
+def groups(
+    movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_packets: int = MOST_PACKETS
+) -> list[list[int]]:
     """Return which movies are decoded as one: numbers, each once, those of a group in their order.
 
-    kinds: what else movies of a group must have in common. most_pixels: of a group that has several.
+    Args:
+        movies: the clips of a batch.
+        kinds: what else movies of a group must have in common.
+        most_packets: of a group that has several movies; with 0, each movie is decoded by itself.
     """
     found: list[list[int]] = []
     open_groups: dict[Hashable, tuple[list[int], int]] = {}
     for number, (movie, kind) in enumerate(zip(movies, kinds, strict=True)):
         picture = movie.stream.picture
-        pixels = len(movie.packet_size) * picture.width * picture.height
-        key = (movie.stream, kind)
+        most = min(most_packets, MOST_PIXELS // (picture.width * picture.height))
+        key, packets = (movie.stream, kind), len(movie.packet_size)
         group, total = open_groups.get(key, ([], 0))
-        if group and movie.can_follow and total + pixels <= most_pixels:
+        if group and movie.can_follow and total + packets <= most:
             group.append(number)
         else:
             group, total = [number], 0
             found.append(group)
-        open_groups[key] = group, total + pixels
+        open_groups[key] = group, total + packets
     return found

@@ -18,11 +18,12 @@ from framedex.core.pyav import ffmpeg_version
 NO_GPU = "there is no NVIDIA GPU here"
 A_GPU = "there is an NVIDIA driver here"
 NO_CHROMIUM = "chromium is not on PATH: apt install chromium"
+NO_COMPILER = "there is no C compiler: apt install gcc libc6-dev"
 NO_CEPH = "Ceph is not installed: apt install ceph-mon ceph-osd radosgw"
 NO_CORPUS = "the corpus of hazards is not beside the checkout"
 NO_FFMPEG_LIBRARIES = "FFmpeg's libraries are not on this machine: make test lends those of PyAV"
 
-ALLOWED = {NO_GPU, A_GPU, NO_CHROMIUM, NO_CEPH}
+ALLOWED = {NO_GPU, A_GPU, NO_CHROMIUM, NO_CEPH, NO_COMPILER}
 # Not in CI, nor with FRAMEDEX_STRICT_SKIPS=1.
 ALLOWED_ELSEWHERE = {NO_CORPUS, NO_FFMPEG_LIBRARIES}
 

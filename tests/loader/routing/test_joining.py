@@ -95,8 +95,7 @@ def movies(draw: st.DrawFn) -> list[tuple[GpuMovie, int]]:
 def test_groups_are_of_one_kind_and_no_longer_than_allowed(given_movies: list[tuple[GpuMovie, int]], most: int) -> None:
     listed = [movie for movie, _ in given_movies]
     kinds = [kind for _, kind in given_movies]
-    pixels = 64 * 64
-    found = groups(listed, kinds, most_pixels=most * pixels)
+    found = groups(listed, kinds, most_packets=most)
     assert sorted(number for group in found for number in group) == list(range(len(listed)))
     for group in found:
         assert group == sorted(group)

@@ -1,0 +1,95 @@
+"""Has the video driver's answers remembered, which DALI asks for again with each movie.
+
+DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer, one call after the other on the whole
+machine: as long as decoding thirty small pictures (docs/performance.md). The answer depends on the device and the format alone, so a
+small library in C (`driver_answers.c`) keeps it. DALI loads the driver by the name libnvcuvid.so; a library that is loaded
+before and has that name in its header (`DT_SONAME`) is what it gets. The library is compiled in a temporary folder, in less than 0.2 s.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from framedex.errors import FramedexError
+
+SOURCE = Path(__file__).with_name("driver_answers.c")
+DRIVER, ASKED_BY = "libnvcuvid.so.1", "libnvcuvid.so"  # the driver's own name, and the one that DALI asks for
+COMPILERS = ("cc", "gcc", "clang")
+SECONDS = 60  # a compiler may take
+SWITCH = "FRAMEDEX_DRIVER_ANSWERS"  # "ask": have DALI ask the driver each time
+LOG = logging.getLogger("framedex.loader")
+
+
+@functools.lru_cache
+def remember_driver_answers() -> bool:
+    """Have DALI's questions answered from memory in this process; return whether they are.
+
+    Works until DALI has first loaded the driver. Where it does not work, a warning says why, and DALI asks the driver each time.
+    """
+    if os.environ.get(SWITCH) == "ask":
+        return False
+    try:
+        load_library()
+    except (FramedexError, OSError, subprocess.SubprocessError) as error:
+        LOG.warning(
+            "NVDEC will be slower: DALI asks the video driver what it can decode for each movie, about 8 ms, and its answers could "
+            "not be kept: %s\n  to go without, and without this message, set %s=ask",
+            error,
+            SWITCH,
+        )
+        return False
+    return True
+
+
+def load_library() -> ctypes.CDLL:
+    """Compile the library, load it under the name that DALI asks for, and return it.
+
+    Raises FramedexError where there is no compiler, or the driver was loaded under that name before; OSError and SubprocessError
+    where compiling or loading fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+        library = ctypes.CDLL(str(compiled(Path(folder))))
+    if ctypes.CDLL(ASKED_BY)._handle != library._handle:
+        raise FramedexError(
+            "the driver was loaded before, by DALI or another library",
+            found=ASKED_BY,
+            remedy="make the ClipLoader, or call clip_pipeline, before other pipelines that decode video",
+        )
+    return library
+
+
+def compiled(folder: Path) -> Path:
+    """Compile the library in a folder and return its path. Raises FramedexError without a compiler, SubprocessError."""
+    compiler = _compiler()
+    driver, library = folder / DRIVER, folder / "driver_answers.so"
+    shared = [compiler, "-shared", "-fPIC", "-O2"]
+    # An empty library in the driver's place: linking needs its name alone.
+    _run([*shared, "-x", "c", os.devnull, f"-Wl,-soname,{DRIVER}", "-o", str(driver)])
+    links = [f"-Wl,-soname,{ASKED_BY}", "-Wl,--no-as-needed", str(driver), "-ldl", "-lpthread"]
+    _run([*shared, str(SOURCE), *links, "-o", str(library)])
+    return library
+
+
+def _compiler() -> str:
+    named = os.environ.get("CC")
+    found = next(filter(None, map(shutil.which, [named] if named else COMPILERS)), None)
+    if found is None:
+        raise FramedexError(
+            "there is no C compiler",
+            found=f"CC={named}" if named else "none of " + ", ".join(COMPILERS),
+            remedy="install one (apt install gcc libc6-dev)",
+        )
+    return found
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    if done.returncode:
+        raise FramedexError("the compiler failed", where=command[0], found=done.stderr[-400:].strip())
