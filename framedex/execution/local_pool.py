@@ -20,6 +20,7 @@ from pebble import ProcessExpired, ProcessPool
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
 from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
+from framedex.execution.spawning import spawning
 
 LOOK_SECONDS = 1.0  # between two looks at whether workers are stopped
 STOPPED_SECONDS = 600.0  # that a worker may be, where calls have no limit
@@ -34,7 +35,7 @@ def run_local(
     Each process may map `memory_bytes` in all (RLIMIT_AS), its libraries among them, which take about 0.5 GiB; an
     allocation past that fails in the call that asks for it. No process is started before the first item that does not pass.
     """
-    with LocalPool(workers=workers, memory_bytes=memory_bytes) as pool:
+    with LocalPool(workers=workers, memory_bytes=memory_bytes, function=calls.function) as pool:
         yield from pool.run(calls)
 
 
@@ -42,14 +43,16 @@ class LocalPool:
     """Processes of this machine, for one run after the other. A context manager.
 
     They are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They end when
-    this process does, however it ends. memory_bytes: as for `run_local`.
+    this process does, however it ends. memory_bytes: as for `run_local`. function: what they will call, which says whether they
+    need the caller's script (`spawning`).
     """
 
-    def __init__(self, *, workers: int, memory_bytes: int | None) -> None:
+    def __init__(
+        self, *, workers: int, memory_bytes: int | None, function: Callable[..., object] | None = None
+    ) -> None:
         self._workers, self._memory_bytes = workers, memory_bytes
-        context = multiprocessing.get_context("spawn")
         self._pool = ProcessPool(
-            max_workers=workers, context=context, initializer=_enter_worker, initargs=[memory_bytes]
+            max_workers=workers, context=spawning(function), initializer=_enter_worker, initargs=[memory_bytes]
         )
 
     def _end_stopped(self, stopped: dict[int, float], seconds: float) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-import multiprocessing
-import multiprocessing.connection
 import os
 import pickle
 import queue
@@ -20,9 +18,11 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing import reduction
+from multiprocessing.context import SpawnContext
 from typing import Any, Generic, TypeVar
 
 from framedex.errors import internal_error
+from framedex.execution.spawning import spawning
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -45,7 +45,8 @@ class WorkerPool(Generic[Task, Result]):
     def __init__(self, function: Callable[[Task], Result], *, workers: int, timeout_seconds: float) -> None:
         self._function, self._timeout = function, timeout_seconds
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._workers = [_Worker(function) for _ in range(workers)]
+        context = spawning(function if workers else None)
+        self._workers = [_Worker(function, context) for _ in range(workers)]
         for worker in self._workers:
             self._idle.put(worker)
         # A thread a worker waits for it; all of them sleep in the kernel.
@@ -94,8 +95,8 @@ def _close(threads: ThreadPoolExecutor | None, workers: list[_Worker]) -> None:
 class _Worker:
     """One process, started at its first call, and again at the first call after it died."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+    def __init__(self, function: Callable[[Any], Any], context: SpawnContext) -> None:
+        self._function, self._context = function, context
         self._process: Any = None
         self._connection: Any = None
 
@@ -123,10 +124,9 @@ class _Worker:
         return result
 
     def _start(self, timeout: float) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._connection, theirs = context.Pipe()
+        self._connection, theirs = self._context.Pipe()
         _limit(self._connection, timeout)
-        self._process = context.Process(target=_serve, args=(theirs, self._function), daemon=True)
+        self._process = self._context.Process(target=_serve, args=(theirs, self._function), daemon=True)
         self._process.start()
         theirs.close()
 
