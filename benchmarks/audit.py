@@ -27,9 +27,9 @@ import duckdb
 
 from benchmarks.audit_data import write_index, write_many_videos
 from benchmarks.environment import environment
-from framedex.audit.findings.queries import Question, questions
-from framedex.audit.tables.database import Database, database
-from framedex.audit.tables.subject import opened
+from framedex.auditor.findings.queries import Question, questions
+from framedex.auditor.tables.database import Database, database
+from framedex.auditor.tables.subject import opened
 
 VIEWS = re.compile(r"(?:FROM|JOIN) (frames|packets|gops)\b")
 ONE_VIDEO = Question(

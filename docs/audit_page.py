@@ -10,10 +10,10 @@ from typing import Any
 from click.testing import CliRunner
 
 from benchmarks.audit_data import write_index
-from framedex.audit.findings.queries import checks, questions
-from framedex.audit.tables.database import database
-from framedex.audit.tables.subject import Kind, opened
-from framedex.audit.tables.views import described
+from framedex.auditor.findings.queries import checks_of, questions
+from framedex.auditor.tables.database import database
+from framedex.auditor.tables.subject import Kind, opened
+from framedex.auditor.tables.views import described
 from framedex.cli import main
 
 EXAMPLE_VIDEOS = 400
@@ -164,7 +164,7 @@ def run(*arguments: str) -> str:
 
 def _checks(kind: Kind) -> str:
     lines = ["| check | severity | finds | which means |", "| --- | --- | --- | --- |"]
-    lines += [f"| `{one.name}` | {one.severity} | {one.title} | {one.means} |" for one in checks(kind)]
+    lines += [f"| `{one.name}` | {one.severity} | {one.title} | {one.means} |" for one in checks_of(kind)]
     return "\n".join(lines)
 
 

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING
 from framedex.core.version import __version__
 
 if TYPE_CHECKING:
+    from framedex.auditor.audit import audit as audit
+    from framedex.auditor.audit import query as query
+    from framedex.indexer.index import index as index
     from framedex.indexer.parts.index import Index as Index
     from framedex.loader.clip_dataset import ClipDataset as ClipDataset
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
+    from framedex.loader.verify import verify as verify
+    from framedex.sharder.shard import shard as shard
     from framedex.storage.cache import DiskCache as DiskCache
 
 _PUBLIC = {
@@ -21,10 +26,28 @@ _PUBLIC = {
     "ClipSampler": "framedex.loader.order.sampler",
     "DiskCache": "framedex.storage.cache",
     "Index": "framedex.indexer.parts.index",
+    "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
+    "index": "framedex.indexer.index",
+    "query": "framedex.auditor.audit",
+    "shard": "framedex.sharder.shard",
+    "verify": "framedex.loader.verify",
 }
 
-__all__ = ["ClipDataset", "ClipLoader", "ClipSampler", "DiskCache", "Index", "__version__", "clip_pipeline"]
+__all__ = [
+    "ClipDataset",
+    "ClipLoader",
+    "ClipSampler",
+    "DiskCache",
+    "Index",
+    "__version__",
+    "audit",
+    "clip_pipeline",
+    "index",
+    "query",
+    "shard",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -32,3 +55,8 @@ def __getattr__(name: str) -> object:
     if name in _PUBLIC:
         return getattr(importlib.import_module(_PUBLIC[name]), name)
     raise AttributeError(f"module 'framedex' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, those among them that were not used yet."""
+    return sorted(__all__)

@@ -18,7 +18,7 @@ COMMANDS = {
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
     "inspect": ("framedex.loader.contact_sheets.cli", "Draw clips as a contact sheet."),
-    "audit": ("framedex.audit.cli", "Say what is in an index or a dataset, and what is wrong."),
+    "audit": ("framedex.auditor.cli", "Say what is in an index or a dataset, and what is wrong."),
     "bench": ("framedex.loader.bench.cli", "Measure how fast a dataset loads."),
 }
 

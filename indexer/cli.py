@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from framedex.core.printing import echo, internal_errors, json_text
-from framedex.core.progress import progress
+from framedex.core.progress import progress_bar
 from framedex.core.tallies import SHOWN, counted, named
 from framedex.errors import MissingSourceError, printable
 from framedex.execution.engine import Engine
@@ -186,7 +186,7 @@ def index(
     if compact or not sources:
         _compact(out, sources if compact else None, as_json)
         return
-    with progress("video") as show:
+    with progress_bar("video") as show:
         options = IndexOptions(
             sources=sources,
             out=out,

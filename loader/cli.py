@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import math
 import sys
 from dataclasses import asdict
@@ -10,17 +9,17 @@ from dataclasses import asdict
 import click
 
 from framedex.core.printing import echo, internal_errors, json_text
-from framedex.core.progress import progress
+from framedex.core.progress import progress_bar
 from framedex.errors import printable
+from framedex.loader.verification.report import RIGHT, VerifyReport
 from framedex.loader.verification.verify import verify as verify_dataset
-from framedex.loader.verification.verify_gpu import CheckedOnGpu, verify_on_gpu
+from framedex.loader.verification.verify_gpu import verify_on_gpu
 from framedex.options.datasets import SAMPLE_RULES, dataset_argument, sample_options, sources_root_option
 from framedex.options.outputs import json_option
 from framedex.options.rules import RuledCommand
 from framedex.options.runs import max_failures_option, time_limit_option, workers_option
 from framedex.storage.places import Place
 
-RIGHT = ("exact", "nearest")
 EXAMPLE = """\b
 Example:
   framedex verify DATASET
@@ -68,10 +67,8 @@ def verify(
     Exit codes: 0 all exact or nearest, 1 failed, or framedex itself failed at some clips, 2 usage, 3 done but more clips
     were not exact than --max-failures.
     """
-    verdicts: collections.Counter[str] = collections.Counter()
-    decoders: collections.Counter[str] = collections.Counter()
-    frames, undecided, worst = 0, 0, math.inf
-    with progress("clip") as show:
+    report = VerifyReport()
+    with progress_bar("clip") as show:
         for checked in (verify_dataset if decode == "cpu" else verify_on_gpu)(
             dataset,
             root=root,
@@ -81,28 +78,30 @@ def verify(
             timeout_seconds=timeout,
             on_progress=show,
         ):
-            verdicts[checked.verdict] += 1
-            frames += len(checked.frames)
-            if isinstance(checked, CheckedOnGpu):
-                decoders[checked.decoder] += 1
-                undecided += checked.undecided
-                worst = min(worst, checked.worst_psnr or math.inf)
+            report.count(checked)
             if as_json:
                 echo(json_text(asdict(checked)))
             elif checked.verdict not in RIGHT:
                 echo(
                     f"{checked.verdict}: {printable(checked.uri)}: clip {printable(checked.clip_id)}: {checked.reason}"
                 )
-    internal = verdicts.pop("internal_error", 0)
     if not as_json:
-        told = [f"{count} {verdict}" for verdict, count in sorted(verdicts.items())]
-        counts = ", ".join(told + [internal_errors(internal)] * bool(internal)) or "no clips"
-        echo(f"{counts} ({frames} frames)")
-        if decoders:
-            echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(decoders.items()))}")
-        if worst < math.inf:
-            echo(f"worst frame on a GPU: {worst:.1f} dB PSNR; {undecided} frames with no other picture beside them")
-    if internal:
+        _tell(report)
+    if report.internal:
         sys.exit(1)
-    if verdicts.total() - sum(verdicts[verdict] for verdict in RIGHT) > max_failures:
+    if report.failed > max_failures:
         sys.exit(3)
+
+
+def _tell(report: VerifyReport) -> None:
+    """Print what was found."""
+    told = [f"{count} {verdict}" for verdict, count in sorted(report.verdicts.items()) if verdict != "internal_error"]
+    counts = ", ".join(told + [internal_errors(report.internal)] * bool(report.internal)) or "no clips"
+    echo(f"{counts} ({report.frames} frames)")
+    if report.decoders:
+        echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(report.decoders.items()))}")
+    if report.worst_psnr < math.inf:
+        echo(
+            f"worst frame on a GPU: {report.worst_psnr:.1f} dB PSNR; "
+            f"{report.undecided} frames with no other picture beside them"
+        )

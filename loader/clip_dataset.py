@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.items import describe
 from framedex.loader.dali.proxy import ProxiedDataset
@@ -25,7 +26,7 @@ from framedex.sharder.clips.medium import Root
 from framedex.sharder.decoding.clip_audio import read_audio
 from framedex.sharder.decoding.video import Size, decode_rgb
 from framedex.sharder.planning.on_the_fly import ClipPlans
-from framedex.sharder.policies.reading import PolicyFile, make_policy, read_policy
+from framedex.sharder.policies.reading import PolicyFile, PolicyLike, find_policy, make_policy
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, place
@@ -92,7 +93,7 @@ class ClipDataset:
     def from_index(
         cls,
         index: str | Path | Stored,
-        policy: str | Path | Mapping[str, object] | PolicyFile,
+        policy: PolicyLike,
         *,
         epoch: int = 0,
         seed: int | None = None,
@@ -108,7 +109,8 @@ class ClipDataset:
         """Return the clips that a policy finds in an index, each planned when it is asked for: no dataset on disk.
 
         They are those of `framedex shard INDEX --policy POLICY`, with the same numbers. What the policy draws at random is
-        drawn anew in each epoch (see `set_epoch`); `epoch` is the first. policy: a YAML file, or what one says. seed: in
+        drawn anew in each epoch (see `set_epoch`); `epoch` is the first. policy: a YAML file, the name of a policy that comes with
+        framedex ("fps"), or what a file says, as a mapping or as YAML. seed: in
         place of the policy's. keep_damaged, audio: as `--damaged keep` and `--audio`. The rest as for the class.
 
         Raises FormatError for what is no index, PolicyError.
@@ -187,6 +189,17 @@ class ClipDataset:
         """
         yield from () if isinstance(self.origin, Manifest) else self.origin.failures()
 
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns: those of a listing, of explicit clips and of a split."""
+        return self.origin.columns
+
+    def __repr__(self) -> str:
+        """Return what it holds: clips, columns and where they come from."""
+        columns = f", columns {', '.join(self.columns)}" if self.columns else ""
+        planned = "" if isinstance(self.origin, Manifest) else ", planned from an index"
+        return f"<ClipDataset {self.origin.path}: {counted(len(self), 'clip')}{columns}{planned}>"
+
     def __len__(self) -> int:
         return len(self.origin) if self._numbers is None else len(self._numbers)
 
@@ -259,10 +272,7 @@ def _checked_epoch(epoch: int) -> int:
     return epoch
 
 
-def _policy_file(policy: str | Path | Mapping[str, object] | PolicyFile, seed: int | None) -> PolicyFile:
+def _policy_file(policy: PolicyLike, seed: int | None) -> PolicyFile:
     """Return what a policy says, with another seed where one is given. Raises PolicyError."""
-    if isinstance(policy, str | Path):
-        policy = read_policy(Path(policy))
-    elif not isinstance(policy, PolicyFile):
-        policy = make_policy(policy, where="policy")
-    return policy if seed is None else make_policy(policy.resolved | {"seed": seed}, where="policy")
+    found = find_policy(policy)
+    return found if seed is None else make_policy(found.resolved | {"seed": seed}, where="policy")

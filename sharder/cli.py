@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from framedex.core.printing import echo, internal_errors, json_text
-from framedex.core.progress import progress
+from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted, named
 from framedex.errors import printable
 from framedex.execution.engine import Engine
@@ -22,12 +22,12 @@ from framedex.options.rules import OptionRule, RuledCommand
 from framedex.options.runs import max_failures_option, workers_option
 from framedex.options.sizes import BYTE_COUNT
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
-from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, audio_options, image_options
+from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
-from framedex.sharder.policies.reading import read_policy
+from framedex.sharder.policies.reading import find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import ExplicitClips
 from framedex.sharder.writing.report import ShardReport
@@ -37,9 +37,10 @@ LOG = logging.getLogger("framedex.sharder")
 
 EXAMPLE = """\b
 Example:
-  framedex shard INDEX --policy configs/fps.yaml --out DATASET
+  framedex shard INDEX --policy fps --out DATASET
+  framedex shard INDEX --policy "{policy: fps, fps: 2, frames: 8}" --out DATASET
   framedex shard INDEX --clips clips.jsonl --out DATASET
-  framedex shard INDEX --policy configs/fps.yaml --out DATASET --pack clips --shard-size 1GB
+  framedex shard INDEX --policy my_policy.yaml --out DATASET --pack clips --shard-size 1GB
 """
 
 
@@ -60,7 +61,12 @@ RULES = (
 @click.command("shard", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("index", type=PLACE_THAT_IS_THERE)
 @out_folder_option("Folder or uri of the dataset; must be new or empty.")
-@click.option("--policy", type=FILE, help="YAML file that says which frames make a clip.")
+@click.option(
+    "--policy",
+    type=POLICY,
+    metavar="POLICY",
+    help="Which frames make a clip: a YAML file, a policy that comes with framedex (fps, windows, uniform …), or YAML itself.",
+)
 @click.option(
     "--clips",
     type=FILE,
@@ -108,7 +114,7 @@ RULES = (
 def shard(
     index: Place,
     out: Place,
-    policy: Path | None,
+    policy: str | Path | None,
     clips: Path | None,
     choose: Choose,
     max_failures: int,
@@ -136,7 +142,7 @@ def shard(
         raise click.UsageError("give either --policy or --clips")
     opened = Index(index)
     passed_over = 0
-    with progress("") as show:
+    with progress_bar("") as show:
         options = ShardOptions(
             overwrite=overwrite,
             keep_damaged=damaged == "keep",
@@ -152,7 +158,7 @@ def shard(
         )
         if policy is not None:
             passed_over = opened.unusable - opened.without_video
-            report = build_from_policy(opened, out, read_policy(policy), options)
+            report = build_from_policy(opened, out, find_policy(policy), options)
         else:
             assert clips is not None
             report = build_from_requests(opened, out, ExplicitClips(clips), choose=choose, options=options)

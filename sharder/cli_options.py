@@ -5,17 +5,20 @@ from __future__ import annotations
 import functools
 import re
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import click
 
 from framedex.options.decorators import Command, together
+from framedex.options.places import FileType
 from framedex.options.rules import OptionRule
 from framedex.options.sizes import FRAME_SIZE
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
 from framedex.sharder.packing.pack_audio import AUDIO_FORMATS
+from framedex.storage.uris import is_remote
 
 
 class Seconds(click.ParamType[Fraction]):
@@ -31,7 +34,17 @@ class Seconds(click.ParamType[Fraction]):
         return Fraction(text)
 
 
-DURATION = Seconds()
+class PolicyType(FileType):
+    """A policy as `find_policy` takes it: a file, which may be an object, or text."""
+
+    name = "policy"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path of a file, and any other text as it is."""
+        return super().convert(value, param, ctx) if is_remote(value) or Path(value).exists() else value
+
+
+DURATION, POLICY = Seconds(), PolicyType()
 
 IMAGE_OPTIONS = (
     click.option(

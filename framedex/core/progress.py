@@ -10,9 +10,9 @@ from tqdm import tqdm
 
 
 @contextlib.contextmanager
-def progress(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows (done, total)."""
-    with tqdm(unit=unit, disable=None, file=sys.stderr) as bar:
+def progress_bar(unit: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """Give a function that shows (done, total). shown: False shows nothing on a terminal, either."""
+    with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:
             bar.total = total

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from framedex.core.printing import echo
-from framedex.core.progress import progress
+from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.files.atomic import write_aside
@@ -83,7 +83,7 @@ def inspect(
 
     def clips() -> Iterator[ShownClip]:
         nonlocal frames, failed
-        with progress("clip") as show:
+        with progress_bar("clip") as show:
             for done, number in enumerate(numbers, 1):
                 clip = inspector.show(number)
                 frames, failed = frames + len(clip.frames), failed + (clip.error is not None)

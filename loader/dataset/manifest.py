@@ -126,6 +126,13 @@ class Manifest:
             raise at.wrong("shard", shard, f"0 to {len(self._shards) - 1}")
         return clip_from(row, recipe, medium, medium.source if shard is None else self._shards[shard], at, recipe_at)
 
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns, which every clip has."""
+        if not len(self):
+            return []
+        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in CLIPS.names]
+
     def clip_id(self, number: int) -> str:
         """Return the name of clip `number`, whose row may be damaged otherwise; "" where that is, too. Raises IndexError."""
         with contextlib.suppress(FormatError, ValueError), self._lock:

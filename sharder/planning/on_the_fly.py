@@ -145,6 +145,11 @@ class ClipPlans:
                         return medium.clip(self._wanted(mention, drawn))
             return self._plan(medium, self._wanted(mention, first))
 
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the listing and the split, which every clip has."""
+        return [name for name in self._columns.column_names if name != "media_id"]
+
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of every clip's medium."""
         return np.repeat(self._media_row, np.diff(self._first))
@@ -155,7 +160,7 @@ class ClipPlans:
         Raises FramedexError for a column that the clips do not have, or whose type has no such value, and where no clip has them.
         """
         chosen = np.ones(len(self._columns), np.bool_)
-        own = [name for name in self._columns.column_names if name != "media_id"]
+        own = self.columns
         for name, value in wanted.items():
             if name not in own:
                 raise FramedexError(

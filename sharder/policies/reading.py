@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from framedex.sharder.configuration.parameters import located, record
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.policies.records import Policy
 from framedex.sharder.policies.registry import POLICIES
+
+SHIPPED_NAME = re.compile(r"[\w-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,55 @@ class PolicyFile:
     split: Split | None
     range_said: bool
     resolved: dict[str, Any]
+
+
+PolicyLike = str | Path | Mapping[str, object] | PolicyFile
+SHIPPED = Path(str(resources.files("framedex"))) / "configs"
+
+
+def find_policy(said: PolicyLike) -> PolicyFile:
+    """Return the policy that is meant.
+
+    Args:
+        said: a YAML file, the name of a policy that comes with framedex ("fps"), or a policy itself: a mapping, or its YAML
+            ("{policy: fps, fps: 2, frames: 8}"). A file of that name goes before a policy that comes with framedex.
+
+    Raises:
+        PolicyError: there is no such policy, or something is wrong in it.
+    """
+    if isinstance(said, PolicyFile):
+        return said
+    if isinstance(said, Mapping):
+        return make_policy(said, where="policy")
+    if isinstance(said, Path):
+        return read_policy(said)
+    inline = _inline(said)
+    if inline is not None:
+        return make_policy(inline, where="policy")
+    if Path(said).exists() or not SHIPPED_NAME.fullmatch(said):
+        return read_policy(Path(said))
+    shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
+    if said not in shipped:
+        raise PolicyError(
+            "there is no such file, and no policy of this name comes with framedex",
+            found=said,
+            allowed=", ".join(shipped),
+            remedy=did_you_mean(said, shipped),
+        )
+    return read_policy(shipped[said])
+
+
+def _inline(said: str) -> Mapping[str, object] | None:
+    """Return the mapping that a text is in YAML; None where it is none, as a path is."""
+    if ":" not in said:
+        return None
+    try:
+        content = yaml.safe_load(said)
+    except (ValueError, yaml.YAMLError, RecursionError):
+        if "\n" in said or said.lstrip().startswith("{"):
+            raise PolicyError("the policy is no YAML", where="policy", found=shown(said)) from None
+        return None
+    return content if isinstance(content, Mapping) else None
 
 
 def read_policy(path: Path) -> PolicyFile:

@@ -11,8 +11,8 @@ from framedex.html.theme import COLOURS, rgb, stylesheet
 from tests.support.counted import some
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("audit", "framedex", "indexer", "loader", "sharder")
-PAGES = ("audit/page/page.css", "loader/contact_sheets/sheet.css")
+ROOMS = ("auditor", "framedex", "indexer", "loader", "sharder")
+PAGES = ("auditor/page/page.css", "loader/contact_sheets/sheet.css")
 SCHEMES = ("light", "dark", "paper")
 TEXT = [
     *((ink, ground) for ink in ("ink", "soft") for ground in ("ground", "raised")),

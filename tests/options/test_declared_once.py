@@ -18,7 +18,7 @@ from tests.support.counted import some
 from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("framedex", "indexer", "sharder", "loader", "audit")
+FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor")
 # Options of the same name that mean different things in different commands: how many declarations, and why.
 OTHER_MEANINGS = {
     "--out": (3, "the folder of an index or a dataset; a sheet; an answer"),

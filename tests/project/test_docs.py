@@ -179,7 +179,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_files_that_pages_name_exist() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
-    folders = r"`((?:indexer|sharder|loader|audit|configs|tests|benchmarks|docs|examples|framedex)/[\w./*]+)`"
+    folders = r"`((?:indexer|sharder|loader|auditor|configs|tests|benchmarks|docs|examples|framedex)/[\w./*]+)`"
     named = [(page, name) for page in pages for name in re.findall(folders, page.read_text(encoding="utf-8"))]
     for page, name in some(named, 50):
         assert list(ROOT.glob(name.rstrip("/"))), f"{page.name} names {name}"

@@ -17,7 +17,7 @@ import pytest
 from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = ("indexer", "sharder", "loader", "audit")
+STAGES = ("indexer", "sharder", "loader", "auditor")
 MOST_MODULES = 15  # in a folder
 
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
@@ -41,8 +41,8 @@ LIBRARIES = {
     "pebble": "execution",
     "ray": "execution",
     "obstore": "storage",
-    "duckdb": "audit.tables",
-    "fsspec": "audit.tables",
+    "duckdb": "auditor.tables",
+    "fsspec": "auditor.tables",
     "yaml": "sharder.policies sharder.writing",
     "pydantic": "sharder.configuration",
     "tqdm": "core",

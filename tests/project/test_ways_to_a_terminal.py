@@ -19,7 +19,7 @@ from tests.support.datasets import shard_clips
 from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("framedex", "indexer", "sharder", "loader", "audit")
+FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor")
 WAYS = {"print", "click.echo", "click.secho", "sys.stdout", "sys.stderr", "warnings.warn", "logging.StreamHandler"}
 # What else touches a terminal, and what for.
 OTHERS = {
@@ -30,7 +30,7 @@ OTHERS = {
     "loader/bench/cli.py": "asks whether standard error is a terminal",
     "loader/bench/compare.py": "empties the buffer of a process whose output is kept in a file",
     "loader/dataset/bit_depth.py": "warns, with names as escapes",
-    "audit/findings/answers.py": "asks whether standard output is a terminal",
+    "auditor/findings/answers.py": "asks whether standard output is a terminal",
 }
 HOSTILE = "\x1b]0;owned\x07"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STAGES = ("indexer", "sharder", "loader", "audit")  # at the top of the tree, and in framedex/ of the wheel
+STAGES = ("indexer", "sharder", "loader", "auditor")  # at the top of the tree, and in framedex/ of the wheel
 
 
 def tracked() -> list[str]:
@@ -24,7 +24,7 @@ def tracked() -> list[str]:
 def packaged(name: str) -> str | None:
     """Return where a file of the tree stands in the wheel; None where it does not."""
     stage = name.split("/")[0]
-    if stage in STAGES:
+    if stage in (*STAGES, "configs"):
         return f"framedex/{name}"
     return name if stage == "framedex" and not (ROOT / name).is_symlink() else None
 

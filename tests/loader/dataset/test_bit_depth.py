@@ -56,7 +56,7 @@ def test_bits_are_those_that_ffmpeg_says_of_every_pixel_format() -> None:
 @pytest.mark.parametrize("kind", ["index", "dataset"])
 def test_audits_count_bits_as_the_loader_does(kind: str) -> None:
     names = [*av.video.format.names, None]
-    view = (ROOT / "audit/views" / kind / "videos.sql").read_text()
+    view = (ROOT / "auditor/views" / kind / "videos.sql").read_text()
     case = view[view.index("CASE WHEN regexp_matches") : view.index(" AS bits")]
     with duckdb.connect() as connection:
         found = connection.execute(f"SELECT {case} FROM (SELECT unnest($names) AS pixel_format)", {"names": names})

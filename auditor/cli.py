@@ -1,0 +1,265 @@
+"""`framedex audit`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import get_args
+
+import click
+import orjson
+
+from framedex.auditor.findings.answers import FORMATS, Format, print_answer, write_answer
+from framedex.auditor.findings.findings import missing
+from framedex.auditor.findings.queries import SEVERITIES, Question, Severity, checks_of, questions
+from framedex.auditor.findings.text import lines
+from framedex.auditor.run import asks_frames, check_free, run
+from framedex.auditor.tables.database import GIBIBYTE, QueryLimits, database, write_database
+from framedex.auditor.tables.subject import Kind, opened
+from framedex.core.printing import echo, escaped_json
+from framedex.errors import FramedexError, OutputError, printable
+from framedex.options.datasets import sources_root_option
+from framedex.options.outputs import json_option, overwrite_option
+from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
+from framedex.options.rules import OptionRule, RuledCommand, Values
+from framedex.sharder.cli_options import POLICY
+from framedex.storage.places import Place
+
+LIMIT = re.compile(r"LIMIT (\d+)$")  # of a question
+FAILED = 3
+KINDS: tuple[Kind, ...] = get_args(Kind)
+LIMITS = QueryLimits()
+
+EXAMPLE = """\b
+Example:
+  framedex audit INDEX
+  framedex audit DATASET --files --fail-on warning
+  framedex audit INDEX --sql "SELECT codec, count(*) FROM videos GROUP BY codec"
+  framedex audit INDEX --report report.html
+"""
+
+
+def _asks_checks(values: Values) -> bool:
+    return values["sql"] is None and values["ask"] is None and values["duckdb_file"] is None
+
+
+def _some_check_needs(values: Values, *tables: str) -> bool:
+    """Return whether one of the checks that are asked needs one of these tables."""
+    names = values["names"]
+    return not names or any(
+        check.name in names and set(tables) & set(check.needs) for kind in KINDS for check in checks_of(kind)
+    )
+
+
+def _goes_to_media(values: Values) -> bool:
+    """Return whether the media themselves are looked at, and not only what is written of them."""
+    looks = (values["look"] or bool(values["names"])) and _some_check_needs(values, "files")
+    return _asks_checks(values) and (looks or (values["report"] is not None and values["pictures"]))
+
+
+RULES = (
+    OptionRule(
+        all_but=["names"],
+        when=lambda values: "list" not in values["names"] or not _asks_checks(values),
+        beside="--check list",
+    ),
+    OptionRule(
+        options=["names", "fail_on", "as_json", "look", "policy"],
+        when=_asks_checks,
+        beside="--sql, --ask and --duckdb",
+        why="no checks are asked",
+    ),
+    OptionRule(
+        options=["look"],
+        when=lambda values: _some_check_needs(values, "files", "tars"),
+        beside="a --check that does not look at files",
+    ),
+    OptionRule(
+        options=["policy"],
+        when=lambda values: _some_check_needs(values, "policy_misses"),
+        beside="a --check other than too_short",
+    ),
+    OptionRule(options=["root"], when=_goes_to_media, needs="--files or --report with pictures"),
+    OptionRule(
+        options=["form", "out", "timeout", "memory", "spill"],
+        when=lambda values: values["sql"] is not None or values["ask"] is not None,
+        needs="--sql or --ask",
+    ),
+    OptionRule(
+        options=["form", "out", "timeout", "memory", "spill"],
+        when=lambda values: values["ask"] != "list",
+        beside="--ask list",
+    ),
+    OptionRule(options=["pictures"], when=lambda values: values["report"] is not None, needs="--report"),
+    OptionRule(
+        options=["overwrite"],
+        when=lambda values: any(values[name] is not None for name in ("out", "duckdb_file", "report")),
+        needs="--out, --duckdb or --report",
+    ),
+)
+
+
+@click.command("audit", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
+@click.argument("what", metavar="INDEX|DATASET", type=PLACE_THAT_IS_THERE)
+@click.option(
+    "--check", "names", multiple=True, metavar="NAME", help="Ask this check alone; may be repeated. `list` lists them."
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(SEVERITIES),
+    help="Exit with 3 where something of this severity or a worse one is found.",
+)
+@json_option()
+@click.option("--files", "look", is_flag=True, help="Look whether the media are still there and unchanged, too.")
+@click.option(
+    "--policy",
+    type=POLICY,
+    metavar="POLICY",
+    help="Ask which media of an index are too short for this policy, too: a YAML file, a name such as fps, or YAML itself.",
+)
+@sources_root_option(beside="--files or --report")
+@click.option("--sql", metavar="QUERY", help="Ask this instead: one SELECT over the views. `-` reads it from stdin.")
+@click.option("--ask", metavar="NAME", help="Ask this question of the cookbook (docs/audit.md). `list` lists them.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    help="Of the answer to --sql and --ask.  [default: table]",
+)
+@click.option("--out", type=FILE_TO_WRITE, help="Write that answer to a new file.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    help=f"Seconds that --sql and --ask may take.  [default: {LIMITS.seconds:g}]",
+)
+@click.option(
+    "--memory",
+    type=click.FloatRange(0.1),
+    help=f"GiB that they may take of memory.  [default: {LIMITS.memory_bytes // GIBIBYTE}]",
+)
+@click.option(
+    "--spill",
+    type=click.FloatRange(0),
+    help=f"GiB that they may write into the temporary folder where memory is too little.  [default: {LIMITS.spill_bytes // GIBIBYTE}]",
+)
+@click.option(
+    "--duckdb",
+    "duckdb_file",
+    type=FILE_TO_WRITE,
+    help="Write a DuckDB database of the views instead, to ask with DuckDB itself.",
+)
+@click.option(
+    "--report",
+    type=FILE_TO_WRITE,
+    help="Write a page (.html) that needs no other file and no network, and a .json beside it.",
+)
+@click.option("--pictures/--no-pictures", default=True, show_default=True, help="Frames of examples in the report.")
+@overwrite_option("files that are")
+def audit(
+    what: Place,
+    names: tuple[str, ...],
+    fail_on: Severity | None,
+    as_json: bool,
+    look: bool,
+    policy: str | Path | None,
+    root: str | None,
+    sql: str | None,
+    ask: str | None,
+    form: Format | None,
+    out: Path | None,
+    timeout: float | None,
+    memory: float | None,
+    spill: float | None,
+    duckdb_file: Path | None,
+    report: Path | None,
+    pictures: bool,
+    overwrite: bool,
+) -> None:
+    """Say what is in an index or a dataset, and what is wrong with it, before anything is trained on it.
+
+    Findings have a severity: error (frames are missing or would be wrong), warning (likely not what you want), note (good
+    to know). Each comes with examples and with the SQL behind it, which --sql takes, changed or not.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 done and --fail-on was met.
+    """
+    if sum(option is not None for option in (sql, ask, duckdb_file, report)) > 1:
+        raise click.UsageError("give one of --sql, --ask, --duckdb and --report")
+    if report is not None and report.suffix != ".html":
+        raise click.UsageError("--report takes the name of an .html file")
+    beside = None if report is None else report.with_suffix(".json")
+    if "list" in names and len(names) > 1:
+        raise click.UsageError("--check list lists the checks, and takes no other one")
+    for path in (out, duckdb_file, report, beside):
+        check_free(path, overwrite)
+    if sql == "-":
+        sql = sys.stdin.read()
+    if duckdb_file is not None:
+        _write_database(what, duckdb_file)
+    elif sql is not None or ask is not None:
+        limits = QueryLimits(
+            seconds=timeout or LIMITS.seconds,
+            memory_bytes=LIMITS.memory_bytes if memory is None else int(memory * GIBIBYTE),
+            spill_bytes=LIMITS.spill_bytes if spill is None else int(spill * GIBIBYTE),
+        )
+        _answer(what, sql, ask, form or "table", out, limits)
+    elif "list" in names:
+        _list_checks(what)
+    else:
+        found = run(what, names, look=look, policy=policy, root=root, report=report, pictures=pictures)
+        if as_json:
+            echo(escaped_json(orjson.dumps(found.as_json(), option=orjson.OPT_INDENT_2, default=str).decode()))
+        else:
+            for line in lines(found):
+                echo(line)
+            if report is not None:
+                echo(f"→ {printable(str(report))}, {printable(str(report.with_suffix('.json')))}")
+        if fail_on is not None and any(
+            SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
+        ):
+            sys.exit(FAILED)
+
+
+def _list_checks(what: Place) -> None:
+    with opened(what, frames=False) as audited:
+        for check in checks_of(audited.kind):
+            echo(f"{check.name:<18} {check.severity:<8} {check.title}")
+
+
+def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Path | None, limits: QueryLimits) -> None:
+    with opened(what, frames=ask is not None or asks_frames(sql or "")) as audited:
+        known: dict[str, Question] = {}
+        if ask is not None:
+            known = {question.name: question for question in questions("questions", audited.kind)}
+            if ask == "list":
+                for question in known.values():
+                    echo(f"{question.name:<24} {question.title}")
+                return
+            if ask not in known:
+                raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
+            sql = known[ask].sql
+        assert sql is not None  # one of both was given
+        with database(audited, limits=limits) as db:
+            lack = None if ask is None else missing(db, known[ask])
+            if lack is not None:
+                raise FramedexError("the question cannot be asked", found=ask, remedy=f"it needs {lack}")
+            if ask is not None and (limit := LIMIT.search(sql)):
+                echo(f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
+            with db.time_limit(limits.seconds):
+                if out is None:
+                    print_answer(db.user(sql), form)
+                    return
+                rows = write_answer(db.user(sql), form, out)
+            echo(f"{rows:,} rows → {printable(str(out))}")
+
+
+def _write_database(what: Place, path: Path) -> None:
+    with opened(what) as audited:
+        if audited.folder != audited.place.absolute():
+            raise OutputError(
+                "views cannot name a folder of object storage",
+                where=str(what),
+                remedy="copy the index or dataset to this machine; its Parquet files are small",
+            )
+        views = write_database(audited, path)
+    echo(f"views {', '.join(views)} of {printable(str(what))} → {printable(str(path))}")

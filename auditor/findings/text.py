@@ -1,0 +1,159 @@
+"""An audit as lines for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from framedex.auditor.findings.findings import Audit, Finding, Section
+from framedex.errors import printable
+
+WIDTH = 118
+ROWS = 8  # of a table of the summary
+NAMES = ("media_id",)  # columns that only programs read
+# Columns of names, of which the end is shown where they are long; of other texts, the beginning.
+NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file", "listed_uri"}
+LONGEST, LONGEST_SENTENCE = 48, 80  # characters of a cell
+LONGEST_TITLE = 64  # of one that stands at the beginning of a row
+SENTENCES = ("totals", "traits")  # sections that read better as one
+SMALLER = {
+    "hours": ("minutes", 60),
+    "minutes": ("seconds", 60),
+    "gigabytes": ("megabytes", 1000),
+    "megabytes": ("kilobytes", 1000),
+    "gigabytes_read": ("megabytes_read", 1000),
+    "megabytes_read": ("kilobytes_read", 1000),
+}  # units of facts, and what they have of a smaller one
+SPREAD = {
+    "least",
+    "tenth",
+    "median",
+    "nine_tenths",
+    "greatest",
+    "mean",
+}  # columns of a section on how numbers are spread
+
+
+def lines(audit: Audit) -> Iterator[str]:
+    """Yield an audit's lines."""
+    spreads = [section for section in audit.sections if {*section.names} >= SPREAD]
+    for section in audit.sections:
+        if section in spreads:
+            if section is spreads[0] and any(spread.rows for spread in spreads):
+                yield from _spreads(spreads)
+                yield ""
+        elif section.rows:
+            yield from _section(section)
+            yield ""
+    if not audit.findings:
+        yield f"nothing found by {len(audit.passed)} check{'s' * (len(audit.passed) != 1)}"
+    for finding in audit.findings:
+        yield from _finding(finding)
+    if audit.findings:
+        counts = {
+            severity: sum(f.check.severity == severity for f in audit.findings)
+            for severity in ("error", "warning", "note")
+        }
+        said = ", ".join(f"{count} {severity}{'s' if count != 1 else ''}" for severity, count in counts.items())
+        yield f"{said}; {len(audit.passed)} checks found nothing" if audit.passed else said
+    asked = sorted({needs for _, needs in audit.unasked})
+    for needs in asked:
+        names = ", ".join(check.name for check, what in audit.unasked if what == needs)
+        yield f"not asked without {needs}: {names}"
+
+
+def _section(section: Section) -> Iterator[str]:
+    title = section.question.title
+    if section.question.name in SENTENCES:
+        facts = [legible(*fact) for fact in zip(section.names, section.rows[0], strict=True)]
+        said = [f"{cell(value)} {name}" for name, value in facts]
+        text = f"{title}: " + ", ".join(part.replace("_", " ") for part in said)
+        yield from textwrap.wrap(text, WIDTH, subsequent_indent="  ")
+        return
+    yield f"{title}:"
+    yield from (f"  {line}" for line in table(section.names, section.rows[:ROWS]))
+    if len(section.rows) > ROWS:
+        yield f"  … and {len(section.rows) - ROWS:,} more rows (--json has all)"
+
+
+def _spreads(sections: Sequence[Section]) -> Iterator[str]:
+    """Yield one table of all sections that say how some number is spread."""
+    columns = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
+    yield "How they are spread:"
+    rows = [
+        (section.question.title, *(dict(zip(section.names, row, strict=True))[name] for name in columns))
+        for section in sections
+        for row in section.rows
+    ]
+    yield from (
+        f"  {line}" for line in table(("", "least", "10 %", "median", "90 %", "greatest", "mean"), rows, LONGEST_TITLE)
+    )
+
+
+def legible(name: str, value: object) -> tuple[str, object]:
+    """Return a fact of the summary, in a smaller unit where it is less than one of its own."""
+    while name in SMALLER and isinstance(value, float) and 0 < value < 1:
+        name, times = SMALLER[name]
+        value = float(f"{value * times:.3g}")
+    return name, value
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    check = finding.check
+    yield f"{check.severity}: {check.title}: {finding.count:,}   [{check.name}]"
+    yield from textwrap.wrap(check.means, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    shown = [name for name in finding.examples[0] if name not in NAMES]
+    rows = [tuple(example[name] for name in shown) for example in finding.examples]
+    yield from (f"    {line}" for line in table(shown, rows))
+    if finding.count > len(rows):
+        yield f"    … and {finding.count - len(rows):,} more"
+    yield from textwrap.wrap(f"remedy: {check.remedy}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    yield ""
+
+
+def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST) -> Iterator[str]:
+    """Yield the lines of a table: numbers to the right, all else to the left. longest: characters of a name."""
+    cells = [
+        [
+            cell(value, longest) if name in NAMING else cell(value, LONGEST_SENTENCE, ends=False)
+            for name, value in zip(names, row, strict=True)
+        ]
+        for row in rows
+    ]
+    names = [printable(name) for name in names]
+    widths = [max(len(name), *(len(row[place]) for row in cells), 0) for place, name in enumerate(names)]
+    right = [
+        all(isinstance(row[place], (int, float, Decimal, type(None))) for row in rows) for place in range(len(names))
+    ]
+
+    def line(values: Sequence[str]) -> str:
+        padded = (
+            value.rjust(width) if to_right else value.ljust(width)
+            for value, width, to_right in zip(values, widths, right, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    yield line(names)
+    yield from (line(row) for row in cells)
+
+
+def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
+    """Return a value as one short line that no terminal acts on. ends: whether the end of a long text is shown; else its
+    first line is, or the beginning of that.
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, Decimal)):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.10g}"
+    if isinstance(value, bytes):
+        return value.hex() if len(value) <= longest // 2 else f"{value[: longest // 2 - 1].hex()}…"
+    text = printable(str(value) if ends else str(value).split("\n", 1)[0])
+    if len(text) <= longest:
+        return text
+    return "…" + text[1 - longest :] if ends else text[: longest - 1] + "…"

@@ -1,0 +1,260 @@
+"""How durations, rates, costs and the like are distributed: what is counted, and the bars that come of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.auditor.tables.database import Database
+from framedex.auditor.tables.subject import Kind
+
+Form = Literal["numbers", "values", "names"]
+MOST_VALUES = 12  # bars of values or names; what is rarer is counted together
+MOST_BINS = 16
+COMMON = 0.8  # share of the commonest values from which on they have bars, and all others one together
+DECADES = 2  # of which data must span more to be drawn on a logarithmic axis
+FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # where bins of a decade begin
+COARSE = (1.0, 2.0, 5.0)
+STEPS = (1.0, 2.0, 2.5, 5.0)
+DIGITS = 1e-9
+
+VIDEO = "status = 'ok' AND kind = 'video'"
+TIMED = f"{VIDEO} AND pts_source <> 'counted'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What a chart counts. form: `numbers` fall into bins; `values` are numbers of which there are few, a bar each; `names`
+    have a bar each. sql: gives `v`, and of names their count `n`, too. axis: what v is, with its unit. of: what is counted.
+    needs: a column, `view.column`, that only some have.
+    """
+
+    name: str
+    title: str
+    form: Form
+    axis: str
+    of: str
+    sql: str
+    needs: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar. low, high: the half-open interval that a bin counts; None where it counts one value or name."""
+
+    label: str
+    count: int
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """A chart's numbers. logarithmic: whether bins are as wide as their values are great. zeros: values of 0 on such an
+    axis. others: values or names that have no bar of their own; other_count: how many are of those.
+    """
+
+    counted: Counted
+    bars: list[Bar]
+    total: int
+    logarithmic: bool = False
+    zeros: int = 0
+    others: int = 0
+    other_count: int = 0
+    least: float | None = None
+    median: float | None = None
+    greatest: float | None = None
+
+    @property
+    def is_binned(self) -> bool:
+        """Whether bars stand on an axis of numbers."""
+        return any(bar.low is not None for bar in self.bars)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        facts = asdict(self)
+        return {"title": self.counted.title, "axis": self.counted.axis, "of": self.counted.of} | {
+            name: value for name, value in facts.items() if name != "counted"
+        }
+
+
+def _number(name: str, title: str, axis: str, value: str, where: str, *, form: Form = "numbers") -> Counted:
+    return Counted(
+        name=name, title=title, form=form, axis=axis, of="media", sql=f"SELECT {value} AS v FROM videos WHERE {where}"
+    )
+
+
+def _clips(name: str, title: str, axis: str, value: str, where: str = "true", *, form: Form = "numbers") -> Counted:
+    return Counted(
+        name=name, title=title, form=form, axis=axis, of="clips", sql=f"SELECT {value} AS v FROM clips WHERE {where}"
+    )
+
+
+def _names(name: str, title: str, of: str, value: str, where: str, *, needs: str | None = None) -> Counted:
+    view = "videos" if of == "media" else "clips"
+    sql = f"SELECT {value} AS v, count(*) AS n FROM {view} WHERE {where} GROUP BY 1 ORDER BY n DESC, v"
+    return Counted(name=name, title=title, form="names", axis="", of=of, sql=sql, needs=needs)
+
+
+SIZE = "width || ' × ' || height"
+CHARTS: dict[Kind, tuple[Counted, ...]] = {
+    "index": (
+        _number("durations", "Durations", "seconds", "duration_seconds", TIMED),
+        _number(
+            "frame_rates",
+            "Frame rates",
+            "frames a second, by the median distance of frames",
+            "round(1 / nullif(median_gap_seconds, 0), 2)",
+            TIMED,
+            form="values",
+        ),
+        _number("gops", "Mean GOP lengths", "packets from one start point to the next", "mean_gop", VIDEO),
+        _number("longest_gops", "Longest GOPs", "packets of a medium's longest GOP", "max_gop", VIDEO),
+        _number("decode_cost", "Decode cost", "packets to a frame drawn at random", "seek_packets", VIDEO),
+        _number("bit_rates", "Bit rates", "Mbit/s of the video stream", "bit_rate / 1e6", f"{TIMED} AND frame_count > 1"),
+        _names("picture_sizes", "Picture sizes", "media", SIZE, "status = 'ok'"),
+        _names("codecs", "Codecs", "media", "codec", "status = 'ok'"),
+        _number("file_sizes", "File sizes", "megabytes", "size_bytes / 1e6", "status = 'ok'"),
+    ),
+    "dataset": (
+        _clips("clip_lengths", "Clip lengths", "frames a clip", "wanted_frames", form="values"),
+        _clips("spans", "Spans", "seconds from a clip's first frame to its last", "end_seconds - begin_seconds", "pts_source <> 'counted'"),
+        _clips("padding", "Padding", "percent of a clip's frames", "100 * padded_frames / wanted_frames", "wanted_frames > 0"),
+        _clips(
+            "decode_cost",
+            "Decode cost",
+            "packets decoded for each frame that is wanted",
+            "decoded_packets / distinct_frames",
+            "kind = 'video' AND distinct_frames > 0",
+        ),
+        _clips("bytes", "Bytes read", "megabytes a clip", "bytes_read / 1e6"),
+        Counted(
+            name="clips_per_video",
+            title="Clips a video",
+            form="values",
+            axis="clips of one medium",
+            of="media",
+            sql="SELECT count(*) AS v FROM clips GROUP BY media_id",
+        ),
+        _names("picture_sizes", "Picture sizes", "clips", SIZE, "true"),
+        _names("splits", "Splits", "clips", "CAST(split AS VARCHAR)", "true", needs="clips.split"),
+        _names("labels", "Labels", "clips", "CAST(label AS VARCHAR)", "true", needs="clips.label"),
+    ),
+}  # fmt: skip
+
+
+def histograms(db: Database) -> list[Histogram]:
+    """Return the charts of an index or a dataset that have anything to show."""
+    made = []
+    for counted in CHARTS[db.audited.kind]:
+        if counted.needs is not None:
+            view, column = counted.needs.split(".")
+            if column not in db.columns(view):
+                continue
+        answer = db.arrow(counted.sql).read_all()
+        if counted.form == "names":
+            found = of_names(counted, answer["v"].to_pylist(), answer["n"].to_pylist())
+        else:
+            values = answer["v"].drop_null().to_numpy().astype(np.float64)
+            found = of_numbers(counted, values[np.isfinite(values)])
+        if found.total:
+            made.append(found)
+    return made
+
+
+def of_names(counted: Counted, names: Sequence[str | None], counts: Sequence[int]) -> Histogram:
+    """Return a bar a name, in the order given, the first ones of too many."""
+    bars = [Bar(label="(none)" if name is None else name, count=n) for name, n in zip(names, counts, strict=True)]
+    rest = bars[MOST_VALUES:]
+    return Histogram(
+        counted=counted,
+        bars=bars[:MOST_VALUES],
+        total=sum(counts),
+        others=len(rest),
+        other_count=sum(bar.count for bar in rest),
+    )
+
+
+def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
+    """Return bars of numbers. values: float64 [n], finite."""
+    if not len(values):
+        return Histogram(counted=counted, bars=[], total=0)
+    values = measured(values)
+    facts: dict[str, Any] = {
+        "counted": counted,
+        "total": len(values),
+        "least": float(values.min()),
+        "median": float(np.median(values)),
+        "greatest": float(values.max()),
+    }
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) == 1 or (counted.form == "values" and len(distinct) <= MOST_VALUES):
+        bars = [Bar(label=f"{v:,.9g}", count=n) for v, n in zip(distinct.tolist(), counts.tolist(), strict=True)]
+        return Histogram(bars=bars, **facts)
+    commonest = np.sort(np.argsort(-counts, kind="stable")[: MOST_VALUES - 1])
+    if counted.form == "values" and counts[commonest].sum() >= COMMON * len(values):
+        pairs = zip(distinct[commonest].tolist(), counts[commonest].tolist(), strict=True)
+        rest = len(values) - int(counts[commonest].sum())
+        bars = [Bar(label=f"{v:,.9g}", count=n) for v, n in pairs]
+        return Histogram(bars=bars, others=len(distinct) - len(commonest), other_count=rest, **facts)
+    positive = distinct[distinct > 0]
+    is_logarithmic = distinct[0] >= 0 and len(positive) > 1 and positive[-1] > 10**DECADES * positive[0]
+    edges = logarithmic_edges(positive[0], positive[-1]) if is_logarithmic else linear_edges(values)
+    inside = values[values > 0] if is_logarithmic else values
+    return Histogram(
+        bars=_bins(inside, edges), logarithmic=bool(is_logarithmic), zeros=len(values) - len(inside), **facts
+    )
+
+
+def measured(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers of nine digits; what is nothing beside the greatest one, or at all, is 0."""
+    least = DIGITS * max(1.0, float(np.abs(values).max()))
+    rounded = np.array([float(f"{value:.9g}") for value in np.unique(values).tolist()])
+    known = rounded[np.searchsorted(np.unique(values), values)]
+    return np.where(np.abs(known) < least, 0.0, known)
+
+
+def _bins(values: NDArray[np.float64], edges: NDArray[np.float64]) -> list[Bar]:
+    places = np.searchsorted(edges, values, side="right") - 1
+    counts = np.bincount(places, minlength=len(edges) - 1).tolist()
+    ends = edges.tolist()
+    return [
+        Bar(label=f"{low:,.9g} – {high:,.9g}", count=count, low=low, high=high)
+        for low, high, count in zip(ends[:-1], ends[1:], counts, strict=True)
+    ]
+
+
+def linear_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return float64 [bins + 1]: round numbers evenly spaced, whole ones for whole numbers, the last above all values."""
+    low, high = float(values.min()), float(values.max())
+    whole = bool((values == np.round(values)).all())
+    step = round_step((high - low) / (MOST_BINS - 1), whole=whole)
+    first, last = np.floor(low / step), np.floor(high / step) + 1
+    return _rounded(np.arange(first, last + 1) * step)
+
+
+def logarithmic_edges(low: float, high: float) -> NDArray[np.float64]:
+    """Return float64 [bins + 1]: round numbers, three or six a decade, the last above all values."""
+    decades = np.log10(high / low)
+    mantissas = FINE if decades <= 3 else COARSE
+    powers = np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 2)
+    edges = _rounded((10.0 ** powers[:, None] * np.array(mantissas)).ravel())
+    first = int(np.searchsorted(edges, low, side="right")) - 1
+    last = int(np.searchsorted(edges, high, side="right"))
+    return edges[first : last + 1]
+
+
+def _rounded(edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.array([float(f"{edge:.12g}") for edge in edges])
+
+
+def round_step(least: float, *, whole: bool = False) -> float:
+    """Return the least round number (1, 2, 2.5 or 5 times a power of ten) that is no less. whole: and is whole."""
+    least = max(least, 1.0) if whole else least
+    power = 10.0 ** np.floor(np.log10(least))
+    steps = [float(f"{scale * step:.9g}") for scale in (power, 10 * power) for step in STEPS]
+    return next(step for step in steps if step >= least and (not whole or step == round(step)))

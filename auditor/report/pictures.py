@@ -1,0 +1,224 @@
+"""Small pictures of the media and clips that findings name, and the reason where there is none; whatever a medium does."""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.auditor.findings.findings import Audit, Finding
+from framedex.auditor.tables.database import Database
+from framedex.auditor.tables.subject import Kind
+from framedex.errors import FramedexError
+from framedex.execution.engine import Calls
+from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import OK
+from framedex.loader.contact_sheets.sheet import Inspector
+from framedex.loader.contact_sheets.thumbnails import jpeg, thumbnail_size
+from framedex.sharder.clips.clip import Clip, WantedClip
+from framedex.sharder.clips.medium import Locations
+from framedex.sharder.decoding.video import decode_rgb
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.spools import Spools
+from framedex.sharder.reading.sources import SourceFiles
+from framedex.storage.places import Place
+
+FRAMES = 4  # of a medium
+EXAMPLES = 3  # of a finding
+MOST_MEDIA = 60  # of a report; those of the gravest findings come first
+LONGEST_SIDE = 160
+JPEG_QUALITY = 70
+MOST_PIXELS = 4e9  # of a medium
+MOST_COPIED = 64 << 20  # bytes of a medium whose packets have to be demuxed first
+WORKERS, WORKER_MEMORY_BYTES = 4, 8 << 30
+SECONDS_A_MEDIUM = 60.0
+SCATTERED = "its packets are not byte ranges of the file, which is too large to copy them for a picture"
+UNREADABLE = Exception  # a report of what is wrong with media does not fail because of one of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One frame. jpeg: a file. width, height: in pixels."""
+
+    frame: int
+    seconds: float
+    jpeg: bytes
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """The pictures of a medium or clip; where it has none, `reason` says why."""
+
+    name: str
+    pictures: list[Picture]
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureTask:
+    """A medium of an index, or a clip of a dataset, to draw.
+
+    root: where the media lie now, if they moved. folder: for temporary files. most_pixels: decoded; beyond, start points are
+    shown, which cost one picture each.
+    """
+
+    kind: Kind
+    place: Place
+    root: str | None
+    identity: str
+    folder: str
+    most_pixels: float
+
+
+def pictured(found: Audit) -> dict[str, list[str]]:
+    """Return the media or clips to show, by their identity, for each check that names any; the first ones of each."""
+    column = "media_id" if found.kind == "index" else "clip_id"
+    wanted: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for finding in found.findings:
+        for identity in _named(finding, column):
+            if identity in seen or len(seen) < MOST_MEDIA:
+                seen.add(identity)
+                wanted.setdefault(finding.check.name, []).append(identity)
+    return wanted
+
+
+def _named(finding: Finding, column: str) -> list[str]:
+    return list(dict.fromkeys(row[column] for row in finding.examples if row.get(column)))[:EXAMPLES]
+
+
+def strips(db: Database, identities: list[str], root: str | None) -> dict[str, Strip]:
+    """Return the pictures of media of an index or clips of a dataset. root: where the media lie now, if they moved.
+
+    They are decoded in other processes: a medium that ends its decoder costs its own pictures alone.
+    """
+    audited, found = db.audited, {}
+    with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
+        tasks = [
+            PictureTask(
+                kind=audited.kind,
+                place=audited.place,
+                root=root,
+                identity=identity,
+                folder=folder,
+                most_pixels=MOST_PIXELS,
+            )
+            for identity in identities
+        ]
+        workers = max(1, min(WORKERS, os.cpu_count() or 1, len(tasks)))
+        calls = Calls(function=draw, items=tasks, timeout_seconds=SECONDS_A_MEDIUM)
+        for outcome in run_local(calls, workers=workers, memory_bytes=WORKER_MEMORY_BYTES):
+            task = outcome.item
+            if outcome.result is None:
+                name = _index(task.place).video(task.identity)["uri"] if task.kind == "index" else task.identity
+                found[task.identity] = Strip(name=name, pictures=[], reason=f"{outcome.kind}: {outcome.message}")
+            elif outcome.result:
+                (found[task.identity],) = outcome.result
+    return found
+
+
+def draw(task: PictureTask) -> list[Strip]:
+    """Return the pictures of one medium or clip; none of a clip that could not be had, whose row says why."""
+    try:
+        return _of_medium(task) if task.kind == "index" else _of_clip(task)
+    except UNREADABLE as error:
+        return [_without(task.identity, error)]
+
+
+def _without(name: str, error: BaseException) -> Strip:
+    what = error.what if isinstance(error, FramedexError) else str(error) or type(error).__name__
+    return Strip(name=name, pictures=[], reason=what)
+
+
+@functools.lru_cache(maxsize=1)
+def _inspector(dataset: Place, root: str | None) -> Inspector:
+    return Inspector(dataset, longest_side=LONGEST_SIDE, root=root)
+
+
+def _of_clip(task: PictureTask) -> list[Strip]:
+    inspector = _inspector(task.place, task.root)
+    try:
+        number = inspector.dataset.manifest.find(task.identity)
+    except FramedexError:
+        return []
+    shown = inspector.show(number)
+    name = f"{shown.uri} · clip {shown.clip_id}"
+    if shown.error is not None:
+        return [Strip(name=name, pictures=[], reason=shown.error)]
+    real = [frame for frame in shown.frames if frame.picture is not None]
+    places = np.unique(np.linspace(0, len(real) - 1, min(FRAMES, len(real))).round().astype(np.int64))
+    chosen = [real[place] for place in places.tolist()]
+    pictures = [_picture(f.frame_index or 0, f.seconds or 0.0, f.picture) for f in chosen if f.picture is not None]
+    return [Strip(name=name, pictures=pictures, reason=None if pictures else "every frame is padding")]
+
+
+@functools.lru_cache(maxsize=1)
+def _index(path: Place) -> Index:
+    return Index(path)
+
+
+def _of_medium(task: PictureTask) -> list[Strip]:
+    index = _index(task.place)
+    video = index.video(task.identity)
+    name = video["uri"]
+    if video["status"] != OK:
+        return [Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")]
+    try:
+        path = Locations(index.root, task.root).path(name)
+        medium = IndexedMedium(index, video, keep_damaged=True, path=path)
+        if medium.addressable:
+            return [_drawn(name, _plan(medium, video, task.most_pixels))]
+        if (video["size_bytes"] or 0) > MOST_COPIED:
+            return [Strip(name=name, pictures=[], reason=SCATTERED)]
+        with tempfile.TemporaryDirectory(dir=task.folder) as own:
+            Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)
+            return [_drawn(name, _plan(medium, video, task.most_pixels))]
+    except UNREADABLE as error:
+        return [_without(name, error)]
+
+
+def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
+    """Return a clip a frame: frames far apart, or start points near those where decoding would take long."""
+    count = len(medium.timeline.pts)
+    frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
+    cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)
+    starts = medium.timeline.starts
+    if cost > most_pixels and starts is not None and len(starts):
+        frames = np.unique(starts[np.maximum(np.searchsorted(starts, frames, side="right") - 1, 0)])
+    clips, first_error = [], None
+    for frame in frames.tolist():
+        wanted = WantedClip(clip_id=f"frame {frame}", frames=np.array([frame]), mask=np.ones(1, np.bool_), columns={})
+        try:
+            clips.append(medium.clip(wanted))
+        except UNREADABLE as error:
+            first_error = first_error or error
+    if first_error is not None and not clips:
+        raise first_error
+    return clips
+
+
+def _drawn(name: str, clips: list[Clip]) -> Strip:
+    pictures, first_error, files = [], None, SourceFiles()
+    for clip in clips:
+        try:
+            encoded = files.read(clip.source, clip.recipe, clip.medium.states)
+            [picture] = decode_rgb(clip, encoded, size=thumbnail_size(clip.medium, LONGEST_SIDE))
+            pictures.append(_picture(int(clip.frame_index[0]), float(clip.seconds[0]), picture))
+        except UNREADABLE as error:
+            first_error = first_error or error
+    reason = None if first_error is None else (_without(name, first_error).reason or "").removeprefix("clip ")
+    return Strip(name=name, pictures=pictures, reason=reason)
+
+
+def _picture(frame: int, seconds: float, pixels: NDArray[np.uint8]) -> Picture:
+    height, width = pixels.shape[:2]
+    return Picture(frame=frame, seconds=seconds, jpeg=jpeg(pixels, JPEG_QUALITY), width=width, height=height)

@@ -1,0 +1,234 @@
+"""The timeline of one medium: its frames and start points, or the clips that are taken of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.auditor.findings.findings import Audit
+from framedex.auditor.tables.database import Database
+from framedex.auditor.tables.views import literal
+
+MOST_FRAMES = 2000  # that are drawn
+MOST_CLIPS = 60
+LONG_GAP = 3.0  # times the median: a gap that is marked
+NOT_KNOWN, CLOSED, OPEN = -1, 0, 1
+
+# Columns of `videos` and `clips` that the queries of this module name.
+COLUMNS = (
+    "media_id", "uri", "status", "kind", "frame_count", "is_vfr", "max_gap_seconds", "min_gap_seconds",
+    "clip", "clip_id", "begin_seconds", "end_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FramesTimeline:
+    """Frames of one medium in presentation order. why: it was chosen. total: frames it has; first: number of the first one
+    here. seconds, gap_seconds (since the frame before, NaN of a medium's first): float64 [n]. size_bytes: int64 [n].
+    start: int8 [n], of start points whether they are OPEN, CLOSED or NOT_KNOWN. is_start, is_damaged: bool [n].
+    """
+
+    uri: str
+    media_id: str
+    why: str
+    total: int
+    first: int
+    seconds: NDArray[np.float64]
+    gap_seconds: NDArray[np.float64]
+    size_bytes: NDArray[np.int64]
+    start: NDArray[np.int8]
+    is_start: NDArray[np.bool_]
+    is_damaged: NDArray[np.bool_]
+
+    @property
+    def median_gap(self) -> float:
+        """The median time between two of these frames, 0 where there is one."""
+        gaps = self.gap_seconds[np.isfinite(self.gap_seconds)]
+        return float(np.median(gaps)) if len(gaps) else 0.0
+
+    @property
+    def long_gaps(self) -> NDArray[np.bool_]:
+        """bool [n]: whether the frame comes much later after the one before than is usual."""
+        return np.nan_to_num(self.gap_seconds) > max(LONG_GAP * self.median_gap, 1e-9)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its facts as JSON values."""
+        return {
+            "media_id": self.media_id,
+            "uri": self.uri,
+            "why": self.why,
+            "frames": self.total,
+            "first_shown": self.first,
+            "shown": len(self.seconds),
+            "begin_seconds": float(self.seconds[0]),
+            "end_seconds": float(self.seconds[-1]),
+            "start_points": int(self.is_start.sum()),
+            "open_start_points": int((self.is_start & (self.start == OPEN)).sum()),
+            "damaged_frames": int(self.is_damaged.sum()),
+            "long_gaps": int(self.long_gaps.sum()),
+            "longest_gap_seconds": float(np.nan_to_num(self.gap_seconds).max()),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelineClip:
+    """A clip on a timeline. seconds: float64 [frames], ascending. lane: in which row it stands, of clips that overlap."""
+
+    clip_id: str
+    lane: int
+    seconds: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClipsTimeline:
+    """The clips of one medium. total: how many it has, of which `clips` are the first. end_seconds: of the medium."""
+
+    uri: str
+    media_id: str
+    why: str
+    total: int
+    begin_seconds: float
+    end_seconds: float
+    clips: list[TimelineClip]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its facts as JSON values."""
+        return {
+            "media_id": self.media_id,
+            "uri": self.uri,
+            "why": self.why,
+            "clips": self.total,
+            "shown": len(self.clips),
+            "begin_seconds": self.begin_seconds,
+            "end_seconds": self.end_seconds,
+        }
+
+
+Timeline = FramesTimeline | ClipsTimeline
+
+
+def timeline(db: Database, found: Audit) -> Timeline | None:
+    """Return the timeline of the medium that tells most, None where no medium has one."""
+    if db.audited.kind == "dataset":
+        return _clips_timeline(db)
+    chosen = _chosen(db, found)
+    return None if chosen is None else _frames_timeline(db, *chosen)
+
+
+def _chosen(db: Database, found: Audit) -> tuple[str, str] | None:
+    """Return a medium and why it is chosen: the one with most findings among their examples, of those with a varying rate;
+    else the one that varies most, else the longest.
+    """
+    seen = Counter(row["media_id"] for finding in found.findings for row in finding.examples if "media_id" in row)
+    listed = ", ".join(f"({literal(media_id)}, {count})" for media_id, count in sorted(seen.items())) or "('', 0)"
+    rows = db.ask(f"""
+        SELECT media_id, n FROM videos LEFT JOIN (VALUES {listed}) AS seen(media_id, n) USING (media_id)
+        WHERE status = 'ok' AND kind = 'video' AND frame_count > 1
+        ORDER BY coalesce(n, 0) DESC, coalesce(is_vfr, false) DESC, max_gap_seconds / nullif(min_gap_seconds, 0) DESC NULLS LAST,
+            frame_count DESC, uri, media_id
+        LIMIT 1""").rows
+    if not rows:
+        return None
+    media_id, count = rows[0]
+    return (
+        media_id,
+        f"among the examples of {count} finding{'s' * (count > 1)}"
+        if count
+        else "no finding names a medium: this one varies most",
+    )
+
+
+def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | None:
+    known = literal(media_id)
+    frames = db.arrow(f"""
+        SELECT uri, packet, seconds, gap_seconds, size_bytes, is_start, is_damaged FROM frames
+        WHERE media_id = {known} ORDER BY frame""").read_all()
+    if not len(frames):
+        return None
+    gaps = frames["gap_seconds"].fill_null(np.nan).to_numpy()
+    first = _most_telling(gaps)
+    shown = frames.slice(first, MOST_FRAMES)
+    packets = shown["packet"].to_numpy()
+    opened = {
+        packet: OPEN if is_open else CLOSED
+        for packet, is_open in db.ask(
+            f"SELECT first_packet, is_open FROM gops WHERE media_id = {known} AND is_open IS NOT NULL"
+        ).rows
+    }
+    start = np.array([opened.get(packet, NOT_KNOWN) for packet in packets.tolist()], np.int8)
+    return FramesTimeline(
+        uri=frames["uri"][0].as_py(),
+        media_id=media_id,
+        why=why,
+        total=len(frames),
+        first=first,
+        seconds=shown["seconds"].to_numpy(),
+        gap_seconds=gaps[first : first + MOST_FRAMES],
+        size_bytes=shown["size_bytes"].to_numpy().astype(np.int64),
+        start=start,
+        is_start=shown["is_start"].to_numpy().astype(np.bool_),
+        is_damaged=shown["is_damaged"].to_numpy().astype(np.bool_),
+    )
+
+
+def _most_telling(gaps: NDArray[np.float64]) -> int:
+    """Return the first frame of those to show: all, or those around the longest gap."""
+    if len(gaps) <= MOST_FRAMES:
+        return 0
+    longest = int(np.argmax(np.nan_to_num(gaps)))
+    return max(0, min(longest - MOST_FRAMES // 2, len(gaps) - MOST_FRAMES))
+
+
+def _clips_timeline(db: Database) -> ClipsTimeline | None:
+    rows = db.ask("""
+        SELECT media_id, any_value(uri) AS uri, count(*) AS n FROM clips WHERE begin_seconds IS NOT NULL
+        GROUP BY media_id ORDER BY n DESC, max(end_seconds - begin_seconds) DESC, uri, media_id LIMIT 1""").rows
+    if not rows:
+        return None
+    media_id, uri, total = rows[0]
+    known = literal(media_id)
+    begin, length = db.ask(
+        f"SELECT start_seconds, duration_seconds FROM videos WHERE media_id = {known} ORDER BY media_row LIMIT 1"
+    ).rows[0]
+    clips = db.ask(f"""
+        WITH chosen AS (
+            SELECT clip, clip_id, begin_seconds FROM clips WHERE media_id = {known} AND begin_seconds IS NOT NULL
+            ORDER BY begin_seconds, clip LIMIT {MOST_CLIPS}
+        )
+        SELECT clip_id, list(seconds ORDER BY place) AS seconds
+        FROM chosen JOIN (SELECT clip_id, place, seconds FROM clip_frames WHERE NOT is_padding) USING (clip_id)
+        GROUP BY clip, clip_id, begin_seconds ORDER BY begin_seconds, clip""").rows
+    times = [np.sort(np.array(seconds, np.float64)) for _, seconds in clips]
+    times = [each[np.isfinite(each)] for each in times]
+    lanes = _lanes(times, gap=length / 200)
+    ends = [float(each[-1]) for each in times if len(each)]
+    return ClipsTimeline(
+        uri=uri,
+        media_id=media_id,
+        why=f"it has more clips than any other, {total}" if total > 1 else "its clip spans more time than any other",
+        total=total,
+        begin_seconds=float(begin),
+        end_seconds=max([float(begin + length), *ends]),
+        clips=[
+            TimelineClip(clip_id=clip_id, lane=lane, seconds=each)
+            for (clip_id, _), lane, each in zip(clips, lanes, times, strict=True)
+            if len(each)
+        ],
+    )
+
+
+def _lanes(times: Sequence[NDArray[np.float64]], *, gap: float) -> list[int]:
+    """Return the least lane a clip, in their order of time, in which it meets none before it."""
+    ends: list[float] = []
+    lanes = []
+    for seconds in times:
+        begin, end = (float(seconds[0]), float(seconds[-1])) if len(seconds) else (0.0, 0.0)
+        lane = next((lane for lane, until in enumerate(ends) if until + gap <= begin), len(ends))
+        ends[lane : lane + 1] = [end]
+        lanes.append(lane)
+    return lanes

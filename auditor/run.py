@@ -1,0 +1,101 @@
+"""An audit from its beginning to its end: what is opened, which tables are added, what is asked, what is written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from framedex.auditor.findings.findings import PARTS_OF_FILES, SHARED, Audit, ask_all
+from framedex.auditor.findings.queries import Check, checks_of, questions, words
+from framedex.auditor.tables.database import Database, database
+from framedex.auditor.tables.policy_misses import add_policy_misses
+from framedex.auditor.tables.source_files import add_files, add_tars
+from framedex.auditor.tables.subject import Kind, opened
+from framedex.auditor.tables.views import OF_SOURCES
+from framedex.errors import FramedexError, OutputError
+from framedex.sharder.policies.reading import PolicyLike
+from framedex.storage.places import Place
+
+FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
+KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that nearly every check asks
+
+
+def asks_frames(sql: str) -> bool:
+    """Return whether a query may ask the views of single frames, which are slower to open."""
+    return FRAMES_VIEWS.search(sql) is not None
+
+
+def check_free(path: Path | None, overwrite: bool) -> None:
+    """Raise OutputError where a file is there already and is not to be replaced."""
+    if path is not None and path.exists():
+        if not overwrite:
+            raise OutputError(
+                "the output file is there already", where=str(path), remedy="pass --overwrite, or choose another name"
+            )
+        if not path.is_file():
+            raise OutputError("the output is no regular file", where=str(path), remedy="choose another name")
+
+
+def run(
+    what: Place,
+    names: tuple[str, ...] = (),
+    *,
+    look: bool = False,
+    policy: PolicyLike | None = None,
+    root: str | None = None,
+    report: Path | None = None,
+    pictures: bool = True,
+) -> Audit:
+    """Ask all checks, or those that are named, and write a report of them where one is asked for."""
+    with opened(what, frames=report is not None) as audited:
+        asked = chosen(audited.kind, names)
+        queries = [question.sql for question in [*asked, *questions("summary", audited.kind)]]
+        if report is not None:
+            from framedex.auditor.report.report import queries as of_report  # nor is what decodes pictures
+
+            queries += of_report(audited.kind)
+        with database(
+            audited, kept={KEPT[audited.kind]: words([*queries, SHARED, PARTS_OF_FILES, *OF_SOURCES, "shard"])}
+        ) as db:
+            _add_tables(db, asked, look=look, named=bool(names), policy=policy, root=root)
+            found = ask_all(db, asked, summary=not names)
+            if names and found.unasked:
+                check, lack = found.unasked[0]
+                raise FramedexError(
+                    "a check that is named cannot be asked", found=check.name, remedy=f"it needs {lack}"
+                )
+            if report is not None:
+                from framedex.auditor.report.report import write_report
+
+                write_report(db, found, report, root=root, pictures=pictures)
+            return found
+
+
+def _add_tables(
+    db: Database, asked: list[Check], *, look: bool, named: bool, policy: PolicyLike | None, root: str | None
+) -> None:
+    """Add the tables that checks need and no index has."""
+    if policy is not None and db.audited.kind != "index":
+        raise FramedexError(
+            "--policy asks an index; a dataset's failures say what its own policy missed", found=db.audited.kind
+        )
+    needed = {need for check in asked for need in check.needs}
+    if "files" in needed and (look or named):
+        add_files(db, root)
+    if "tars" in needed:
+        add_tars(db, content=look)
+    if "policy_misses" in needed and policy is not None:
+        add_policy_misses(db, policy)
+
+
+def chosen(kind: Kind, names: tuple[str, ...]) -> list[Check]:
+    """Return the checks of these names, all where there are none. Raises FramedexError for an unknown one."""
+    known = checks_of(kind)
+    for name in names:
+        if name not in {check.name for check in known}:
+            raise FramedexError(
+                f"there is no such check of {'an index' if kind == 'index' else 'a dataset'}",
+                found=name,
+                allowed=", ".join(sorted(check.name for check in known)),
+            )
+    return [check for check in known if not names or check.name in names]

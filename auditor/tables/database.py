@@ -1,0 +1,233 @@
+"""DuckDB over an index or a dataset: read-only views, and nothing else of this machine or the network within reach."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from framedex.auditor.tables.subject import Audited
+from framedex.auditor.tables.views import FILE_COLUMN, INNER, PARTS, VIEWS, Names, in_memory, reader, statements, url
+from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
+
+try:
+    import duckdb
+except ModuleNotFoundError as error:
+    raise MissingExtraError("duckdb", "audit", "framedex audit") from error
+
+ASKED_OFTEN = ("repeated", "superseded")  # by all other views of an index
+INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
+READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+GIBIBYTE = 1 << 30
+LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryLimits:
+    """What somebody's own queries may take. seconds: all of them. memory_bytes: of DuckDB. spill_bytes: of what it writes beside that,
+    into a temporary folder.
+    """
+
+    seconds: float = 600.0
+    memory_bytes: int = 4 * GIBIBYTE
+    spill_bytes: int = 16 * GIBIBYTE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a query gave. names: of its columns. rows: of Python values."""
+
+    names: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return each row by names."""
+        return [dict(zip(self.names, row, strict=True)) for row in self.rows]
+
+
+class Database:
+    """The views of an index or a dataset, asked by SQL. Raises FramedexError for SQL that cannot be run."""
+
+    def __init__(self, connection: Any, audited: Audited) -> None:
+        self._connection = connection
+        self.audited = audited
+
+    def columns(self, view: str) -> list[str]:
+        """Return the columns of a view in lower case, as queries compare them; none where there is no such view."""
+        found = self._connection.execute(
+            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
+        )
+        return [name.lower() for (name,) in found.fetchall()]
+
+    def ask(self, sql: str) -> Result:
+        """Return all rows of a query; several threads may ask."""
+        with _errors_of_queries(), contextlib.closing(self._connection.cursor()) as cursor:
+            found = cursor.execute(sql)
+            return Result(names=[column[0] for column in found.description], rows=found.fetchall())
+
+    def arrow(self, sql: str) -> pa.RecordBatchReader:
+        """Return the rows of a query as they come."""
+        with _errors_of_queries():
+            return self._connection.sql(sql).to_arrow_reader()
+
+    def user(self, sql: str) -> pa.RecordBatchReader:
+        """Return the rows of somebody's own query: one statement that reads."""
+        try:
+            parsed = duckdb.extract_statements(sql)
+        except (duckdb.Error, RuntimeError, UnicodeError) as error:
+            raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
+        if len(parsed) != 1 or parsed[0].type not in READING:
+            kinds = ", ".join(statement.type.name for statement in parsed) or "nothing"
+            raise FramedexError(
+                "only one statement that reads is run",
+                found=kinds,
+                allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, EXPLAIN",
+            )
+        return self.arrow(sql)
+
+    @contextlib.contextmanager
+    def time_limit(self, seconds: float) -> Iterator[None]:
+        """Interrupt what runs after so many seconds, the rows that are still to come among it. Raises FramedexError then."""
+        ended, late = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            if not ended.wait(seconds):
+                late.set()
+                while not ended.wait(INTERRUPT_SECONDS):  # again, for what begins between two
+                    self._connection.interrupt()
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            if not late.is_set():
+                raise
+            raise FramedexError(
+                "the query takes longer than it may",
+                found=f"more than {seconds:g} s",
+                remedy="--timeout gives it more; a LIMIT or a WHERE makes it less",
+            ) from error
+        finally:
+            ended.set()
+            watching.join()
+
+    def add(self, name: str, table: pa.Table) -> None:
+        """Add a table that the views do not have."""
+        self._connection.register("added", table)
+        self._connection.execute(f"CREATE TABLE {name} AS FROM added")
+        self._connection.unregister("added")
+
+
+@contextlib.contextmanager
+def _errors_of_queries() -> Iterator[None]:
+    """Raise FramedexError for a query that cannot be run, KeyboardInterrupt for one that was interrupted."""
+    try:
+        yield
+    except (duckdb.Error, RuntimeError, UnicodeError) as error:
+        if "interrupted" in str(error).lower():
+            raise KeyboardInterrupt from error
+        said = str(error).strip()
+        found = said.splitlines()[-1] if "Traceback" in said else said  # of the files, which are Python's
+        remedy = "--memory and --spill give it more" if isinstance(error, duckdb.OutOfMemoryException) else None
+        raise FramedexError("the query cannot be run", found=found, remedy=remedy) from error
+
+
+@contextlib.contextmanager
+def database(
+    audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None, limits: QueryLimits | None = None
+) -> Iterator[Database]:
+    """Open the views of an index or a dataset, for queries of anybody's: they read its files, and nothing else, and write nothing.
+
+    The files are on a file system of their own, and DuckDB has no other, nor any network; its settings cannot be changed. kept: for
+    framedex's own questions, of which views only these columns are had, read once, by DuckDB itself, into memory. limits: of memory, for queries of anybody's.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="framedex-audit-") as spill,
+        contextlib.closing(duckdb.connect()) as connection,
+    ):
+        connection.execute("SET temp_directory = ?", [spill])
+        names = Names.OURS if kept is None or _is_pattern(audited) else Names.PATHS
+        connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
+        if names is Names.OURS:
+            from framedex.auditor.tables.table_files import TableFiles  # which takes a while to load
+
+            connection.register_filesystem(TableFiles(audited.tables()))
+            connection.execute(LOCK)
+        _define(connection, audited, names, kept or {})
+        if limits is not None:
+            connection.execute(f"SET memory_limit = '{limits.memory_bytes}B'")
+            connection.execute(f"SET max_temp_directory_size = '{limits.spill_bytes}B'")
+        connection.execute("SET preserve_insertion_order = true; SET lock_configuration = true")
+        yield Database(connection, audited)
+
+
+def write_database(audited: Audited, path: Path) -> list[str]:
+    """Write a DuckDB database of the views, which see what is indexed later, too; return their names. A file that is there is
+    replaced, once all is well. Raises OutputError.
+    """
+    if _is_pattern(audited):
+        raise OutputError(
+            "views cannot name this folder, whose path DuckDB takes for a pattern",
+            where=str(audited.folder),
+            remedy="give the folder another name, or a link to it",
+        )
+    if not any(audited.parts.values()):
+        raise OutputError("there is nothing yet that views could name", where=str(audited.place), remedy="index first")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as folder:
+        aside = os.path.join(folder, path.name)
+        try:
+            with contextlib.closing(duckdb.connect(aside)) as connection:
+                _define(connection, audited, Names.PATTERN, {})
+        except duckdb.Error as error:
+            raise FramedexError("the database cannot be written", where=str(path), found=str(error).strip()) from error
+        os.replace(aside, path)
+    return [name for name in VIEWS[audited.kind] if name not in INNER]
+
+
+def _is_pattern(audited: Audited) -> bool:
+    """Return whether DuckDB takes the path of what is audited for a pattern."""
+    return any(character in str(audited.folder) for character in "*?[")
+
+
+def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, Collection[str]]) -> None:
+    """Make the views. Raises FormatError where the files cannot be read."""
+    try:
+        columns = {
+            table: _names(
+                connection,
+                f"SELECT * EXCLUDE ({FILE_COLUMN}, file_row_number) FROM {reader(audited, table, names)}",
+            )
+            if numbers
+            else PARTS[table].names
+            for table, numbers in audited.parts.items()
+        }
+        for name, query in statements(audited, columns, names).items():
+            if name in kept:
+                wanted = {word.lower() for word in kept[name]}
+                chosen = [column for column in _names(connection, query) if column.lower() in wanted]
+                try:
+                    connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen)}")
+                except duckdb.ConversionException:  # of a text that a later minor version knows
+                    connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen, few_values={})}")
+            elif name in ASKED_OFTEN and names is not Names.PATTERN:
+                connection.execute(f"CREATE TABLE {name} AS {query}")
+            else:
+                connection.execute(f"CREATE VIEW {name} AS {query}")
+    except (duckdb.Error, RuntimeError) as error:  # RuntimeError: a path that is not UTF-8
+        raise FormatError(
+            "a table is missing or damaged", where=str(audited.place), found=str(error).strip()
+        ) from error
+
+
+def _names(connection: Any, query: str) -> list[str]:
+    """Return the columns of a query."""
+    return [row[0] for row in connection.execute(f"DESCRIBE {query}").fetchall()]

@@ -1,0 +1,166 @@
+"""Whether what was indexed is still there, and still the same: the tables `files` and `tars` that checks ask."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from framedex.auditor.tables.database import Database
+from framedex.auditor.tables.views import OF_SOURCES
+from framedex.errors import FormatError, StorageError
+from framedex.files.fingerprint import is_object_tag, is_same_file
+from framedex.indexer.parts.index import Index
+from framedex.indexer.parts.packets import Packets
+from framedex.indexer.schema import IMAGES
+from framedex.sharder.clips.byte_source import CONTENT_ALONE
+from framedex.sharder.clips.medium import Locations, Root
+from framedex.sharder.schema import SHARDS_FOLDER
+from framedex.storage.objects import head
+from framedex.storage.places import Place, local_of, names_in, size_of
+from framedex.storage.uris import is_remote
+
+THREADS = 16  # of network storage, most of the time is waiting
+GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", "unknown"
+FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
+TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
+Row = dict[str, Any]
+State = tuple[str, str | None]  # and what was found instead
+
+
+def add_files(database: Database, root: Root | None) -> None:
+    """Add `files`: a row a medium that had a file when it was indexed, and whether that is the same, changed or gone.
+
+    Of a dataset, media are looked at of which some clip is not in a tar.
+    """
+    audited = database.audited
+    locations = Locations(_root(database), root)
+    needed = "" if audited.kind == "index" else "AND media_id IN (SELECT media_id FROM clips WHERE shard IS NULL)"
+    sql = f"SELECT {', '.join(OF_SOURCES)} FROM videos WHERE fingerprint IS NOT NULL {needed} ORDER BY uri"
+    rows = database.ask(sql).records()
+    index = Index(audited.place) if audited.kind == "index" else None
+
+    def look(row: Row) -> State:
+        packets = index.packets(row["media_id"]) if index is not None and _is_folder(row) else None
+        return state_of(locations.path(row["uri"]), row, packets)
+
+    single = {_identity(row): row for row in rows}  # several streams, or sequences, of one file are looked at once
+    with ThreadPoolExecutor(1 if any(map(_is_folder, rows)) else THREADS) as pool:
+        states = dict(zip(single, pool.map(look, single.values()), strict=True))
+    found = [row | dict(zip(("state", "found"), states[_identity(row)], strict=True)) for row in rows]
+    database.add("files", pa.Table.from_pylist(found, schema=FOUND))
+
+
+def _root(database: Database) -> str:
+    try:
+        return str(database.audited.header["root"])
+    except KeyError:
+        raise FormatError("the header is damaged", where=str(database.audited.place), found="no root") from None
+
+
+def _is_folder(row: Row) -> bool:
+    """Return whether a medium is a sequence of loose images."""
+    return bool(row["kind"] == IMAGES and row["container"] == "files")
+
+
+def _identity(row: Row) -> str:
+    return str(row["media_id"] if _is_folder(row) else row["uri"])
+
+
+def state_of(path: str, row: Row, packets: Packets | None = None) -> State:
+    """Return whether a medium's source is what its row of `videos` says. packets: of loose images, where known."""
+    try:
+        if is_remote(path):
+            return _object_state(path, row)
+        if _is_folder(row) and os.path.isdir(path):
+            return _images_state(path, packets) if packets is not None and packets.path else (UNKNOWN, None)
+        return _file_state(path, row)
+    except FileNotFoundError:
+        return GONE, None
+    except OSError as error:
+        return GONE, f"cannot be opened: {error.strerror}"
+
+
+def _file_state(path: str, row: Row) -> State:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        size = os.fstat(descriptor).st_size
+        if is_object_tag(row["fingerprint"]) and size == row["size_bytes"]:
+            return UNKNOWN, None  # it was an object when it was indexed, of whose content nothing is known
+        recorded = {"size_bytes": row["size_bytes"], "mtime_ns": row["mtime_ns"], "expected": row["fingerprint"]}
+        if is_same_file(descriptor, **recorded):
+            return SAME, None
+        return CHANGED, f"{size} bytes" if size != row["size_bytes"] else "other content"
+    finally:
+        os.close(descriptor)
+
+
+def _images_state(path: str, packets: Packets) -> State:
+    """Return whether loose images are those that were indexed, by their checksums."""
+    assert packets.path is not None  # of loose images, the index says these
+    assert packets.crc32 is not None
+    missing, others = [], []
+    for name, expected in zip(packets.path, packets.crc32.tolist(), strict=True):
+        try:
+            if zlib.crc32(Path(path, name).read_bytes()) != expected:
+                others.append(name)
+        except OSError:
+            missing.append(name)
+    if len(missing) == len(packets.path):
+        return GONE, "none of its images is there"
+    if missing:
+        return CHANGED, f"{missing[0]} is not there" + (f", nor are {len(missing) - 1} more" if missing[1:] else "")
+    return (CHANGED, f"{others[0]} has other content") if others else (SAME, None)
+
+
+def _object_state(path: str, row: Row) -> State:
+    if not is_object_tag(row["fingerprint"]) or row["kind"] == IMAGES:
+        return UNKNOWN, None  # it was indexed somewhere else, or is many objects
+    try:
+        facts = head(path)
+    except StorageError as error:
+        if error.kind == "missing":
+            return GONE, None
+        raise
+    if facts.tag == row["fingerprint"]:
+        return SAME, None
+    return CHANGED, f"{facts.size_bytes} bytes" if facts.size_bytes != row["size_bytes"] else "another version"
+
+
+def add_tars(database: Database, *, content: bool) -> None:
+    """Add `tars`: a row a tar, of the manifest or in the folder, and whether it is the same, changed, gone or orphaned.
+
+    content: compare fingerprints, too, not sizes alone.
+    """
+    place = database.audited.place
+    known = database.ask("SELECT name, size_bytes, fingerprint FROM shards").records()
+    rows = [{"name": row["name"]} | _tar_state(place, row, content=content) for row in known]
+    names = {row["name"] for row in known}
+    rows += [{"name": name, "state": ORPHANED, "found": None} for name in sorted(set(_tar_names(place)) - names)]
+    database.add("tars", pa.Table.from_pylist(rows, schema=TARS))
+
+
+def _tar_names(place: Place) -> Iterable[str]:
+    return (f"{SHARDS_FOLDER}/{name}" for name in names_in(place / SHARDS_FOLDER) if name.endswith(".tar"))
+
+
+def _tar_state(place: Place, row: Row, *, content: bool) -> Row:
+    where = place / row["name"]
+    path = local_of(where)
+    try:
+        if content and path is not None:
+            # No time is recorded of a tar: its content decides.
+            state, found = _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
+            return {"state": state, "found": found}
+        size = size_of(where)
+    except FileNotFoundError:
+        return {"state": GONE, "found": None}
+    except OSError as error:
+        return {"state": GONE, "found": f"cannot be opened: {error.strerror}"}
+    same = size == row["size_bytes"]
+    return {"state": SAME if same else CHANGED, "found": None if same else f"{size} bytes"}

@@ -1,0 +1,93 @@
+"""`framedex.index`: the command from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
+
+from framedex.core.progress import progress_bar
+from framedex.execution.choice import EngineName, engine_of
+from framedex.execution.local_pool import GIBIBYTE
+from framedex.indexer.probing.probe import Depth, Streams
+from framedex.indexer.runs.build import IndexReport, build_index
+from framedex.indexer.runs.work import IndexOptions
+from framedex.indexer.sources.image_times import rate_of
+from framedex.indexer.sources.named_medium import Images
+from framedex.storage.outputs import check_writable
+from framedex.storage.places import Place, place
+
+
+def index(
+    sources: str | Path | Iterable[str | Path],
+    out: str | Place,
+    *,
+    root: str | Path | None = None,
+    label_from_parent: bool = False,
+    depth: Depth = "auto",
+    streams: Streams = "best",
+    images: Images = "sequences",
+    image_fps: str | float | Fraction | None = None,
+    verify: bool = False,
+    retry: bool = False,
+    follow_symlinks: bool = False,
+    workers: int | None = None,
+    timeout_seconds: float | None = 600.0,
+    memory_bytes: int | None = 8 * GIBIBYTE,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
+    progress: bool = True,
+) -> IndexReport:
+    """Probe every video's packets, timestamps and start points into Parquet, as `framedex index` does.
+
+    Calling it again brings the index up to date: only what is new or changed is probed.
+
+    Args:
+        sources: a video, an image, a tar of images, a folder, a glob, "@list.txt", a listing (CSV, JSONL, Parquet), or several.
+        out: the index: a folder, or a uri of object storage.
+        root: what uris are recorded relative to. None: the sources' common folder, or what the index has already.
+        label_from_parent: add a column `label`, the name of each file's folder.
+        depth: "packets" reads every packet, "tables" sample tables alone (MP4, MOV, 3GP), "auto" tables where they can be trusted.
+        streams: which video streams of a file become media, "best" or "all".
+        images: what the images of a searched folder are: "sequences", "single" (media of one frame each) or "ignore".
+        image_fps: images a second, where nothing else times them: 25, 29.97, "30000/1001". None: 1.
+        verify: decode every frame, and store its hash.
+        retry: probe failed media again, though nothing changed.
+        follow_symlinks: search linked folders, too.
+        workers: processes that probe. None: one for each core.
+        timeout_seconds: for each medium. None: no limit.
+        memory_bytes: that each process may map. None: no limit.
+        engine: "local", or "ray" for a cluster.
+        ray_address: of the cluster. None: as Ray finds it.
+        progress: show a bar on a terminal.
+
+    Returns:
+        What the run did. Media that failed are rows of the index, and in `problems`.
+
+    Raises:
+        FramedexError: an argument is wrong, a source is missing, or `out` holds something else.
+    """
+    written = place(out)
+    check_writable(written)
+    several = [sources] if isinstance(sources, str | Path) else sources
+    with progress_bar("video", shown=progress) as show:
+        options = IndexOptions(
+            sources=[str(source) for source in several],
+            out=written,
+            root=None if root is None else str(root),
+            label_from_parent=label_from_parent,
+            depth=depth,
+            streams=streams,
+            images=images,
+            image_fps=None if image_fps is None else rate_of(str(image_fps)),
+            verify=verify,
+            retry=retry,
+            follow_symlinks=follow_symlinks,
+            workers=workers or os.cpu_count() or 1,
+            engine=engine_of(engine, ray_address),
+            timeout_seconds=timeout_seconds,
+            memory_bytes=memory_bytes,
+            on_progress=show,
+        )
+        return build_index(options)

@@ -1,0 +1,62 @@
+"""What a verification finds, counted."""
+
+from __future__ import annotations
+
+import collections
+import math
+from dataclasses import dataclass, field
+
+from framedex.loader.verification.verify import Checked
+from framedex.loader.verification.verify_gpu import CheckedOnGpu
+
+RIGHT = ("exact", "nearest")
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifyReport:
+    """What a verification found.
+
+    Attributes:
+        clips: how many were checked.
+        frames: how many frames these clips have, repeats and padding included.
+        verdicts: how many clips have each verdict.
+        wrong: the clips that are neither exact nor nearest.
+        decoders: with decode="gpu", how many clips each decoder took.
+        undecided: with decode="gpu", frames that have no neighbour which differs from them.
+        worst_psnr: with decode="gpu", of the frame that differs most from the CPU's, in dB; infinite where none does.
+    """
+
+    clips: int = 0
+    frames: int = 0
+    verdicts: collections.Counter[str] = field(default_factory=collections.Counter)
+    wrong: list[Checked] = field(default_factory=list)
+    decoders: collections.Counter[str] = field(default_factory=collections.Counter)
+    undecided: int = 0
+    worst_psnr: float = math.inf
+
+    def count(self, checked: Checked) -> None:
+        """Add the verdict on one clip."""
+        self.clips += 1
+        self.frames += len(checked.frames)
+        self.verdicts[checked.verdict] += 1
+        if checked.verdict not in RIGHT:
+            self.wrong.append(checked)
+        if isinstance(checked, CheckedOnGpu):
+            self.decoders[checked.decoder] += 1
+            self.undecided += checked.undecided
+            self.worst_psnr = min(self.worst_psnr, checked.worst_psnr or math.inf)
+
+    @property
+    def internal(self) -> int:
+        """At how many clips framedex itself failed."""
+        return self.verdicts["internal_error"]
+
+    @property
+    def failed(self) -> int:
+        """How many clips are not exact, without internal errors."""
+        return len(self.wrong) - self.internal
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every clip that was checked is right."""
+        return not self.wrong

@@ -1,0 +1,61 @@
+"""`framedex.verify`: the command from Python."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from framedex.core.progress import progress_bar
+from framedex.errors import FramedexError
+from framedex.loader.verification.report import VerifyReport
+from framedex.loader.verification.verify import verify as verify_on_cpu
+from framedex.loader.verification.verify_gpu import verify_on_gpu
+from framedex.storage.places import Place, place
+
+
+def verify(
+    dataset: str | Place,
+    *,
+    sample: int | None = None,
+    seed: int = 0,
+    root: str | Path | None = None,
+    decode: Literal["cpu", "gpu"] = "cpu",
+    workers: int | None = None,
+    timeout_seconds: float | None = 3600.0,
+    progress: bool = True,
+) -> VerifyReport:
+    """Compare clips, decoded from their byte ranges, with a full decode of their sources, as `framedex verify` does.
+
+    Args:
+        dataset: what `framedex.shard` wrote.
+        sample: how many clips are checked, chosen at random by `seed`. None: all.
+        seed: of that choice.
+        root: where the sources lie now, if they moved.
+        decode: "cpu" compares every frame bit for bit. "gpu" decodes clips as a loader with a GPU does: each frame must be nearer to
+            the CPU's picture of it than to those of its neighbours.
+        workers: processes that decode. None: one for each core.
+        timeout_seconds: for each source. None: no limit.
+        progress: show a bar on a terminal.
+
+    Returns:
+        How many clips have which verdict, and the clips that are wrong.
+
+    Raises:
+        FramedexError: an argument is wrong, there is no dataset, or decode="gpu" finds no GPU.
+    """
+    if decode not in ("cpu", "gpu"):
+        raise FramedexError("unknown decode", found=repr(decode), allowed="'cpu', 'gpu'")
+    report = VerifyReport()
+    with progress_bar("clip", shown=progress) as show:
+        for checked in (verify_on_cpu if decode == "cpu" else verify_on_gpu)(
+            place(dataset),
+            root=None if root is None else str(root),
+            sample=sample,
+            seed=seed,
+            workers=workers or os.cpu_count() or 1,
+            timeout_seconds=timeout_seconds,
+            on_progress=show,
+        ):
+            report.count(checked)
+    return report

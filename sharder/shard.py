@@ -1,0 +1,116 @@
+"""`framedex.shard`: the command from Python."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import orjson
+
+from framedex.core.progress import progress_bar
+from framedex.errors import PolicyError
+from framedex.execution.choice import EngineName, engine_of
+from framedex.indexer.parts.index import Index
+from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
+from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.packing.image_files import ImageOptions
+from framedex.sharder.packing.pack import Pack
+from framedex.sharder.packing.pack_audio import AudioFormat
+from framedex.sharder.policies.reading import PolicyLike, find_policy
+from framedex.sharder.policies.sampling import Choose
+from framedex.sharder.selection.explicit_clips import ExplicitClips
+from framedex.sharder.writing.report import ShardReport
+from framedex.storage.outputs import check_writable
+from framedex.storage.places import Place, place
+
+
+def shard(
+    index: str | Place | Index,
+    out: str | Place,
+    *,
+    policy: PolicyLike | None = None,
+    clips: str | Path | Iterable[Mapping[str, object]] | None = None,
+    choose: Choose = "nearest",
+    overwrite: bool = False,
+    keep_damaged: bool = False,
+    pack: Pack | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    images: ImageOptions | None = None,
+    audio: bool | AudioOptions = False,
+    audio_format: AudioFormat = "flac",
+    workers: int | None = None,
+    engine: EngineName = "local",
+    ray_address: str | None = None,
+    scratch: str | Path | None = None,
+    progress: bool = True,
+) -> ShardReport:
+    """Plan clips from an index and write a dataset, as `framedex shard` does.
+
+    Args:
+        index: what `framedex.index` wrote.
+        out: the dataset: a folder that is new or empty, or a uri of object storage.
+        policy: which frames make a clip: a YAML file, a policy that comes with framedex ("fps"), or what a file says, as a mapping
+            or as YAML. Give it or `clips`.
+        clips: every clip's frames or seconds: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a JSONL file of them.
+        choose: with `clips`, which frame a time means: "nearest", "previous" or "next".
+        overwrite: replace a dataset that is there.
+        keep_damaged: let clips have frames of damaged GOPs.
+        pack: what is copied into tars: "clips", "images" or "needed". None: nothing; clips point into the sources.
+        shard_bytes: a new tar begins when a clip would make it larger.
+        images: with pack="images", how frames are stored.
+        audio: clips carry their sound; AudioOptions says at which rate.
+        audio_format: with pack and audio, "flac" or "wav".
+        workers: with pack, processes that plan, cut and encode. None: one for each core.
+        engine: "local", or "ray" for a cluster.
+        ray_address: of the cluster. None: as Ray finds it.
+        scratch: where a dataset of object storage is written first. None: the system's temporary folder.
+        progress: show a bar on a terminal.
+
+    Returns:
+        What the dataset holds. Clips that cannot be made are in `failures`.
+
+    Raises:
+        FramedexError: an argument is wrong, `index` is no index, or `out` holds something else.
+    """
+    if (policy is None) == (clips is None):
+        raise PolicyError("give either policy or clips")
+    written = place(out)
+    check_writable(written)
+    opened = index if isinstance(index, Index) else Index(index)
+    with ExitStack() as stack:
+        options = ShardOptions(
+            overwrite=overwrite,
+            keep_damaged=keep_damaged,
+            pack=pack,
+            shard_bytes=shard_bytes,
+            images=images or ImageOptions(),
+            workers=workers or os.cpu_count() or 1,
+            engine=engine_of(engine, ray_address),
+            audio=AudioOptions() if audio is True else audio or None,
+            audio_format=audio_format,
+            scratch=None if scratch is None else Path(scratch),
+            on_progress=stack.enter_context(progress_bar("", shown=progress)),
+        )
+        if policy is not None:
+            return build_from_policy(opened, written, find_policy(policy), options)
+        assert clips is not None  # one of both was given
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-"))
+        requests = ExplicitClips(_clips_file(clips, Path(folder)))
+        return build_from_requests(opened, written, requests, choose=choose, options=options)
+
+
+def _clips_file(clips: str | Path | Iterable[Mapping[str, object]], folder: Path) -> Path:
+    """Return a JSONL file of clips, in a folder if they are mappings. Raises PolicyError for what JSON cannot hold."""
+    if isinstance(clips, str | Path):
+        return Path(clips)
+    path = folder / "clips.jsonl"
+    with path.open("wb") as file:
+        for number, clip in enumerate(clips, 1):
+            try:
+                file.write(orjson.dumps(dict(clip), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            except (TypeError, ValueError) as error:
+                raise PolicyError("a clip cannot be written as JSON", where=f"clip {number}", found=error) from error
+    return path

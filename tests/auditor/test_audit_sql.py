@@ -1,0 +1,214 @@
+"""Queries of an audit read the views and do nothing else; they have limits; answers come in every format."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from framedex.auditor.findings.queries import questions
+from framedex.auditor.tables.database import database
+from framedex.auditor.tables.subject import opened
+from framedex.errors import FramedexError
+from tests.support.audited import sound_row, write_rows
+from tests.support.datasets import content, run
+
+WRITING = [
+    "CREATE TABLE x AS SELECT 1",
+    "DROP VIEW videos",
+    "DELETE FROM superseded",
+    "COPY (SELECT 1) TO '{there}/x.csv'",
+    "EXPORT DATABASE '{there}/x'",
+    "ATTACH '{there}/x.duckdb'",
+    "INSTALL httpfs",
+    "LOAD httpfs",
+    "SET enable_external_access = true",
+    "PRAGMA enable_external_access",
+    "CALL duckdb_tables()",
+    "SELECT 1; SELECT 2",
+    "",
+    "WITH a AS (COPY (SELECT 1) TO '{there}/x.csv') SELECT 1",
+    "WITH a AS (COPY (SELECT 1) TO '{there}/videos/part-000000.parquet') SELECT 1",
+    "WITH a AS (COPY (SELECT 1) TO 'framedex://x.csv') SELECT 1",
+    "WITH a AS (COPY (SELECT 1) TO 'framedex://videos/part-000000.parquet') SELECT 1",
+    "EXPLAIN ANALYZE WITH a AS (COPY (SELECT 1) TO '{there}/x.csv') SELECT 1",
+    "SELECT * FROM query('WITH a AS (COPY (SELECT 1) TO ''{there}/x.csv'') SELECT 1')",
+]
+READING_ELSEWHERE = [
+    "SELECT * FROM read_text('/etc/hostname')",
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM '/etc/passwd'",
+    "SELECT * FROM read_text('file:///etc/hostname')",
+    "SELECT * FROM read_parquet('{there}/videos/*.parquet')",
+    "SELECT * FROM read_text('{there}/index.json')",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT * FROM read_csv('http://127.0.0.1:1/x')",
+    "SELECT * FROM read_parquet('s3://bucket/x.parquet')",
+    "SELECT * FROM sqlite_scan('/tmp/x', 'y')",
+    "SELECT getenv('HOME')",
+]
+
+
+@pytest.mark.parametrize("sql", WRITING + READING_ELSEWHERE)
+def test_a_query_reads_the_views_and_does_nothing_else(sql: str, synthetic: Path) -> None:
+    before = content(synthetic)
+    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+        with pytest.raises(FramedexError):
+            db.user(sql.format(there=synthetic / "INDEX")).read_all()
+        assert db.ask("SELECT count(*) FROM videos").rows == [(120,)]
+    assert content(synthetic) == before
+
+
+@pytest.mark.parametrize("name", ["index.json", "../index.json", "*", "**/*.json"])
+def test_other_files_of_the_folder_are_not_there(name: str, synthetic: Path) -> None:
+    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+        assert db.user(f"SELECT * FROM read_text('framedex://{name}')").read_all().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM videos",
+        "DESCRIBE frames",
+        "SHOW TABLES",
+        "SUMMARIZE gops",
+        "VALUES (1)",
+        "WITH a AS (SELECT 1) FROM a",
+        "EXPLAIN SELECT 1",
+    ],
+)
+def test_every_statement_that_reads_is_run(sql: str, synthetic: Path) -> None:
+    assert len(run("audit", synthetic / "INDEX", "--sql", sql).output.splitlines()) > 1
+
+
+def test_a_blocked_write_is_told_in_a_line(synthetic: Path) -> None:
+    sql = "WITH a AS (COPY (SELECT 1) TO 'framedex://videos/part-000000.parquet') SELECT 1"
+    with pytest.raises(AssertionError, match="is only to be read") as caught:
+        run("audit", synthetic / "INDEX", "--sql", sql)
+    assert "Traceback" not in str(caught.value).split("assert")[0]
+
+
+def test_a_query_that_cannot_be_run_says_why(synthetic: Path) -> None:
+    with pytest.raises(AssertionError, match='"frme" not found'):
+        run("audit", synthetic / "INDEX", "--sql", "SELECT frme FROM frames")
+    with pytest.raises(AssertionError, match="not SQL that DuckDB takes"):
+        run("audit", synthetic / "INDEX", "--sql", "SELEC 1")
+
+
+def test_a_question_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="it needs a column 'label'"):
+        run("audit", write_rows(tmp_path / "INDEX", [sound_row(1)]), "--ask", "hours_a_label")
+
+
+@pytest.mark.parametrize("kind", ["INDEX", "DS"])
+def test_every_question_of_the_cookbook_has_an_answer(kind: str, synthetic: Path) -> None:
+    asked = questions("questions", "index" if kind == "INDEX" else "dataset")
+    assert len(asked) == (17 if kind == "INDEX" else 8)
+    listed = run("audit", synthetic / kind, "--ask", "list").output
+    for question in asked:
+        assert f"{question.name} " in listed
+        rows = json.loads(run("audit", synthetic / kind, "--ask", question.name, "--format", "json").stdout)
+        empty = question.name == "leakage"  # which is as it should be
+        assert rows or empty, question.name
+
+
+def test_answers_come_in_every_format(synthetic: Path, tmp_path: Path) -> None:
+    sql = "SELECT uri, frame_count, is_vfr, [1, NULL]::INT[] AS l, 'a'::BLOB AS b, label FROM videos JOIN listing USING (media_id) ORDER BY uri LIMIT 3"
+    ask = ("audit", synthetic / "INDEX", "--sql", sql)
+    rows = json.loads(run(*ask, "--format", "json").stdout)
+    assert [rows[0][name] for name in ("l", "b")] == [[1, None], "61"]
+    read = [*csv.reader(io.StringIO(run(*ask, "--format", "csv").stdout))]
+    assert [row[0] for row in read[1:]] == [row["uri"] for row in rows]
+    assert json.loads(read[1][3]) == [1, None]
+    out = tmp_path / "answer.parquet"
+    assert run(*ask, "--format", "parquet", "--out", out).output == f"3 rows → {out}\n"
+    assert [row["frame_count"] for row in pq.read_table(out).to_pylist()] == [row["frame_count"] for row in rows]
+    with pytest.raises(AssertionError, match="there already"):
+        run(*ask, "--format", "csv", "--out", out)
+    run(*ask, "--format", "csv", "--out", out, "--overwrite")
+    assert out.read_text() == run(*ask, "--format", "csv").stdout
+    table = run(*ask).output.splitlines()
+    assert table[0].split() == ["uri", "frame_count", "is_vfr", "l", "b", "label"]
+    assert len(table) == 4
+
+
+def test_sums_are_numbers_and_no_column_is_lost(synthetic: Path) -> None:
+    sql = "SELECT sum(frame_count) AS n, 1 AS a, 2 AS a FROM videos"
+    (row,) = json.loads(run("audit", synthetic / "INDEX", "--sql", sql, "--format", "json").stdout)
+    assert (type(row["n"]), row["a"], row["a_1"]) == (int, 1, 2)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_values_that_python_has_not_are_told(form: str, synthetic: Path) -> None:
+    with pytest.raises(AssertionError, match="cast it to VARCHAR"):
+        run("audit", synthetic / "INDEX", "--sql", "SELECT TIMESTAMP 'infinity'", "--format", form)
+
+
+def test_names_of_columns_cannot_act_on_a_terminal(synthetic: Path) -> None:
+    output = run("audit", synthetic / "INDEX", "--sql", 'SELECT 1 AS "a\x1b[31m\nb"').output
+    assert "\x1b" not in output
+    assert len(output.splitlines()) == 2
+
+
+def test_a_long_answer_is_cut_on_a_terminal_alone(synthetic: Path) -> None:
+    ask = ("audit", synthetic / "INDEX", "--sql", "SELECT frame FROM frames LIMIT 1500")
+    lines = run(*ask).output.splitlines()
+    assert (len(lines), lines[-1]) == (1002, "… and more rows (--format csv, or --out FILE, has all)")
+    assert len(run(*ask, "--format", "csv").output.splitlines()) == 1501
+
+
+def test_a_long_table_is_whole_in_a_file(synthetic: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o.txt"
+    output = run("audit", synthetic / "INDEX", "--sql", "SELECT frame FROM frames LIMIT 1500", "--out", out).output
+    assert (output, len(out.read_text().splitlines())) == (f"1500 rows → {out}\n".replace("1500", "1,500"), 1501)
+
+
+def test_an_answer_without_end_is_cut(synthetic: Path) -> None:
+    assert len(run("audit", synthetic / "INDEX", "--sql", "FROM range(100000000000)").output.splitlines()) == 1002
+
+
+def test_only_files_are_replaced(synthetic: Path, tmp_path: Path) -> None:
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    target.write_text("old")
+    link.symlink_to(target)
+    ask = ("audit", synthetic / "INDEX", "--sql", "SELECT 1 AS a", "--format", "csv", "--overwrite")
+    run(*ask, "--out", link)
+    assert link.is_symlink()
+    assert target.read_text().split() == ['"a"', "1"]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(AssertionError, match="no regular file"):
+        run(*ask, "--out", tmp_path / "pipe")
+
+
+ENDLESS = {
+    "counting": "SELECT count(*) FROM range(1000000000000) AS a(i) WHERE i % 7 = 8",
+    "recursion": "WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t) SELECT count(*) FROM t",
+    "rows that come and come": "SELECT i FROM range(1000000000000) AS a(i)",
+    "no rows for long": "SELECT i FROM range(1000000000000) AS a(i) WHERE hash(i) = 1",
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_query_that_does_not_end_is_ended(name: str, form: str, synthetic: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"answer.{form}"
+    ask = ("audit", synthetic / "INDEX", "--sql", ENDLESS[name], "--timeout", 0.5, "--format", form, "--out", out)
+    said = run(*ask, code=1).output
+    assert "the query takes longer than it may" in said
+    assert "--timeout gives it more" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_query_has_no_more_memory_than_it_may(synthetic: Path) -> None:
+    hungry = "SELECT i, count(*) FROM range(100000000) AS a(i) GROUP BY i ORDER BY hash(i) LIMIT 1"
+    ask = ("audit", synthetic / "INDEX", "--sql", hungry, "--memory", 0.1, "--spill", 0)
+    assert "--memory and --spill give it more" in run(*ask, code=1).output
+
+
+def test_limits_are_for_queries(synthetic: Path) -> None:
+    assert "--timeout needs --sql or --ask" in run("audit", synthetic / "INDEX", "--timeout", 5, code=2).output

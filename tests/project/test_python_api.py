@@ -1,0 +1,178 @@
+"""The commands from Python give what they give in a shell, from a script without a guard, too; and the package says what it has."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import framedex
+from framedex import ClipDataset
+from framedex.errors import FramedexError
+from framedex.sharder.policies.reading import SHIPPED, find_policy
+from tests.support.datasets import run
+from tests.support.running import environment
+
+NAMES = ("h264_default.mp4", "hevc_closed.mp4", "h264_cropped.mp4")
+POLICY = {"policy": "fps", "fps": 5, "frames": 4}
+SCRIPT = """
+import framedex
+
+print("script", __name__)
+indexed = framedex.index("videos", "INDEX", workers=2)
+made = framedex.shard("INDEX", "DATASET", policy={"policy": "fps", "fps": 5, "frames": 4}, pack="clips", workers=2)
+checked = framedex.verify("DATASET", workers=2)
+loader = framedex.ClipLoader(framedex.ClipDataset("DATASET"), batch_size=2, num_workers=2, output="numpy", collate="list")
+print(indexed.ok, made.clips, checked.is_exact, sum(len(batch["frames"]) for batch in loader))
+"""
+
+
+@pytest.fixture(scope="module")
+def videos(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a folder of three videos, an index and a dataset that commands made."""
+    home = tmp_path_factory.mktemp("python_api")
+    (home / "videos").mkdir()
+    for name in NAMES:
+        (home / "videos" / name).symlink_to(medium(name))
+    run("index", home / "videos", "--out", home / "INDEX", "--follow-symlinks")
+    run("shard", home / "INDEX", "--policy", json.dumps(POLICY), "--out", home / "DATASET")
+    return home
+
+
+def tables(folder: Path) -> dict[str, object]:
+    """Return the rows of all Parquet files, without what tells one run from another."""
+    return {
+        str(path.relative_to(folder)): pq.read_table(path).drop_columns(
+            [name for name in ("probe_seconds",) if name in pq.read_schema(path).names]
+        )
+        for path in sorted(folder.rglob("*.parquet"))
+    }
+
+
+def test_an_index_and_a_dataset_are_those_of_the_commands(videos: Path, tmp_path: Path) -> None:
+    indexed = framedex.index(videos / "videos", tmp_path / "INDEX", follow_symlinks=True)
+    assert (indexed.ok, indexed.new, indexed.failed) == (3, 3, 0)
+    assert tables(tmp_path / "INDEX") == tables(videos / "INDEX")
+    made = framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY)
+    assert made.clips == len(ClipDataset(videos / "DATASET")) > 0
+    assert tables(tmp_path / "DATASET") == tables(videos / "DATASET")
+    with pytest.raises(FramedexError, match="holds a dataset already"):
+        framedex.shard(tmp_path / "INDEX", tmp_path / "DATASET", policy=POLICY)
+
+
+def test_clips_are_mappings_or_a_file(videos: Path, tmp_path: Path) -> None:
+    clips = [{"uri": name, "frames": np.array([2, 0, 1]), "caption": name.upper()} for name in NAMES]
+    made = framedex.shard(videos / "INDEX", tmp_path / "A", clips=clips)
+    assert (made.clips, made.failed) == (3, 0)
+    file = tmp_path / "clips.jsonl"
+    file.write_text("".join(json.dumps(clip | {"frames": [2, 0, 1]}) + "\n" for clip in clips))
+    framedex.shard(framedex.Index(videos / "INDEX"), tmp_path / "B", clips=file)
+    assert tables(tmp_path / "A") == tables(tmp_path / "B")
+    item = ClipDataset(tmp_path / "A")[1]
+    assert item["caption"] == NAMES[1].upper()
+    assert item["frame_index"].tolist() == [2, 0, 1]
+    with pytest.raises(FramedexError, match="clip 2"):
+        framedex.shard(videos / "INDEX", tmp_path / "C", clips=[clips[0], {"uri": NAMES[1], "frames": {1, 2}}])
+    with pytest.raises(FramedexError, match="either policy or clips"):
+        framedex.shard(videos / "INDEX", tmp_path / "C")
+
+
+def test_verifying_and_asking(videos: Path, tmp_path: Path) -> None:
+    checked = framedex.verify(videos / "DATASET")
+    assert checked.is_exact
+    assert checked.verdicts == {"exact": checked.clips}
+    assert checked.clips == len(ClipDataset(videos / "DATASET"))
+    assert framedex.verify(videos / "DATASET", sample=2).clips == 2
+    with pytest.raises(FramedexError, match="unknown decode"):
+        framedex.verify(videos / "DATASET", decode="tpu")  # type: ignore[arg-type]
+
+    report = tmp_path / "report.html"
+    found = framedex.audit(videos / "INDEX", report=report, pictures=False)
+    assert found.as_json() == json.loads(run("audit", videos / "INDEX", "--json").stdout)
+    assert report.exists()
+    with pytest.raises(FramedexError, match="there already"):
+        framedex.audit(videos / "INDEX", report=report)
+    framedex.audit(videos / "INDEX", report=report, pictures=False, overwrite=True)
+    with pytest.raises(FramedexError, match=r"\.html"):
+        framedex.audit(videos / "INDEX", report=tmp_path / "report.pdf")
+
+    table = framedex.query(videos / "INDEX", "SELECT uri, count(*) AS n FROM frames GROUP BY uri")
+    assert set(table["uri"].to_pylist()) == set(NAMES)
+    assert min(table["n"].to_pylist()) > 0
+    with pytest.raises(FramedexError, match="only one statement that reads"):
+        framedex.query(videos / "INDEX", "DROP TABLE videos")
+
+
+def test_a_script_needs_no_guard(videos: Path, tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    for path in (videos / "videos").iterdir():
+        (tmp_path / "videos" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    clips = len(ClipDataset(tmp_path / "DATASET"))
+    assert done.stdout.splitlines() == ["script __main__", f"3 {clips} True {clips}"]
+
+
+def test_what_a_script_defines_reaches_its_workers(videos: Path, tmp_path: Path) -> None:
+    """With a guard, for its workers import the script."""
+    script = (
+        "import sys\nfrom framedex import ClipDataset, ClipLoader\n"
+        "class Mine(ClipDataset):\n"
+        "    def clip(self, number, *, epoch=None):\n        return super().clip(0, epoch=epoch)\n"
+        "if __name__ == '__main__':\n"
+        "    loader = ClipLoader(Mine(sys.argv[1]), batch_size=2, num_workers=2, output='numpy', collate='list')\n"
+        "    print({name for batch in loader for name in batch['clip_id']})\n"
+    )
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, "script.py", str(videos / "DATASET")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str({ClipDataset(videos / "DATASET").clip(0).clip_id})
+
+
+def test_policies_come_with_the_package(videos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {path.stem for path in SHIPPED.glob("*.yaml")}
+    assert {"fps", "windows", "uniform", "random"} <= names
+    assert find_policy("fps") == find_policy(SHIPPED / "fps.yaml") == find_policy(str(SHIPPED / "fps.yaml"))
+    assert (
+        find_policy("{policy: fps, fps: 5, frames: 4}")
+        == find_policy("policy: fps\nfps: 5\nframes: 4")
+        == find_policy(POLICY)
+    )
+    monkeypatch.chdir(tmp_path)
+    Path("fps").write_text("{policy: frames, frames: [0]}")
+    assert find_policy("fps").resolved["policy"] == "frames", "a file of that name goes first"
+    for said, told in (
+        ("fsp", "did you mean 'fps'"),
+        ("no/such.yaml", "cannot be read"),
+        ("{policy: fps, fps", "no YAML"),
+    ):
+        with pytest.raises(FramedexError, match=told):
+            find_policy(said)
+    run("shard", videos / "INDEX", "--policy", "stride", "--out", tmp_path / "D")
+    assert "did you mean" in run("shard", videos / "INDEX", "--policy", "strid", "--out", tmp_path / "E", code=1).output
+    dataset = ClipDataset.from_index(videos / "INDEX", "stride")
+    assert len(dataset) == len(ClipDataset(tmp_path / "D"))
+
+
+def test_the_package_and_a_dataset_say_what_they_have(videos: Path, tmp_path: Path) -> None:
+    assert dir(framedex) == sorted(framedex.__all__)
+    for name in framedex.__all__:
+        if name != "clip_pipeline":  # which needs DALI
+            assert getattr(framedex, name) is not None
+    clips = len(ClipDataset(videos / "DATASET"))
+    assert repr(ClipDataset(videos / "DATASET")) == f"<ClipDataset {videos / 'DATASET'}: {clips} clips>"
+    framedex.shard(
+        videos / "INDEX", tmp_path / "D", clips=[{"uri": NAMES[0], "frames": [0], "caption": "a", "label": 3}]
+    )
+    assert repr(ClipDataset(tmp_path / "D")) == f"<ClipDataset {tmp_path / 'D'}: 1 clip, columns caption, label>"
+    planned = ClipDataset.from_index(videos / "INDEX", POLICY)
+    assert repr(planned) == f"<ClipDataset {videos / 'INDEX'}: {clips} clips, planned from an index>"
