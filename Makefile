@@ -21,7 +21,7 @@ help:
 	@echo "make check                  ruff, mypy --strict, layering, metadata"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
-	@echo "make docs                   write the generated pages anew"
+	@echo "make docs                   write the generated pages anew, and the site into build/site"
 	@echo "make constraints            take the newest versions of everything for developing into constraints.txt"
 
 $(BIN)/python:
@@ -115,6 +115,9 @@ wheel: $(VENV)/.dev
 
 docs: $(VENV)/.dev
 	$(BIN)/python -m docs.generate
+	$(BIN)/python -m docs.sessions
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo 'build/site; with search: python3 -m http.server --directory build/site'
 
 constraints: $(VENV)/.dev
 	mkdir -p build

@@ -301,7 +301,7 @@ def _images(count: int) -> str:
 def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
     """Print what searching folders did not take."""
     if thumbnails:
-        echo(f"{thumbnails} images that lie beside videos passed over: name them, or a listing of them, to have them")
+        echo(f"{counted(thumbnails, 'image')} beside videos skipped: name them, or a listing of them, to index them")
     if others:
         count = sum(some.count for some in others)
         kinds = [

@@ -141,7 +141,7 @@ def shard(
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
     opened = Index(index)
-    passed_over = 0
+    skipped = 0
     with progress_bar("") as show:
         options = ShardOptions(
             overwrite=overwrite,
@@ -157,7 +157,7 @@ def shard(
             on_progress=show,
         )
         if policy is not None:
-            passed_over = opened.unusable - opened.without_video
+            skipped = opened.unusable - opened.without_video
             report = build_from_policy(opened, out, find_policy(policy), options)
         else:
             assert clips is not None
@@ -170,27 +170,30 @@ def shard(
                 echo(f"failed: {printable(str(failure['uri']))}: {failure['message']}")
             if failure.get("traceback"):
                 LOG.info("%s, clip %s\n%s", failure["uri"], failure["clip_id"], failure["traceback"])
-        _print_summary(report, passed_over, opened.internal_errors if passed_over else 0)
+        _print_summary(report, skipped, opened.internal_errors if skipped else 0)
     if report.internal:
         sys.exit(1)
     if report.failed > max_failures:
         sys.exit(3)
 
 
-def _print_summary(report: ShardReport, passed_over: int, internal: int) -> None:
-    """Print what a run did. passed_over: unusable media. internal: at how many of them framedex itself failed."""
-    parts = [f"{report.clips} clips of {report.frames} frames from {report.media} media, {report.failed} failed"]
+def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
+    """Print what a run did. skipped: unusable media. internal: at how many of them framedex itself failed."""
+    media = counted(report.media, "medium", "media")
+    parts = [
+        f"{counted(report.clips, 'clip')} ({counted(report.frames, 'frame')}) from {media}, {report.failed} failed"
+    ]
     if report.internal:
         parts.append(internal_errors(report.internal))
-    if passed_over:
+    if skipped:
         why = f" ({internal_errors(internal)})" if internal else ""
-        parts.append(f"{passed_over} unusable media passed over{why}")
+        parts.append(f"{counted(skipped, 'unusable medium', 'unusable media')} skipped{why}")
     if report.filtered.count:
         which = named(report.filtered.examples, report.filtered.count)
         parts.append(f"{counted(report.filtered.count, 'medium', 'media')} left out by the filter ({which})")
     if report.shards:
-        parts.append(f"{report.shards} tars")
-    parts += [f"{count} clips left out ({kind})" for kind, count in report.left_out.items()]
+        parts.append(counted(report.shards, "tar"))
+    parts += [f"{counted(count, 'clip')} left out ({kind})" for kind, count in report.left_out.items()]
     if report.resumed:
-        parts.append(f"{report.resumed} clips taken up from an unfinished run")
+        parts.append(f"{counted(report.resumed, 'clip')} taken up from an unfinished run")
     echo(f"{', '.join(parts)} → {printable(str(report.out))}")

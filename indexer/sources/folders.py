@@ -27,7 +27,7 @@ def fixed_prefix(source: str) -> str:
 def folders_below(top: str, *, follow_symlinks: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield (folder, names of its files) for a folder and what lies below it.
 
-    Links to folders are passed over, or with `follow_symlinks` searched after all true folders. Each true folder is
+    Links to folders are skipped, or with `follow_symlinks` searched after all true folders. Each true folder is
     searched once, by whichever path reaches it first, so that links in circles end. Raises SourceError for a folder
     that cannot be read.
     """

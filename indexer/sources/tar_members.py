@@ -36,7 +36,7 @@ class TarImages:
 def read_tar(descriptor: int, size_bytes: int) -> TarImages:
     """Read a tar's headers, ustar, GNU or pax. Names are names alone: none is looked up outside of the tar.
 
-    Files of other kinds, hidden ones and folders are passed over. Raises MediaError for what is no tar.
+    Files of other kinds, hidden ones and folders are skipped. Raises MediaError for what is no tar.
     """
     images: list[TarImage] = []
     truncation = None

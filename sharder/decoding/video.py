@@ -124,7 +124,7 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
 
 
 def _decode(context: VideoCodecContext, packet: av.Packet[Any] | None, clip: Clip) -> list[av.VideoFrame]:
-    """Decode one packet, or flush; what a damaged clip's decoder complains of is passed over."""
+    """Decode one packet, or flush; a damaged clip's decoder may complain."""
     try:
         return decode_packet(context, packet)
     except av.error.FFmpegError:

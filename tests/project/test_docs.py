@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +13,13 @@ from docs.exactness_page import hazards_section
 from docs.generate import PAGES, POLICY_SCHEMA, policy_schema_text
 from docs.performance_page import loader_section
 from docs.results import load
+from docs.sessions import BLOCK, draw_videos, with_output
+from docs.sessions import PAGES as SESSIONS
 from docs.tables import random_access_table
 from tests.support.counted import some
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
-PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 @pytest.mark.parametrize(
@@ -46,44 +42,14 @@ def test_the_readme_says_what_a_fresh_machine_took() -> None:
     assert f"takes {test['seconds'] / 60:.0f} minutes on two cores" in README
 
 
-def sessions() -> list[tuple[str, str]]:
-    """Return the (command, output) pairs of the README's terminal sessions."""
-    pairs = []
-    for block in CONSOLE.findall(README):
-        for entry in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, output = entry.partition("\n")
-            pairs.append((command, output.strip()))
-    return pairs
-
-
-def test_the_readmes_commands_print_what_it_shows(medium: Callable[[str], Path], tmp_path: Path) -> None:
-    """Run them in order, where the README's three videos and its broken one lie."""
-    videos = tmp_path / "videos"
-    videos.mkdir()
-    for shown, recipe in (
-        ("walk.mp4", "h264_default.mp4"),
-        ("phone.mkv", "h264_vfr.mkv"),
-        ("camera.mp4", "hevc_open_gop.mp4"),
-    ):
-        (videos / shown).write_bytes(medium(recipe).read_bytes())
-    (videos / "broken.mp4").write_text("no video")
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONWARNINGS": "default",
-    }
-    commands = sessions()
-    assert len(commands) >= 4
-    for command, shown in commands:
-        result = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert result.stdout.strip() == shown, f"$ {command}\n{result.stdout}{result.stderr}"
-    (script,) = PYTHON.findall(README)
-    result = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
-    expected = re.findall(r"# → (.*)", script)
-    assert result.stdout.strip().splitlines() == expected
+@pytest.mark.parametrize("name", SESSIONS)
+def test_what_pages_show_is_what_happens(name: str, tmp_path: Path) -> None:
+    """Run every terminal session and every Python block of the page."""
+    if name != "README.md":  # which draws them itself
+        draw_videos(tmp_path)
+    page = (ROOT / name).read_text(encoding="utf-8")
+    assert len(BLOCK.findall(page)) >= 4
+    assert with_output(page, tmp_path) == page, "run `make docs`"
 
 
 def test_the_readmes_measurements_are_the_committed_ones() -> None:

@@ -119,7 +119,7 @@ def test_sharding_an_index_says_that_a_bug_left_media_out(
         plant(module="av", place="module.open")
         run("index", videos, "--out", tmp_path / "INDEX", code=1)
     result = run("shard", tmp_path / "INDEX", "--policy", ROOT / "configs" / "segments.yaml", "--out", tmp_path / "D")
-    assert "1 unusable media passed over (1 internal error of framedex (a bug: please report it" in result.stdout
+    assert "1 unusable medium skipped (1 internal error of framedex (a bug: please report it" in result.stdout
 
 
 @pytest.mark.parametrize("options", [(), ("--pack", "clips", "--workers", 1), ("--pack", "clips", "--workers", 2)])
@@ -147,7 +147,7 @@ def test_a_bug_in_planning_costs_the_clips_that_meet_it_and_ends_with_1(
         *options, code=1,
     )  # fmt: skip
     assert (
-        "4 clips of 8 frames from 2 media, 0 failed, 2 internal errors of framedex (a bug: please report"
+        "4 clips (8 frames) from 2 media, 0 failed, 2 internal errors of framedex (a bug: please report"
         in result.stdout
     )
     rows = pq.read_table(tmp_path / "D" / "failures.parquet").to_pylist()
@@ -170,7 +170,7 @@ def test_a_bug_in_encoding_images_is_no_undecodable_clip(
         "shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D", "--max-failures", 100,
         "--pack", "images", "--workers", workers, code=1,
     )  # fmt: skip
-    assert "4 clips of 8 frames from 2 media, 0 failed, 2 internal errors of framedex" in result.stdout
+    assert "4 clips (8 frames) from 2 media, 0 failed, 2 internal errors of framedex" in result.stdout
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -256,7 +256,7 @@ def test_a_bug_in_reading_a_clip_for_images_costs_its_clips(
     result = run(
         "shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D", "--pack", "images", code=1
     )
-    assert "4 clips of 8 frames from 2 media, 0 failed, 2 internal errors of framedex" in result.stdout
+    assert "4 clips (8 frames) from 2 media, 0 failed, 2 internal errors of framedex" in result.stdout
 
 
 def test_what_a_user_asks_for_or_has_damaged_is_no_bug(videos: Path, tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ class Browser:
         return dict(json.loads(message))
 
     @contextlib.contextmanager
-    def page(self, path: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> Iterator[Page]:
-        """Open a file in a tab of its own, and wait until it is loaded."""
+    def page(self, path: Path | str, *, width: int = 1200, height: int = 900, dark: bool = False) -> Iterator[Page]:
+        """Open a file or an address in a tab of its own, and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -86,7 +86,7 @@ class Browser:
             page.call(f"{domain}.enable")
         page.resize(width, height)
         page.prefer(dark=dark)
-        page.call("Page.navigate", url=path.absolute().as_uri())
+        page.call("Page.navigate", url=path if isinstance(path, str) else path.absolute().as_uri())
         page.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
         yield page
         self.call("Target.closeTarget", targetId=target)

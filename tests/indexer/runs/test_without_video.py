@@ -88,7 +88,7 @@ def test_neither_audits_nor_sharding_complain(folder: Path, tmp_path: Path) -> N
     assert not {"refused", "failed"} & {finding["check"] for finding in findings}
     (tmp_path / "p.yaml").write_text("policy: uniform\nframes: 1\n")
     said = run("shard", tmp_path / "I", "--policy", tmp_path / "p.yaml", "--out", tmp_path / "D").output
-    assert "1 clips of 1 frames from 1 media, 0 failed →" in said
+    assert "1 clip (1 frame) from 1 medium, 0 failed →" in said
 
 
 def test_an_audit_counts_them_apart_too(folder: Path, tmp_path: Path) -> None:

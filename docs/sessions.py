@@ -1,0 +1,99 @@
+"""Runs the sessions of pages: writes what commands and Python print into the page, as the suite checks it.
+
+A page's blocks run in order in one folder. `console`: a command after each `$`, then what it prints. `python`: after each statement,
+what it prints as comments (`# → …`). `yaml` whose first line names a file is written there.
+
+usage: python -m docs.sessions   (or `make docs`) writes README.md and the pages of PAGES anew
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/python.md", "docs/recipes.md")
+BLOCK = re.compile(r"```(console|python|yaml)\n(.*?)```", re.DOTALL)
+PRINTED = "# → "
+# Runs statements one by one; prints a list of [last line, what was printed] as JSON.
+STATEMENTS = """
+import ast, contextlib, io, json, sys
+source, names, found = sys.stdin.read(), {"__name__": "__main__"}, []
+for node in ast.parse(source).body:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(ast.Module([node], []), "block", "exec"), names)
+    found.append([node.end_lineno, printed.getvalue()])
+print(json.dumps(found))
+"""
+
+
+def with_output(page: str, folder: Path) -> str:
+    """Return a page whose sessions show what they print when they run in a folder. Raises RuntimeError for one that fails."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+    }
+
+    def ran(match: re.Match[str]) -> str:
+        kind, content = match[1], match[2]
+        if kind == "console":
+            content = "".join(
+                f"$ {command}\n{_run(command, folder, environment)}"
+                for command in re.findall(r"^\$ (.*)$", content, re.MULTILINE)
+            )
+        elif kind == "python":
+            content = _python(content, folder, environment)
+        elif (named := re.match(r"# (\S+\.yaml)\n", content)) is not None:
+            (folder / named[1]).write_text(content)
+        return f"```{kind}\n{content}```"
+
+    return BLOCK.sub(ran, page)
+
+
+def _run(command: str, folder: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"$ {command}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _python(content: str, folder: Path, environment: dict[str, str]) -> str:
+    lines = [line for line in content.splitlines() if not line.startswith(PRINTED)]
+    command = [sys.executable, "-c", STATEMENTS]
+    source = "\n".join(lines)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, input=source, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{source}\n{done.stderr}")
+    printed = dict(json.loads(done.stdout))
+    told: list[str] = []
+    for number, line in enumerate(lines, 1):
+        told += [line, *(PRINTED + text for text in printed.get(number, "").splitlines())]
+    return "".join(f"{line}\n" for line in told)
+
+
+def draw_videos(folder: Path) -> None:
+    """Draw the videos of examples/videos.py."""
+    subprocess.run([sys.executable, ROOT / "examples" / "videos.py", folder / "videos"], check=True)
+
+
+def main() -> None:
+    for name in PAGES:
+        path = ROOT / name
+        page = path.read_text(encoding="utf-8")
+        with tempfile.TemporaryDirectory() as folder:
+            if name != "README.md":  # which draws them itself
+                draw_videos(Path(folder))
+            path.write_text(with_output(page, Path(folder)), encoding="utf-8")
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
