@@ -1,8 +1,9 @@
-"""How audio decoded from a planned packet on compares with a full decode, sample by sample, at random places.
+"""Compare audio decoded from planned packets with a full decode, sample by sample, at random places.
 
-Media are those of tests/support/audio_media.py, encoded on the spot: sweeps, noise, clicks and silence. A clip is exact where all
-its samples and its mask are those of the full decode. The same with less pre-roll shows what each codec needs. Where the command ffmpeg is
-installed, a file of libvorbis is also decoded by PyAV and by libvorbis. Prints JSON.
+The media are those of tests/support/audio_media.py, encoded on the spot: sweeps, noise, clicks and silence. A clip is
+exact if all its samples and its mask equal those of the full decode. The same comparison with less pre-roll shows what
+each codec needs. If the ffmpeg command is installed, a libvorbis file is also decoded by PyAV and by libvorbis.
+Prints JSON.
 
 usage: python -m benchmarks.audio_alignment [--clips 500] [NAME ...]
 """
@@ -41,7 +42,7 @@ LESS = {
 
 
 def compare(known: Truth, clips: int, seed: int) -> dict[str, float | int | None]:
-    """Return how many of so many random clips are exact, and how far the others are off."""
+    """Return how many of `clips` random clips are exact, and how far the others are off."""
     facts, rng = known.facts, np.random.default_rng(seed)
     exact = packets = 0
     error = signal = worst = 0.0
@@ -67,7 +68,7 @@ def compare(known: Truth, clips: int, seed: int) -> dict[str, float | int | None
 
 
 def with_less(known: Truth, pre_roll: PreRoll, clips: int) -> dict[str, object]:
-    """Return the comparison with another pre-roll than the table's."""
+    """Return the comparison with a pre-roll other than the table's."""
     codec = known.facts.codec
     kept, PRE_ROLL[codec] = PRE_ROLL[codec], pre_roll
     try:
@@ -77,7 +78,7 @@ def with_less(known: Truth, pre_roll: PreRoll, clips: int) -> dict[str, object]:
 
 
 def vorbis_beside_libvorbis(scratch: Path) -> dict[str, float]:
-    """Return how far PyAV's decode of a libvorbis file is off from what libvorbis decodes."""
+    """Return how far PyAV's decode of a libvorbis file differs from libvorbis' own decode."""
     path = encode(RECIPES["libvorbis.ogg"], scratch / "libvorbis.ogg")
     decoder = [ffmpeg(), "-v", "error", "-c:a", "libvorbis", "-i", str(path), "-f", "f32le", "-"]
     out = subprocess.run(decoder, check=True, capture_output=True).stdout

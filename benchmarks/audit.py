@@ -1,8 +1,12 @@
-"""Asking an index: the audit of a million videos, and the cookbook's questions over 36 million frames, beside long tables.
+"""Time an audit of a million videos and the cookbook's questions over 36 million frames, and compare with long tables.
 
-The same SQL is asked of what one would write instead, by DuckDB's own writer with zstd: a row a packet in decode order, as a demuxer
-gives them (`plain`; the views `frames` and `gops` are made of window functions over it), and a row a frame with all that the view `frames` computes
-(`prepared`). Queries run once unmeasured, and then --runs times; the median counts.
+The same SQL also runs on two long tables, written by DuckDB's own writer with zstd:
+
+- `plain`: one row per packet in decode order, as a demuxer gives them. The views `frames` and `gops` are window
+  functions over this table.
+- `prepared`: one row per frame with every column that the view `frames` computes.
+
+Each query runs once unmeasured and then --runs times. The result is the median.
 
 usage: python -m benchmarks.audit [--videos 20000] [--many 1000000] [--folder FOLDER] [--runs 3]   prints JSON
 """
@@ -46,16 +50,18 @@ PLAIN_VIEWS = {
     "frames": f"""SELECT media_id, uri, row_number() OVER shown - 1 AS frame, packet, pts, pts * {TICK} AS seconds,
         (pts - lag(pts) OVER shown) * {TICK} AS gap_seconds, packets.size_bytes, (flags & 3) <> 0 AS is_start,
         (flags & 4) = 0 AS is_reference, (flags & 256) <> 0 AS is_damaged
-    FROM packets JOIN videos USING (media_id) WHERE (flags & 176) = 0 WINDOW shown AS (PARTITION BY media_id ORDER BY pts)""",
+    FROM packets JOIN videos USING (media_id) WHERE (flags & 176) = 0 \
+WINDOW shown AS (PARTITION BY media_id ORDER BY pts)""",
     "gops": f"""SELECT media_id, uri, gop, min(packet) AS first_packet, count(*) AS packets, sum(bytes) AS size_bytes,
         arg_min(pts, packet) * any_value({TICK}) AS seconds
-    FROM (SELECT media_id, packet, pts, size_bytes AS bytes, sum(((flags & 3) <> 0)::INT) OVER (PARTITION BY media_id ORDER BY packet) - 1 AS gop FROM packets)
+    FROM (SELECT media_id, packet, pts, size_bytes AS bytes, \
+sum(((flags & 3) <> 0)::INT) OVER (PARTITION BY media_id ORDER BY packet) - 1 AS gop FROM packets)
     JOIN videos USING (media_id) GROUP BY ALL""",
 }
 
 
 def timed(ask: Any, runs: int) -> float:
-    """Return the median seconds of a call, after one that does not count."""
+    """Return the median seconds of a call, after one unmeasured call."""
     ask()
     taken = []
     for _ in range(runs):
@@ -66,13 +72,13 @@ def timed(ask: Any, runs: int) -> float:
 
 
 def command_seconds(runs: int, *arguments: str) -> float:
-    """Return the median seconds of `framedex audit ARGUMENTS`, a process each time."""
+    """Return the median seconds of `framedex audit ARGUMENTS`, each time in a new process."""
     command = [sys.executable, "-c", "from framedex.cli import main; main()", "audit", *arguments]
     return timed(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), runs)
 
 
 def write_long(db: Database, sql: str, path: Path) -> None:
-    """Write the answer to a query as one table."""
+    """Write the result of a query as one table."""
     answer = db.arrow(sql)
     with contextlib.closing(duckdb.connect()) as connection:
         connection.register("answer", answer)
@@ -81,10 +87,11 @@ def write_long(db: Database, sql: str, path: Path) -> None:
 
 @contextlib.contextmanager
 def long_database(index: Path, views: dict[str, str]) -> Iterator[Any]:
-    """Open long tables under the views' names, with the same `videos`."""
+    """Open long tables under the views' names, together with the same `videos`."""
     with contextlib.closing(duckdb.connect()) as connection:
         connection.execute("SET parquet_metadata_cache = true")
-        connection.execute(f"""CREATE VIEW videos AS SELECT *, duration_pts * {TICK} AS duration_seconds, start_pts * {TICK} AS start_seconds
+        connection.execute(f"""CREATE VIEW videos AS SELECT *, duration_pts * {TICK} AS duration_seconds, \
+start_pts * {TICK} AS start_seconds
             FROM read_parquet('{index}/videos/*.parquet')""")
         for name, sql in views.items():
             connection.execute(f"CREATE VIEW {name} AS {sql}")
@@ -92,7 +99,7 @@ def long_database(index: Path, views: dict[str, str]) -> Iterator[Any]:
 
 
 def frame_questions(index: Path, plain: Path, prepared: Path, runs: int) -> list[dict[str, Any]]:
-    """Return how long each question of the cookbook takes, by framedex's views and by long tables."""
+    """Return how long each question of the cookbook takes with framedex's views and with long tables."""
     rows = []
     with (
         opened(index) as audited,
@@ -115,7 +122,7 @@ def frame_questions(index: Path, plain: Path, prepared: Path, runs: int) -> list
 
 
 def alike(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> bool:
-    """Return whether two answers say the same, but for how numbers are summed."""
+    """Return whether two results are equal, apart from differences in how numbers are summed."""
     return len(one) == len(other) and all(
         mine == theirs or (isinstance(mine, float) and math.isclose(mine, theirs, rel_tol=1e-6, abs_tol=0.011))
         for row, its in zip(one, other, strict=True)
@@ -124,12 +131,12 @@ def alike(one: list[tuple[Any, ...]], other: list[tuple[Any, ...]]) -> bool:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files of a folder."""
+    """Return the size in bytes of a file, or of all files in a folder."""
     return path.stat().st_size if path.is_file() else sum(file.stat().st_size for file in path.rglob("*.parquet"))
 
 
 def main() -> None:
-    """Make the indexes where they are not there yet, ask, and print JSON."""
+    """Create the indexes that are missing, run the queries and print JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--videos", type=int, default=20_000)
     parser.add_argument("--many", type=int, default=1_000_000)

@@ -1,7 +1,7 @@
-"""Does a long run of ClipLoader stay small and right? Memory over many batches, DALI's random decoder errors, faults on the way.
+"""Check that a long run of ClipLoader stays small and correct: memory, DALI's random decoder errors, injected faults.
 
-Each part runs in a process of its own with a time limit, and its row is added to a JSON file when it ends; what is in
-the file already is not run again. Media are made on the spot, every frame with its number in its pixels.
+Each part runs in its own process with a time limit. When a part ends, its row is added to a JSON file; parts that the
+file already contains are not run again. Media are made on the spot, and every frame has its number in its pixels.
 
 usage: python -m benchmarks.endurance --home FOLDER --out RESULTS.json [--device cpu|gpu] [--only flat,faults] [--small]
                                       [--batches 2000] [--workers 4] [--limit SECONDS] [--list]
@@ -37,7 +37,7 @@ Part = Callable[[], dict[str, Any]]
 
 
 def parts_of(options: argparse.Namespace) -> dict[str, Part]:
-    """Return what there is to run, by name. A name's first word is its kind: flat, decoders, faults."""
+    """Return all parts by name. The first word of a name is its kind: flat, decoders, faults."""
     gpu, workers, small = options.device == "gpu", options.workers, options.small
     home: Path = options.home
     batches = options.batches
@@ -54,7 +54,7 @@ def parts_of(options: argparse.Namespace) -> dict[str, Part]:
 
 
 def decoder_parts(home: Path, *, gpu: bool, small: bool) -> dict[str, Part]:
-    """Return the parts about decoders that cannot be made; on the CPU, what becomes of fed buffers alone."""
+    """Return the parts about decoders that cannot be created; on the CPU, only the one about fed buffers."""
     home = home / "decoders"
     less = 10 if small else 1
     parts: dict[str, Part] = {"decoders buffers": lambda: fed_from_buffers(home, 200 // less, gpu=gpu)}
@@ -71,7 +71,7 @@ def decoder_parts(home: Path, *, gpu: bool, small: bool) -> dict[str, Part]:
 
 
 def fault_parts(options: argparse.Namespace) -> dict[str, Part]:
-    """Return the parts about faults; where a movie for NVDEC is damaged, on a GPU alone."""
+    """Return the parts about faults. Parts that damage a movie for NVDEC exist only on a GPU."""
     gpu, small, home = options.device == "gpu", options.small, options.home / "faults"
     clips = 32 if small else 160
     common: dict[str, Any] = {"gpu": gpu, "workers": options.workers, "clips": clips}
@@ -93,7 +93,7 @@ def fault_parts(options: argparse.Namespace) -> dict[str, Part]:
 
 
 def run_part(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a part in a process of its own; return its row, or the reason why there is none."""
+    """Run a part in its own process; return its row, or a row with the reason why it has no result."""
     answer = options.home / "answer.json"
     answer.unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.endurance", "--part", name, "--home", str(options.home)]
@@ -118,7 +118,7 @@ def run_part(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Run one part here, and write its answer."""
+    """Run one part in this process and write its result."""
     try:
         found = parts_of(options)[options.part]()
     except Exception as error:  # the row says so
@@ -127,7 +127,7 @@ def serve(options: argparse.Namespace) -> None:
     aside.write_text(json.dumps(found), encoding="utf-8")
     aside.rename(options.home / "answer.json")
     sys.stdout.flush()
-    os._exit(0)  # what a GPU's libraries do as they end is no part of it
+    os._exit(0)  # the shutdown of a GPU's libraries is not part of the test
 
 
 def main() -> None:

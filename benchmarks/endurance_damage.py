@@ -1,4 +1,7 @@
-"""Clips that come damaged out of a worker. A module of its own, because every worker imports it, and torch with it is slow."""
+"""Clips that a worker returns damaged.
+
+This is a separate module because every worker imports it, and importing torch as well would be slow.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 
-EVERY = 7  # of the clips, which one is damaged
+EVERY = 7  # one clip in this many is damaged
 DAMAGES = ("scattered", "zeros", "cut", "header", "nothing left")
 SAMPLES_AT = 1500  # behind the boxes of a tiny movie's header
 
 
 def is_damaged(number: int) -> bool:
-    """Return whether a clip is one that gets damaged."""
+    """Return whether a clip is one of those that are damaged."""
     return number % EVERY == EVERY - 1
 
 
@@ -45,7 +48,7 @@ def damaged(content: NDArray[np.uint8], damage: str, seed: int) -> NDArray[np.ui
 
 
 class DamagedSources(SourceFiles):
-    """Reads packets; while `damage` is set, they come damaged, as many as there should be."""
+    """Reads packets. While `damage` is set, packets come back damaged, as many as were requested."""
 
     damage: str | None = None
 
@@ -63,7 +66,7 @@ class DamagedSources(SourceFiles):
 
 
 class DamagingFetcher(Fetcher):
-    """Fetches clips, some of them damaged as `FRAMEDEX_DAMAGE` says: `movie` or `source`, a colon, and the damage."""
+    """Fetches clips and damages some, as `FRAMEDEX_DAMAGE` says: `movie` or `source`, a colon, and the damage."""
 
     def __init__(self, dataset: ClipDataset, options: FetchOptions) -> None:
         super().__init__(dataset, options)

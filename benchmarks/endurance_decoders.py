@@ -1,8 +1,11 @@
-"""DALI's random "Failed to create video decoder": decoders made and dropped, of many shapes, in parallel, starved of memory,
-and fed from buffers that do not live.
+"""Provoke DALI's random "Failed to create video decoder".
+
+Decoders are created and dropped, get many shapes, run in parallel, run short of memory, and are fed from buffers that
+do not live long enough.
 
 DALI's message says that a movie in memory could not be opened, whatever the reason: its bytes were no longer there, its
-codec has no decoder, or NVDEC had no room. Each way counts the errors by their first words, and pictures that are wrong.
+codec has no decoder, or NVDEC had no room. Each function counts the errors by their first words, and counts the wrong
+pictures.
 """
 
 from __future__ import annotations
@@ -40,14 +43,14 @@ CODECS: dict[str, dict[str, str]] = {
 
 @dataclass(slots=True)
 class Count:
-    """How often something was tried, went wrong with an error, and gave wrong pictures."""
+    """How often something was tried, failed with an error, and gave wrong pictures."""
 
     tried: int = 0
     wrong: int = 0
     errors: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def attempt(self, work: Callable[[], bool]) -> None:
-        """Do some work, which returns whether its pictures were right."""
+        """Run `work`, which returns whether its pictures were right, and count the outcome."""
         self.tried += 1
         try:
             self.wrong += not work()
@@ -55,7 +58,7 @@ class Count:
             self.errors[first_words(error)] += 1
 
     def facts(self) -> dict[str, Any]:
-        """Return the counts as JSON takes them."""
+        """Return the counts in a form that JSON accepts."""
         reported = sum(count for words, count in self.errors.items() if REPORTED in words)
         return {
             "tried": self.tried,
@@ -67,7 +70,7 @@ class Count:
 
 
 def first_words(error: BaseException) -> str:
-    """Return the line of an error that says most: the one with the reported words, or the one that tells the failure."""
+    """Return the most informative line of an error: one with the reported words, or one that names the failure."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     for known in (REPORTED, "Assert on", "CUDA", "rror in", "failed"):
         for line in lines:
@@ -77,7 +80,7 @@ def first_words(error: BaseException) -> str:
 
 
 def movies_of(home: Path, *, codecs: Sequence[str] = ("libx264", "libx265")) -> list[Fetched]:
-    """Return one clip for NVDEC of every shape and codec, frames 3, 0, 17."""
+    """Return one clip for NVDEC of every shape and codec, with frames 3, 0, 17."""
     media, frames = home / "shapes", [3, 0, 17]
     media.mkdir(parents=True, exist_ok=True)
     names = []
@@ -104,20 +107,20 @@ def movies_of(home: Path, *, codecs: Sequence[str] = ("libx264", "libx265")) -> 
 
 
 def is_right(decoded: NDArray[np.uint8], clip: Fetched) -> bool:
-    """Return whether the distinct frames that NVDEC gave of a movie are the wanted ones."""
+    """Return whether the distinct frames that NVDEC decoded from a movie are the requested ones."""
     return shows(decoded, np.unique(clip.item["frame_index"]).tolist())
 
 
 def decoder(batch_size: int) -> Any:
-    """Return a decoder as ClipLoader makes it."""
+    """Return a decoder like the one that ClipLoader creates."""
     from framedex.loader.dali.pipelines import MovieDecoder
 
     return MovieDecoder(scaled=False, batch_size=batch_size, device_id=0)
 
 
 def feed_of(clip: Fetched) -> MovieFeed:
-    """Return what DALI is fed of a clip that it decodes alone."""
-    assert clip.movie is not None  # those that `movies_of` gives have one
+    """Return the DALI inputs of a clip that is decoded alone."""
+    assert clip.movie is not None  # every clip of `movies_of` has one
     return movie_feed([clip.movie.packets], [clip.movie.wanted])
 
 
@@ -129,7 +132,7 @@ def decodes(made: Any, clips: Sequence[Fetched]) -> bool:
 
 
 def remade_loaders(home: Path, count: int) -> dict[str, Any]:
-    """Make a ClipLoader, take a batch of it, drop it; so often."""
+    """Create a ClipLoader, take one batch from it and drop it, `count` times."""
     dataset, counted = ClipDataset(make_dataset(home, clips=96)), Count()
     kept_on_cpu = 0
     for number in range(count):
@@ -148,7 +151,7 @@ def remade_loaders(home: Path, count: int) -> dict[str, Any]:
 
 
 def remade_decoders(home: Path, count: int) -> dict[str, Any]:
-    """Make a pipeline of its own for every batch, and drop it."""
+    """Create a new pipeline for every batch, and drop it."""
     clips, counted = movies_of(home), Count()
     for number in range(count):
         some = [clips[(number * 5 + place) % len(clips)] for place in range(4)]
@@ -159,7 +162,7 @@ def remade_decoders(home: Path, count: int) -> dict[str, Any]:
 
 
 def many_shapes(home: Path, count: int) -> dict[str, Any]:
-    """Give one pipeline streams of ever another shape and codec: one a batch, then mixed batches."""
+    """Feed one pipeline streams of changing shape and codec: first one stream per batch, then mixed batches."""
     found = {}
     for name, codecs in {"h264_hevc": ("libx264", "libx265"), "with_vp9": tuple(CODECS)}.items():
         clips, one, mixed = movies_of(home / name, codecs=codecs), Count(), Count()
@@ -175,7 +178,7 @@ def many_shapes(home: Path, count: int) -> dict[str, Any]:
 
 
 def parallel_decoders(home: Path, threads: int, count: int) -> dict[str, Any]:
-    """Run so many pipelines at once, each in a thread, on batches of 16 movies."""
+    """Run `threads` pipelines at once, each in its own thread, on batches of 16 movies."""
     clips = movies_of(home)
     counts = [Count() for _ in range(threads)]
 
@@ -198,7 +201,7 @@ def parallel_decoders(home: Path, threads: int, count: int) -> dict[str, Any]:
 
 
 def low_memory(home: Path, left_mib: Sequence[int]) -> dict[str, Any]:
-    """Decode with little of the GPU's memory left, and again with all of it, through one and the same pipeline."""
+    """Decode while little GPU memory is free, and again while all of it is free, through the same pipeline."""
     import torch
 
     clips, found = movies_of(home), {}
@@ -220,7 +223,11 @@ def low_memory(home: Path, left_mib: Sequence[int]) -> dict[str, Any]:
 
 
 def movie_pipeline(*, no_copy: bool, batch_size: int, gpu: bool) -> Any:
-    """Return a pipeline that decodes movies, as users write it by hand. gpu: on NVDEC; else VP9 on the CPU."""
+    """Return a pipeline that decodes movies, as users write it by hand.
+
+    Args:
+        gpu: decode on NVDEC; otherwise decode VP9 on the CPU.
+    """
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=batch_size, num_threads=4, device_id=0 if gpu else None, prefetch_queue_depth=1)
@@ -234,12 +241,12 @@ def movie_pipeline(*, no_copy: bool, batch_size: int, gpu: bool) -> Any:
     return built
 
 
-# What becomes of the buffers between feeding and running.
+# What happens to the buffers between feeding and running.
 FATES = ("kept", "overwritten", "freed")
 
 
 def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
-    """Feed movies with and without no_copy, from buffers that are kept, overwritten, or freed and used for others."""
+    """Feed movies with and without no_copy, from buffers that are kept, overwritten, or freed and then reused."""
     clips = movies_of(home, codecs=("libx264", "libx265") if gpu else ("libvpx-vp9",))
     movies = [(feed_of(clip), clip) for clip in clips] if gpu else list(plain_movies(home))
     found = {}
@@ -264,7 +271,7 @@ def fed_from_buffers(home: Path, count: int, *, gpu: bool) -> dict[str, Any]:
 
 
 def fed_once(made: Any, some: list[tuple[MovieFeed, Any]], fate: str) -> bool:
-    """Feed one batch, let the buffers have their fate, run; return whether the pictures are right."""
+    """Feed one batch, apply `fate` to the buffers and run; return whether the pictures are right."""
     buffers = [movie.content.copy() for movie, _ in some]
     made.feed_input("movie", buffers)
     made.feed_input("wanted", [movie.wanted for movie, _ in some])
@@ -284,7 +291,7 @@ def fed_once(made: Any, some: list[tuple[MovieFeed, Any]], fate: str) -> bool:
 
 
 def plain_movies(home: Path) -> Iterator[tuple[MovieFeed, Fetched]]:
-    """Yield movies that DALI decodes on a CPU, whole VP9 files, and what is wanted of them."""
+    """Yield movies that DALI decodes on a CPU (whole VP9 files), each with the frames requested from it."""
     for path in sorted((home / "shapes").glob("libvpx-vp9_*")):
         wanted = np.array([0, 3, 17], np.int32)
         movie = replace(NO_MOVIE, content=np.fromfile(path, np.uint8), wanted=wanted)

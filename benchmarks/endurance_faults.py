@@ -1,8 +1,8 @@
-"""Faults while batches go on: damaged movies among good ones, killed workers, a file that vanishes.
+"""Faults during a run: damaged movies among intact ones, killed workers, a file that disappears.
 
-A clip is damaged in what a worker made of it, so that the index, which would know, does not: `movie`, what NVDEC is given,
-after it was read; or `source`, the packets that were read, whoever decodes them. Every other clip of each batch must
-come, with the right frames by their barcodes, and no batch may be missing.
+A clip is damaged after a worker has made it, so that the index cannot detect the damage. The damage is in the `movie`
+for NVDEC after it was read, or in the `source`: the packets that were read, whichever decoder gets them. Every other
+clip of each batch must arrive with the right frames, checked by their barcodes, and no batch may be missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCH = 8
 
 
 class Tally:
-    """Which clips of which batches were right. harmed: whether a clip is one that may be missing or wrong."""
+    """Count which clips of which batches were right. Clips in `harmed` may be missing or wrong."""
 
     def __init__(self, dataset: ClipDataset) -> None:
         self._dataset = dataset
@@ -33,7 +33,7 @@ class Tally:
         self.short_batches = 0
 
     def see(self, batch: dict[str, Any], harmed: set[int]) -> None:
-        """Look at every clip of a batch."""
+        """Check every clip of a batch."""
         self.batches += 1
         self.short_batches += len(batch["number"]) < BATCH
         for number, frames, wanted, clip in zip(
@@ -51,7 +51,7 @@ class Tally:
                     self.wrong_clips.append(str(clip))
 
     def facts(self, loader: ClipLoader, expected: int, seconds: float) -> dict[str, Any]:
-        """Return the counts, what the loader reports, and whether all is as promised."""
+        """Return the counts, the loader's report, and whether everything is as promised."""
         report = loader.report
         return {
             "batches": self.batches,
@@ -76,7 +76,7 @@ class Tally:
 def run_damaged(
     home: Path, *, where: str, damage: str, on_error: str, gpu: bool, workers: int, clips: int, epochs: int = 1
 ) -> dict[str, Any]:
-    """Deliver whole epochs in which every EVERY-th clip is damaged."""
+    """Load whole epochs in which one clip of EVERY is damaged."""
     dataset = ClipDataset(make_dataset(home, clips=clips))
     os.environ["FRAMEDEX_DAMAGE"] = f"{where}:{damage}"
     plain, supply.Fetcher = supply.Fetcher, DamagingFetcher  # type: ignore[misc]
@@ -106,7 +106,7 @@ def run_damaged(
 def run_killed(
     home: Path, *, on_error: str, gpu: bool, workers: int, clips: int, batches: int, every: int
 ) -> dict[str, Any]:
-    """Kill a worker every few batches; nothing may be missing or wrong."""
+    """Kill a worker every few batches. No clip may be missing or wrong."""
     dataset = ClipDataset(make_dataset(home, clips=clips))
     loader = ClipLoader(
         dataset,
@@ -133,7 +133,7 @@ def run_killed(
 
 
 def run_vanished(home: Path, *, on_error: str, gpu: bool, workers: int, clips: int) -> dict[str, Any]:
-    """Empty and remove a movie after a third of an epoch, go on for another one, and put it back for a third."""
+    """Empty and remove a movie after a third of an epoch, load another epoch, restore it, and load a third epoch."""
     dataset = ClipDataset(make_dataset(home, clips=clips))
     victim = dataset.clip(0).source.path
     facts_of, content = os.stat(victim), Path(victim).read_bytes()
@@ -153,7 +153,7 @@ def run_vanished(home: Path, *, on_error: str, gpu: bool, workers: int, clips: i
             for number, batch in enumerate(loader):
                 tally.see(batch, harmed)
                 if epoch == 0 and number == len(loader) // 3:
-                    os.truncate(victim, 0)  # a file that a worker has open is still readable when it is removed
+                    os.truncate(victim, 0)  # a removed file stays readable for workers that have it open
                     os.unlink(victim)
     finally:
         Path(victim).write_bytes(content)
@@ -162,5 +162,5 @@ def run_vanished(home: Path, *, on_error: str, gpu: bool, workers: int, clips: i
         tally.see(batch, harmed)
     facts = tally.facts(loader, 3 * len(loader), time.perf_counter() - began)
     loader.close()
-    # Of the harmed, those that were delivered must be right as well: a source that is gone is not shown as something else.
+    # Damaged clips that were delivered must be right as well: a missing source must not be shown as something else.
     return facts | {"harmed": len(harmed), "as_promised": facts["as_promised"] and facts["harmed_clips_wrong"] == 0}

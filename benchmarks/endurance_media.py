@@ -1,5 +1,7 @@
-"""A small dataset for endurance runs: movies that NVDEC takes and movies that it must not get, images, several sizes and
-codecs, some with sound; every frame shows its number.
+"""A small dataset for endurance runs.
+
+It holds movies that NVDEC decodes, movies that it must not get, and images, in several sizes and codecs, some with
+sound. Every frame shows its number.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ MOVIES = (
 
 
 def make_media(folder: Path, *, images: bool = True) -> Path:
-    """Write the movies, and two folders of JPEGs, unless they are there; return the folder."""
+    """Write the movies and two folders of JPEGs if they are missing; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for recipe in MOVIES:
         make(recipe, folder)
@@ -48,7 +50,7 @@ def make_media(folder: Path, *, images: bool = True) -> Path:
 
 
 def make_dataset(home: Path, *, clips: int, images: bool = True, audio: bool = False) -> Path:
-    """Return a dataset of so many clips that take turns in the media, frames in random order, in `home`."""
+    """Return a dataset in `home` of `clips` clips that alternate between the media, with frames in random order."""
     dataset = home / "DATASET"
     if (dataset / "dataset.json").exists():
         return dataset
@@ -72,18 +74,22 @@ def make_dataset(home: Path, *, clips: int, images: bool = True, audio: bool = F
 
 
 def names_of_media() -> list[str]:
-    """Return what clips take turns in."""
+    """Return the names of the media that clips alternate between."""
     return [recipe.name for recipe in MOVIES] + [f"images_{number}" for number in range(len(IMAGE_SIZES))]
 
 
 def medium_by_medium(clips: int, batch: int, *, batches: int = 6) -> list[int]:
-    """Return clip numbers of a dataset of so many clips, for so many batches of each medium alone."""
+    """Return clip numbers of a dataset of `clips` clips that give `batches` batches of each medium alone."""
     media = len(names_of_media())
     return [medium + media * (place % (clips // media)) for medium in range(media) for place in range(batch * batches)]
 
 
 def command(*arguments: object) -> None:
-    """Run `framedex ARGUMENTS`. Raises RuntimeError with what it printed."""
+    """Run `framedex ARGUMENTS`.
+
+    Raises:
+        RuntimeError: the command failed; the message is what it printed.
+    """
     whole = [sys.executable, "-c", "from framedex.cli import main; main()", *map(str, arguments)]
     done = subprocess.run(whole, capture_output=True, text=True, timeout=300)
     if done.returncode:
@@ -91,7 +97,7 @@ def command(*arguments: object) -> None:
 
 
 def wrong_clips(batch: dict[str, Any]) -> list[int]:
-    """Return the numbers of a batch's clips of which some frame is not the one asked for, by its barcode."""
+    """Return the numbers of the clips in a batch that have at least one wrong frame, judged by its barcode."""
     wrong = []
     for number, frames, wanted in zip(batch["number"], batch["frames"], batch["frame_index"], strict=True):
         pixels = np.asarray(frames.cpu() if hasattr(frames, "cpu") else frames)
@@ -101,5 +107,5 @@ def wrong_clips(batch: dict[str, Any]) -> list[int]:
 
 
 def shows(pixels: Any, wanted: Iterable[int]) -> bool:
-    """Return whether pictures at their original size, uint8 [F, H, W, 3], show these frame numbers."""
+    """Return whether pictures at their original size, uint8 [F, H, W, 3], show the frame numbers `wanted`."""
     return [read_barcode(frame) for frame in pixels] == list(wanted)

@@ -1,4 +1,4 @@
-"""What a long run holds: memory, open files and threads of this process, of workers, and of the GPU, and whether they grow."""
+"""Measure what a long run holds and whether it grows: memory, open files and threads of all processes, GPU memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from framedex import ClipDataset, ClipLoader, ClipSampler
 MIB = 1 << 20
 BATCH = 8
 RESULT = "/memfd:framedex (deleted)"  # a clip that a worker fetched; it is open as long as its arrays are in use
-# What may be added between the first and the last quarter, of what was there and at least: allocators keep pieces.
+# How much may be added between the first and the last quarter: a share of the first value, and a minimum. Allocators
+# keep some memory.
 ALLOWED = {
     "host_mib": (0.03, 24.0),
     "workers_mib": (0.03, 24.0),
@@ -32,12 +33,15 @@ ALLOWED = {
     "workers_threads": (0.0, 2.0),
     "processes": (0.0, 0.0),
 }
-WARM_UP = 0.2  # of the samples, at the beginning, are not counted
+WARM_UP = 0.2  # this share of the samples, at the beginning, is ignored
 
 
 def process_facts(process: int) -> dict[str, float]:
-    """Return a process' resident memory in MiB (shared pages counted), its open files, of which results of workers stand by
-    themselves, and its threads; zeros where it ended.
+    """Return what a process holds; zeros if it has ended.
+
+    Returns:
+        Resident memory in MiB (including shared pages), open files except workers' results, open files of workers'
+        results, and threads.
     """
     try:
         status = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
@@ -51,7 +55,7 @@ def process_facts(process: int) -> dict[str, float]:
 
 
 def files_by_kind(process: int) -> dict[str, int]:
-    """Return how many files of each kind a process holds open, the most first: their names without numbers."""
+    """Return how many files of each kind a process has open, most frequent first. A kind is a name without digits."""
     kinds: collections.Counter[str] = collections.Counter()
     home = f"/proc/{process}/fd"
     try:
@@ -67,7 +71,7 @@ def files_by_kind(process: int) -> dict[str, int]:
 
 
 def gpu_facts() -> dict[str, float]:
-    """Return the GPU's memory in use, in MiB, as CUDA and as nvidia-smi say it, and torch's own."""
+    """Return the GPU memory in use, in MiB, as reported by CUDA, by nvidia-smi and by torch."""
     import torch
 
     free, total = torch.cuda.mem_get_info()
@@ -86,7 +90,7 @@ def gpu_facts() -> dict[str, float]:
 
 
 def sample(loader: ClipLoader, *, gpu: bool) -> dict[str, float]:
-    """Return what this process, its workers and the GPU hold now."""
+    """Return what this process, its workers and the GPU hold at this moment."""
     own = process_facts(os.getpid())
     workers = [process_facts(process) for process in loader._supply.pool.process_ids]
     facts = {"host_mib": own["mib"]} | {name: own[name] for name in ("open_files", "results_open", "threads")}
@@ -95,13 +99,13 @@ def sample(loader: ClipLoader, *, gpu: bool) -> dict[str, float]:
 
 
 def endless(loader: ClipLoader) -> Iterator[dict[str, Any]]:
-    """Yield the batches of one epoch after the other."""
+    """Yield the batches of one epoch after another."""
     while True:
         yield from loader
 
 
 def verdict(samples: list[dict[str, float]]) -> dict[str, Any]:
-    """Compare the medians of the first and the last quarter after warm-up, of all that is measured."""
+    """Compare the medians of the first and the last quarter after warm-up for every measured quantity."""
     counted = samples[int(len(samples) * WARM_UP) :]
     quarter = max(1, len(counted) // 4)
     found: dict[str, Any] = {}
@@ -132,11 +136,15 @@ def run_flat(
     scaled: bool = False,
     break_off: int | None = None,
 ) -> dict[str, Any]:
-    """Deliver so many batches; return the samples, the verdict, and how many checked clips were wrong.
+    """Load `batches` batches; return the samples, the verdict, and how many checked clips were wrong.
 
-    First come batches of one medium each, which need the most of a kind that any can: DALI and NVDEC keep what was needed once.
-    scaled: with size, transform, normalisation and sound, as a training has it; without, clips of all sizes as decoded.
-    break_off: begin another iteration after so many batches of one.
+    The first batches hold one medium each and need the most resources of one kind: DALI and NVDEC keep what they once
+    needed.
+
+    Args:
+        scaled: load with size, transform, normalisation and sound, as a training run does; otherwise load clips of all
+            sizes as decoded.
+        break_off: begin a new iteration after this many batches of one; None: never.
     """
     dataset = ClipDataset(make_dataset(home, clips=clips, audio=True))
     device = "gpu" if gpu else "cpu"
@@ -190,7 +198,7 @@ def run_flat(
 
 
 def deliver(loader: ClipLoader, numbers: list[int]) -> int:
-    """Deliver the clips of these numbers out of the order of the loader's sampler; return how many batches they were."""
+    """Load the clips with these numbers instead of those of the loader's sampler; return the number of batches."""
     loader.sampler, sampler = numbers, loader.sampler
     batches = sum(1 for _ in loader)
     loader.sampler = sampler
@@ -198,7 +206,7 @@ def deliver(loader: ClipLoader, numbers: list[int]) -> int:
 
 
 def broken_off(loader: ClipLoader, after: int | None) -> Iterator[dict[str, Any]]:
-    """Yield batches without end, beginning another iteration after so many of one."""
+    """Yield batches without end. Begin a new iteration after `after` batches of one."""
     if after is None:
         yield from endless(loader)
         return
@@ -210,5 +218,5 @@ def broken_off(loader: ClipLoader, after: int | None) -> Iterator[dict[str, Any]
 
 
 def rounded(samples: Iterable[dict[str, float]]) -> list[dict[str, float]]:
-    """Return samples with a digit behind the point."""
+    """Return samples rounded to one decimal place."""
     return [{name: round(value, 1) for name, value in row.items()} for row in samples]

@@ -1,8 +1,9 @@
-"""Try a folder of media: every frame of every stream, in shuffled order, against an independent full decode.
+"""Compare every frame of every stream in a folder of media, in shuffled order, with an independent full decode.
 
-Without a folder, the media are all recipes of the suite. `python -m benchmarks.exactness FOLDER` indexes the folder, plans clips over all frames (what is not addressable by bytes is packed),
-decodes them, and compares the native planes of every picture, bit for bit, with those of an in-order decode of the file
-by PyAV alone, or with an oracle: `manifest.json` in the folder, as the corpus of hazards has it.
+Without a folder, the media are all recipes of the test suite. `python -m benchmarks.exactness FOLDER` indexes the
+folder and plans clips over all frames (media that cannot be addressed by bytes are packed). It decodes the clips and
+compares the native planes of every picture, bit for bit, with those of an in-order decode of the file by PyAV alone, or
+with an oracle: `manifest.json` in the folder, as in the corpus of hazards.
 """
 
 from __future__ import annotations
@@ -39,12 +40,15 @@ Oracle = dict[tuple[str, int], list[tuple[int | None, str]]]  # (uri, stream) â†
 
 @dataclass(kw_only=True)
 class Tried:
-    """What became of one medium.
+    """The outcome of one medium.
 
-    frames: those that an in-order decode presents. held: those outside of damaged GOPs. exact: those of them that clips
-    gave bit for bit. refused: those that cannot be planned. undecodable: places of clips that the loader refused to
-    decode. wrong: other pictures than those
-    wanted, which must never be.
+    Attributes:
+        frames: frames that an in-order decode presents.
+        held: frames outside of damaged GOPs.
+        exact: those of `held` that clips returned bit for bit.
+        refused: frames that cannot be planned.
+        undecodable: places of clips that the loader refused to decode.
+        wrong: pictures that differ from the requested ones. There must never be any.
     """
 
     uri: str
@@ -62,11 +66,11 @@ class Tried:
 
 
 def full_decode(path: Path, stream: int) -> list[tuple[int | None, str]]:
-    """Return (pts, md5) of every frame that a player would show, going on after errors."""
+    """Return (pts, md5) of every frame that a player would show. Decoding continues after errors."""
     found: list[tuple[int | None, str]] = []
     with av.open(str(path), **LENIENT_METADATA) as container:
         video = container.streams[stream]
-        video.codec_context.thread_count = 1  # some decoders give other pictures with more
+        video.codec_context.thread_count = 1  # some decoders give different pictures with more threads
         packets = container.demux(video)
         while True:
             try:
@@ -81,7 +85,7 @@ def full_decode(path: Path, stream: int) -> list[tuple[int | None, str]]:
 
 
 def read_oracle(folder: Path) -> Oracle:
-    """Return the frames that `manifest.json` in the folder states, if there is one."""
+    """Return the frames that `manifest.json` in the folder states, if the file exists."""
     path = folder / "manifest.json"
     files = json.loads(path.read_text(encoding="utf-8"))["files"] if path.exists() else {}
     return {
@@ -92,7 +96,7 @@ def read_oracle(folder: Path) -> Oracle:
 
 
 def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: int = 0) -> list[Tried]:
-    """Return what became of every medium of a folder."""
+    """Return the outcome of every medium in a folder."""
     with tempfile.TemporaryDirectory() as scratch:
         options = IndexOptions(
             sources=[str(folder)],
@@ -117,7 +121,7 @@ def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: i
         streams = {request.clip_id: request.stream or 0 for request in requests}
         done: dict[tuple[str, int], set[int]] = collections.defaultdict(set)
         failed = _run(index, Path(scratch) / "TOGETHER", requests, workers, rows, truth, tried, done, streams)
-        # A clip is refused for the sake of one frame; the others of it are tried alone.
+        # A clip is refused because of a single frame; its other frames are tried alone.
         alone = [
             replace(request, clip_id=f"{request.clip_id}-{frame}", frames=[frame])
             for request in requests
@@ -145,7 +149,7 @@ def _run(
     done: dict[tuple[str, int], set[int]],
     streams: dict[str, int],
 ) -> set[str]:
-    """Write a dataset of some clips, decode and compare them all; return the names of those that cannot be had."""
+    """Write a dataset of some clips, decode and compare them all; return the names of those that are not available."""
     asked = written(requests, out.with_suffix(".jsonl"))
     report = build_from_requests(index, out, asked, choose="nearest", options=ShardOptions(pack="needed"))
     for checked in verify(out, workers=workers):
@@ -195,7 +199,7 @@ def _tried(index: Index, row: dict[str, Any], truth: list[tuple[int | None, str]
 
 
 def _requests(index: Index, rows: dict[tuple[str, int], dict[str, Any]], shuffler: random.Random) -> list[ExplicitClip]:
-    """Return clips that want every frame outside of damaged GOPs once, shuffled, and one of each clip's frames twice."""
+    """Return shuffled clips that request every frame outside of damaged GOPs once, and one frame of each clip twice."""
     requests = []
     for (uri, stream), row in rows.items():
         if row["status"] != "ok":
@@ -214,7 +218,7 @@ def _requests(index: Index, rows: dict[tuple[str, int], dict[str, Any]], shuffle
 
 
 def markdown(tried: list[Tried]) -> str:
-    """Return the outcome as a table, a line a medium."""
+    """Return the outcome as a table with one line per medium."""
     lines = ["| file | codec | frames, exact | remark |", "|---|---|---|---|"]
     streams = collections.Counter(medium.uri for medium in tried)
     for medium in tried:
@@ -228,7 +232,7 @@ def markdown(tried: list[Tried]) -> str:
 
 
 def summary(tried: list[Tried]) -> dict[str, int]:
-    """Return how many media were tried and indexed; of the frames of those: presented, exact, refused with a reason, wrong."""
+    """Return the numbers of media tried and indexed, and of frames presented, exact, refused with a reason, wrong."""
     ok = [medium for medium in tried if medium.status == "ok"]
     frames, exact = sum(medium.frames for medium in ok), sum(medium.exact for medium in ok)
     wrong = sum(len(medium.wrong) for medium in ok)
@@ -243,7 +247,7 @@ def summary(tried: list[Tried]) -> dict[str, int]:
 
 
 def try_recipes(*, workers: int, seed: int) -> dict[str, Any]:
-    """Return what became of every recipe of the suite's media, at both depths."""
+    """Return the outcome of every recipe of the suite's media, at both depths."""
     found: dict[str, Any] = {}
     groups = {"ordinary": RECIPES, "hazards": HAZARDS}
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,7 +1,8 @@
-"""Clips planned at load time: opening, holding and reading `ClipDataset.from_index`, beside the manifest of the same clips.
+"""Compare clips planned at load time (`ClipDataset.from_index`) with the manifest of the same clips: open, hold, read.
 
-The index is synthetic, written by the writer that `framedex index` uses: videos of 200 to 400 frames, all lengths different
-enough that counts are worked out anew. Nothing is decoded; `clip` is what is timed. Each dataset in a process of its own.
+The index is synthetic and is written by the writer that `framedex index` uses. Videos have 200 to 400 frames; their
+lengths differ so much that counts are computed for each of them. Nothing is decoded: only `clip` is timed. Each dataset
+runs in its own process.
 
 usage: python -m benchmarks.from_index [--media 10000]   prints JSON
 """
@@ -57,7 +58,11 @@ def write_index(out: Path, media: int) -> None:
 
 
 def measure(path: Path, policy: dict[str, Any] | None) -> dict[str, float]:
-    """Return what a dataset costs, in this process. policy: None for a dataset on disk."""
+    """Return what a dataset costs in this process.
+
+    Args:
+        policy: the policy to plan with; None for a dataset on disk.
+    """
     before = _resident_mb()
     begin = time.perf_counter()
     dataset = ClipDataset(path) if policy is None else ClipDataset.from_index(path, policy)
@@ -89,7 +94,7 @@ def _resident_mb() -> float:
 
 
 def alone(path: Path, policy: str | None) -> dict[str, float]:
-    """Return what a dataset costs in a process of its own."""
+    """Return what a dataset costs, measured in its own process."""
     command = [sys.executable, "-m", "benchmarks.from_index", "--read", str(path)]
     done = subprocess.run(
         [*command, *([] if policy is None else ["--policy", policy])], check=True, capture_output=True

@@ -1,13 +1,14 @@
-"""Do NVDEC and the CPU return the same frames? Every clip of a dataset through both, compared picture by picture.
+"""Check that NVDEC and the CPU return the same frames: decode every clip of a dataset with both and compare pictures.
 
-A frame counts as right when, among the clip's own distinct frames as the CPU decoded them, the one asked for is nearest
-to what NVDEC returned, and the mean absolute difference is below `--limit`: saturated test patterns differ by up to
-17 in how chroma is upsampled, other pictures by 40 or more. Given a folder of media instead of a dataset, it indexes
-them and plans clips of each: frames in random order with repeats, and one padded at both ends. Prints JSON.
+A frame is right if two conditions hold. Among the clip's distinct frames as the CPU decoded them, the requested one is
+nearest to NVDEC's picture, and the mean absolute difference is below `--limit`. Saturated test patterns differ by up to
+17 because chroma is upsampled in another way, different pictures by 40 or more. Given a folder of media instead of a
+dataset, this program indexes them and plans clips of each: frames in random order with repeats, and one clip padded at
+both ends. Prints JSON.
 
-All clips pass through one pipeline, in shuffled order, as in training; what one stream leaves in the decoder would show
-in the next. `--force` sends every clip to NVDEC, whatever `loader/routing/routes.py` says, a pipeline for each medium, to see
-what might be added to the routes.
+All clips pass through one pipeline in shuffled order, as in training, so that anything that one stream leaves in the
+decoder would show in the next. `--force` sends every clip to NVDEC, whatever `loader/routing/routes.py` says, with one
+pipeline per medium, to see what might be added to the routes.
 
 usage: python -m benchmarks.gpu_agreement DATASET|FOLDER [--limit 25] [--sample N] [--depth auto] [--force]
 """
@@ -45,7 +46,7 @@ FRAMES_A_CLIP = 7
 
 
 def plan_clips(folder: Path, scratch: Path, depth: Depth) -> tuple[Path, dict[str, int]]:
-    """Index a folder and plan clips of each medium; return the dataset, and how many media had each depth."""
+    """Index a folder and plan clips of each medium; return the dataset and the number of media at each depth."""
     build_index(IndexOptions(sources=[str(folder)], root=str(folder), out=scratch / "INDEX", depth=depth))
     index = Index(scratch / "INDEX")
     rng = np.random.default_rng(3)
@@ -68,7 +69,7 @@ def plan_clips(folder: Path, scratch: Path, depth: Depth) -> tuple[Path, dict[st
 
 
 def decode_on_gpu(clips: ClipDataset, numbers: list[int]) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each clip with its frames from one pipeline, or with the error; go on after errors."""
+    """Yield the number of each clip with its frames from one pipeline, or with its error; continue after errors."""
     at = 0
     while at < len(numbers):
         try:
@@ -82,7 +83,7 @@ def decode_on_gpu(clips: ClipDataset, numbers: list[int]) -> Iterator[tuple[int,
 
 
 def compare(clips: ClipDataset, number: int, found: Any, limit: float) -> dict[str, Any]:
-    """Return what NVDEC made of one clip."""
+    """Return how NVDEC decoded one clip."""
     clip = clips.clip(number)
     row: dict[str, Any] = {
         "clip_id": clip.clip_id,
@@ -113,7 +114,7 @@ def compare(clips: ClipDataset, number: int, found: Any, limit: float) -> dict[s
 
 
 def groups(clips: ClipDataset, numbers: list[int], force: bool) -> list[list[int]]:
-    """Return the clips that share a pipeline: all of them, or in a forced run those of a medium."""
+    """Return groups of clips that share a pipeline: all clips, or, with `force`, those of one medium."""
     if not force:
         return [[number for number in numbers if gpu_obstacle(clips.clip(number)) is None]]
     by_medium: dict[str, list[int]] = {}
@@ -123,7 +124,7 @@ def groups(clips: ClipDataset, numbers: list[int], force: bool) -> list[list[int
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return counts, what was wrong, and how near the pictures were."""
+    """Return the counts, the wrong clips, and how close the pictures were."""
     media = sorted({row["uri"] for row in rows})
     psnr = {uri: [row["psnr"] for row in rows if row["uri"] == uri and "psnr" in row] for uri in media}
     return {
@@ -138,7 +139,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def by_medium(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return, for a forced run, each medium's clips, how many were right, the first error, and what keeps it off NVDEC."""
+    """Return for each medium of a forced run: clips, right clips, the first error, and what keeps it off NVDEC."""
     return {
         uri: {
             "clips": sum(row["uri"] == uri for row in rows),
@@ -151,7 +152,7 @@ def by_medium(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measure(dataset: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Return what NVDEC made of a dataset's clips."""
+    """Return how NVDEC decoded the clips of a dataset."""
     clips = ClipDataset(dataset)
     numbers = np.random.default_rng(0).permutation(len(clips))[: options.sample].tolist()
     blocked = collections.Counter(gpu_obstacle(clips.clip(number)) for number in numbers)

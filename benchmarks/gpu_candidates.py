@@ -1,6 +1,6 @@
 """Write media of codecs that are not on NVDEC's route today, for `python -m benchmarks.gpu_agreement FOLDER --force`.
 
-10-bit VP9 is written by the command ffmpeg, because libvpx as PyAV carries it has 8 bits.
+10-bit VP9 is written by the ffmpeg command, because PyAV's libvpx supports only 8 bits.
 
 usage: python -m benchmarks.gpu_candidates FOLDER
 """
@@ -15,7 +15,8 @@ from tests.support.media import Recipe, make
 
 VP9 = {"deadline": "realtime", "cpu-used": "8", "g": "20", "crf": "30", "b": "0"}
 SHOWN = VP9 | {"auto-alt-ref": "0", "lag-in-frames": "0"}
-# Alternate references are asked for, but libvpx makes none of 50 such frames: the media called hidden hold no superframe.
+# Alternate references are requested, but libvpx creates none for 50 such frames. Media called hidden contain no
+# superframe.
 HIDDEN = VP9 | {"deadline": "good", "auto-alt-ref": "1", "lag-in-frames": "16"}
 SVT = {"preset": "10", "svtav1-params": "keyint=20:lookahead=0:pred-struct=1"}
 
@@ -35,7 +36,7 @@ CANDIDATES = (
 
 
 def deepen(source: Path, target: Path) -> Path:
-    """Write 10-bit VP9 of an 8-bit source, with no hidden frames."""
+    """Write 10-bit VP9 from an 8-bit source, without hidden frames."""
     options = [word for key, value in (SHOWN | {"profile:v": "2", "b:v": "0"}).items() for word in (f"-{key}", value)]
     command = ["ffmpeg", "-v", "error", "-y", "-i", str(source), "-c:v", "libvpx-vp9", "-pix_fmt", "yuv420p10le"]
     subprocess.run([*command, *options, str(target)], check=True)

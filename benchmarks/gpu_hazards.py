@@ -1,15 +1,17 @@
-"""Which decoder gets each hazard, and what comes out: through the loader, forced to NVDEC, and on the CPU.
+"""Show which decoder gets each hazard and what it returns: through the loader, forced to NVDEC, and on the CPU.
 
-The hazards of the corpus are remade at 320×256 with the frame number drawn into every picture (`benchmarks/hazard_media.py`).
-Clips of random frames with repeats, consecutive frames, frames far apart and padding, many of several runs, go shuffled
-and mixed through one `ClipLoader(device="gpu", decode="gpu")`, and through one on the CPU. What the gate keeps from the
-GPU is then sent there all the same, a process with a time limit for each medium, to show what would come out. A frame is right
-where its barcode says so and it is within `LIMIT` levels of the CPU's on average. `--corpus FOLDER` does the same with media as
-they are; there, the nearest picture of a full decode says which frame it is.
+The hazards of the corpus are remade at 320×256 with the frame number drawn into every picture
+(`benchmarks/hazard_media.py`). Clips have random frames with repeats, consecutive frames, frames far apart, or padding;
+many have several runs. They go, shuffled and mixed, through one `ClipLoader(device="gpu", decode="gpu")` and through
+one on the CPU. Clips that the gate keeps from the GPU are then sent to it nevertheless, with one process per medium and
+a time limit, to show what it would return. A frame is right if its barcode is right and it is within `LIMIT` levels of
+the CPU's frame on average. `--corpus FOLDER` does the same with media as they are; there, the nearest picture of a full
+decode identifies the frame.
 
-Writes JSON to --out after each medium. Exit code 1: a frame through the loader, or on the CPU, was another one.
+Writes JSON to --out after each medium. Exit code 1: a frame from the loader or from the CPU was wrong.
 
-usage: python -m benchmarks.gpu_hazards [--corpus FOLDER [--only-corpus]] [--media FOLDER] [--out FILE] [--jobs 8] [--no-gpu]
+usage: python -m benchmarks.gpu_hazards [--corpus FOLDER [--only-corpus]] [--media FOLDER] [--out FILE] [--jobs 8]
+                                        [--no-gpu]
 """
 
 from __future__ import annotations
@@ -59,7 +61,12 @@ Row = dict[str, Any]
 
 @dataclass(kw_only=True)
 class MediaSet:
-    """Media that are measured together. rows: a row of the result by media_id. clips: the media_id of every clip."""
+    """Media that are measured together.
+
+    Attributes:
+        rows: one row of the result per media_id.
+        clips: the media_id of every clip.
+    """
 
     name: str
     scratch: Path
@@ -73,12 +80,12 @@ class MediaSet:
 
     @property
     def truth(self) -> Path | None:
-        """Where full decodes lie, of media that have no barcodes of ours."""
+        """The folder of full decodes, for media without barcodes; None for media with barcodes."""
         return None if self.name == "made" else self.scratch / "truth"
 
 
 def made_set(scratch: Path, folder: Path, workers: int) -> tuple[MediaSet, list[Row]]:
-    """Make the hazards, index them and plan clips; return them, and rows of what could not be made or indexed."""
+    """Make the hazards, index them and plan clips; return them, and rows of media that could not be made or indexed."""
     folder.mkdir(parents=True, exist_ok=True)
     missing: list[Row] = []
     with ProcessPoolExecutor(workers) as pool:
@@ -95,7 +102,11 @@ def made_set(scratch: Path, folder: Path, workers: int) -> tuple[MediaSet, list[
 def planned(
     name: str, scratch: Path, folder: Path, hazards: dict[str, Hazard], workers: int, missing: list[Row]
 ) -> tuple[MediaSet, list[Row]]:
-    """Index a folder and plan clips of each medium. hazards: by file name; of other media, the name is the hazard."""
+    """Index a folder and plan clips of each medium.
+
+    Args:
+        hazards: hazards by file name. For other media, the file name is the name of the hazard.
+    """
     scratch.mkdir()
     media = MediaSet(name=name, scratch=scratch)
     images = "sequences" if hazards else "ignore"
@@ -154,7 +165,7 @@ def planned(
 
 
 def clip_frames(frames: list[int], rng: np.random.Generator) -> list[list[int]]:
-    """Return clips of a medium's frames: random ones with a repeat, consecutive ones, and ones from both ends; some padded."""
+    """Return clips of a medium's frames: random with a repeat, consecutive, and from both ends; some are padded."""
     clips = []
     for number in range(RANDOM_CLIPS):
         wanted = rng.choice(frames, FRAMES_A_CLIP).tolist()
@@ -172,7 +183,7 @@ def clip_frames(frames: list[int], rng: np.random.Generator) -> list[list[int]]:
 
 
 def _write_truth(folder: Path, path: Path, row: Row) -> bool:
-    """Write the grey pictures of a full decode; return whether they are as many as the index numbers, of one size."""
+    """Write the grey pictures of a full decode; return whether their number matches the index and all have one size."""
     folder.mkdir(exist_ok=True)
     found = []
     try:
@@ -192,7 +203,7 @@ def _write_truth(folder: Path, path: Path, row: Row) -> bool:
 
 
 def run_pass(media: MediaSet, way: str, *, clips: Iterable[int] = (), workers: int = 0, seconds: float) -> list[Row]:
-    """Run one pass in a process of its own; return its lines, and one that says how it ended unless it ended well."""
+    """Run one pass in its own process; return its lines, and if it did not end well, a line that says how it ended."""
     numbers = ",".join(map(str, clips))
     out = media.scratch / f"{way}-{numbers[:20]}.jsonl"
     command = [sys.executable, "-m", "benchmarks.hazard_passes", str(media.dataset), str(out), "--way", way]
@@ -213,7 +224,7 @@ def run_pass(media: MediaSet, way: str, *, clips: Iterable[int] = (), workers: i
 
 
 def tally(lines: list[Row]) -> Row:
-    """Return counts of frames, right, wrong and refused, of clips' lines, the first message, and the largest difference."""
+    """Return counts of right, wrong and refused frames, the largest difference of right ones, and the first message."""
     counts: collections.Counter[str] = collections.Counter()
     first: dict[str, str] = {}
     most = 0.0
@@ -235,7 +246,7 @@ def tally(lines: list[Row]) -> Row:
 
 
 def fill(media: MediaSet, lines: list[Row], column: str) -> Row:
-    """Write what a pass found into the rows; return the pass' own report."""
+    """Write the results of a pass into the rows; return the report of the pass."""
     by_medium = collections.defaultdict(list)
     for line in lines:
         if "number" in line:
@@ -252,7 +263,7 @@ def fill(media: MediaSet, lines: list[Row], column: str) -> Row:
 
 
 def kept_from_gpu(media: MediaSet, lines: list[Row]) -> dict[str, list[int]]:
-    """Return the clips, by medium, that the gate keeps from the GPU."""
+    """Return by medium the clips that the gate keeps from the GPU."""
     found: dict[str, set[int]] = collections.defaultdict(set)
     for line in lines:
         if "number" in line and line["gate"] not in ("nvdec", "nvjpeg"):
@@ -261,7 +272,7 @@ def kept_from_gpu(media: MediaSet, lines: list[Row]) -> dict[str, list[int]]:
 
 
 def verdict(lines: list[Row], clips: int) -> Row:
-    """Return what forcing made of a medium's clips. outcome: right, wrong or refused, or that the process ended."""
+    """Return the result of forcing a medium's clips. `outcome` is right, wrong or refused, or how the process ended."""
     found = tally([line for line in lines if "number" in line])
     ended = [line["ended"] for line in lines if "ended" in line]
     if ended:
@@ -272,20 +283,20 @@ def verdict(lines: list[Row], clips: int) -> Row:
 
 
 class Result:
-    """What is written, after each step."""
+    """The result file, which is written after each step."""
 
     def __init__(self, path: Path, facts: Row) -> None:
         self.path, self.facts, self.rows = path, facts, list[Row]()
 
     def save(self) -> None:
-        """Write aside, then rename."""
+        """Write to a temporary file, then rename it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path.with_suffix(".part")
         aside.write_text(json.dumps(self.facts | {"rows": self.rows}, indent=1) + "\n", encoding="utf-8")
         aside.rename(self.path)
 
     def is_wrong(self) -> bool:
-        """Return whether any frame through a loader was another one, or any clip was not seen."""
+        """Return whether any frame from a loader was wrong, or any clip was not seen."""
         return any(
             row[way]["wrong"] or row[way]["clips_not_seen"]
             for row in self.rows
@@ -295,7 +306,7 @@ class Result:
 
 
 def measure(media: MediaSet, result: Result, *, workers: int, jobs: int, gpu: bool) -> None:
-    """Run all passes over a set."""
+    """Run all passes over a set of media."""
     result.rows += media.rows.values()
     reports = result.facts.setdefault("reports", {}).setdefault(media.name, {})
     reports["cpu"] = fill(media, run_pass(media, "cpu", workers=workers, seconds=PASS_SECONDS), "cpu")
@@ -322,12 +333,12 @@ def measure(media: MediaSet, result: Result, *, workers: int, jobs: int, gpu: bo
 
 
 def say(text: str) -> None:
-    """Tell how far it is."""
+    """Print progress."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def device() -> Row:
-    """Return the GPU and its driver, as nvidia-smi names them."""
+    """Return the GPU and its driver as nvidia-smi names them."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     name, _, driver = (
         subprocess.run(command, capture_output=True, text=True, check=True).stdout.partition("\n")[0].partition(", ")

@@ -1,17 +1,18 @@
-"""What it costs to get at a frame of a long video: DALI's own index against framedex's, on one machine.
+"""Time how long it takes to reach a frame of a long video: DALI's own index against framedex's, on one machine.
 
-Two MP4s are made in a scratch folder: many packets at a low bit rate, and many bytes at a high one. On each:
+Two MP4s are made in a scratch folder: one with many packets at a low bit rate, one with many bytes at a high bit rate.
+On each, these are timed:
 
-- `fn.decoders.video`, given the whole file in memory, asked for its first and its last frame, with `build_index` on and
-  off: seconds of one run of a pipeline that has run before. DALI does this anew for every sample.
-- `fn.readers.video` and `fn.experimental.readers.video`: seconds to build a pipeline, and until the frame wanted is there:
-  the first one, or the last by a file list with frame numbers.
-- `probe_medium`, one process, by sample tables and by packets: once for a video, however many clips are taken.
-- a clip of the last frame through ClipLoader on NVDEC, its pipeline warm, the video indexed and sharded before.
+- `fn.decoders.video`, given the whole file in memory and asked for its first and its last frame, with `build_index` on
+  and off: seconds of one run of a pipeline that has run before. DALI builds its index again for every sample.
+- `fn.readers.video` and `fn.experimental.readers.video`: seconds to build a pipeline, and until the requested frame is
+  available. It is the first frame, or the last by a file list with frame numbers.
+- `probe_medium` in one process, by sample tables and by packets: once per video, however many clips are taken.
+- a clip of the last frame through ClipLoader on NVDEC, with a warm pipeline and the video indexed and sharded before.
 
-`away` is the mean absolute difference of a last frame from framedex's, decoded on the CPU: conversions of one picture
-differ by a few, pictures of other frames by more. Files are in the page cache. Medians of `--repeat` turns, in which all
-take their turn; names in `--once` take part in the first turn alone. Prints JSON.
+`away` is the mean absolute difference of a last frame from framedex's, decoded on the CPU. Conversions of the same
+picture differ by a few levels, different pictures by more. Files are in the page cache. Results are medians of
+`--repeat` rounds, in which all contenders take turns; contenders in `--once` run only in the first round. Prints JSON.
 
 usage: python -m benchmarks.gpu_index [--repeat 3] [--packets 180000] [--megabytes 1000] [--once name,name]
 """
@@ -64,7 +65,7 @@ def encode(path: Path, width: int, height: int, count: int, options: dict[str, s
 
 
 def make_videos(folder: Path, packets: int, megabytes: int) -> dict[str, Path]:
-    """Return a video of many packets, one of many bytes, and a short one to warm up with."""
+    """Return a video with many packets, one with many bytes, and a short one for warming up."""
     short = encode(folder / "short.mp4", 320, 180, PERIOD, {"crf": "38", "preset": "veryfast"})
     low = folder / "low_bit_rate.mp4"
     repeat(short, low, packets // PERIOD)
@@ -75,7 +76,7 @@ def make_videos(folder: Path, packets: int, megabytes: int) -> dict[str, Path]:
 
 
 def dali_decoder(build_index: bool) -> Any:
-    """Return a pipeline that decodes wanted frames of a whole file."""
+    """Return a pipeline that decodes requested frames of a whole file."""
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=1, num_threads=4, device_id=0, prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
@@ -90,7 +91,7 @@ def dali_decoder(build_index: bool) -> Any:
 
 
 def away_from(output: Any, truth: Frames | None) -> dict[str, float]:
-    """Return the mean absolute difference of a pipeline's one frame from the one wanted, where that is known."""
+    """Return the mean absolute difference of a pipeline's one frame from the true one, if that is known."""
     (found,) = from_dlpack(output[0]).cpu().numpy().reshape(-1, *output.shape()[0][-3:])
     return {} if truth is None else {"away": float(np.abs(found.astype(np.int16) - truth).mean())}
 
@@ -109,7 +110,11 @@ def time_decoder(pipeline: Any, content: Any, frame: int, truth: Frames | None =
 def time_reader(
     path: Path, experimental: bool, frame: int | None = None, truth: Frames | None = None
 ) -> dict[str, float]:
-    """Return the seconds until a reader of one file is built, and until a frame is there: the first, or one by number."""
+    """Return the seconds until a reader of one file is built, and until a frame is available.
+
+    Args:
+        frame: the number of the frame; None for the first one.
+    """
     from nvidia.dali import fn, pipeline_def
 
     how: dict[str, Any] = {"filenames": [str(path)]}
@@ -146,7 +151,7 @@ def time_probe(path: Path, depth: Depth) -> dict[str, float]:
 
 
 def make_clip(path: Path, folder: Path) -> tuple[Path, int, dict[str, float]]:
-    """Index a video and shard a clip of its last frame; return the dataset, the frames, and what it took."""
+    """Index a video and shard a clip of its last frame; return the dataset, the number of frames, and the seconds."""
     started = time.perf_counter()
     build_index(IndexOptions(sources=[str(path)], out=folder / "INDEX", workers=1))
     indexed = time.perf_counter()
@@ -170,7 +175,7 @@ def time_clip(loader: ClipLoader, truth: Frames | None = None) -> dict[str, floa
 
 
 def contenders(path: Path, warm_up: Path, clips: ClipDataset, count: int) -> dict[str, Timed]:
-    """Return what is timed on a video, all of it run once on the short one."""
+    """Return the contenders for a video. Each has run once on the short video."""
     loader = ClipLoader(clips, device="gpu")
     last, truth = count - 1, clips[0]["frames"][0]
     content, short = np.fromfile(path, np.uint8), np.fromfile(warm_up, np.uint8)
@@ -197,7 +202,7 @@ def contenders(path: Path, warm_up: Path, clips: ClipDataset, count: int) -> dic
 
 
 def measure(path: Path, warm_up: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Time everything on one video."""
+    """Time every contender on one video."""
     with tempfile.TemporaryDirectory() as scratch:
         dataset, count, spent = make_clip(path, Path(scratch))
         ways = contenders(path, warm_up, ClipDataset(dataset), count)

@@ -1,4 +1,4 @@
-"""The hazards of the corpus remade at a size that NVDEC takes: 320×256 or more, the frame number drawn into every picture."""
+"""The hazards of the corpus, remade at a size that NVDEC decodes (320×256 or more), with numbers in the pictures."""
 
 from __future__ import annotations
 
@@ -26,14 +26,18 @@ from PIL import Image
 from tests.support.media import picture, read_barcode, soft_picture
 
 WIDTH, HEIGHT, RATE = 320, 256, 25
-FIRST_BARCODE = 1  # in the first frame, so that a black picture is none
+FIRST_BARCODE = 1  # of the first frame, so that a black picture is never a valid barcode
 GAP = 8  # frames that are left out between two parts
 Options = dict[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one encoder makes of some consecutive frames. scale: how many times as large as WIDTH × HEIGHT."""
+    """One encoder's settings for some consecutive frames.
+
+    Attributes:
+        scale: the size as a multiple of WIDTH × HEIGHT.
+    """
 
     options: Options = field(default_factory=dict)
     frames: int = 60
@@ -42,9 +46,18 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Hazard:
-    """One medium. name: what is special. ending: of the file, which makes the container. parts: put one behind the other.
-    size: (width, height), of a scale of 1. in_band: parameter sets lie in packets, too. full_range, bt709: of the colours.
-    by_command: PyAV cannot make it; the ffmpeg command does, where there is one, in so many passes.
+    """One medium.
+
+    Attributes:
+        name: what is special about it.
+        ending: the file name's ending, which determines the container.
+        parts: parts that are written one after the other.
+        size: (width, height) at a scale of 1.
+        in_band: whether packets contain parameter sets, too.
+        full_range: whether the colours have full range.
+        bt709: whether the colours use the matrix BT.709.
+        by_command: PyAV cannot encode it; the ffmpeg command does, where it is installed.
+        passes: the number of passes of the ffmpeg command.
     """
 
     codec: str
@@ -62,12 +75,12 @@ class Hazard:
 
     @property
     def file_name(self) -> str:
-        """The file's name, or that of the folder of images."""
+        """The name of the file, or of the folder of images."""
         return f"{self.codec}_{'_'.join(re.findall('[A-Za-z0-9.]+', self.name))}{self.ending}"
 
     @property
     def frame_count(self) -> int:
-        """How many frames it has."""
+        """The number of frames."""
         return sum(part.frames for part in self.parts)
 
 
@@ -116,13 +129,16 @@ HAZARDS = (
     _h264("MBAFF", {"keyint": 20, "tff": 1}),
     _h264("cropping", {"keyint": 20}, size=(330, 250)),
     _h264("open GOP", {"keyint": 12, "min_keyint": 12, "open_gop": 1} | _B_FRAMES),
-    _h264("open GOP, B-pyramid", {"keyint": 10, "min_keyint": 10, "open_gop": 1, "b_pyramid": "normal"} | _B_FRAMES | {"bframes": 5}),
+    _h264("open GOP, B-pyramid",
+          {"keyint": 10, "min_keyint": 10, "open_gop": 1, "b_pyramid": "normal"} | _B_FRAMES | {"bframes": 5}),
     _h264("intra refresh", {"keyint": 20, "intra_refresh": 1, "bframes": 0}),
     _h264("all intra", {"keyint": 1}),
     _h264("long GOP", {"keyint": "infinite", "scenecut": 0}, frames=300),
     _h264("repeated in-band sets", {"keyint": 15}, in_band=True),
-    _h264("changing sets", {"keyint": 15, "ref": 1, "cabac": 0}, {"keyint": 15, "ref": 4, "bframes": 3}, frames=40, ending=".mkv", in_band=True),
-    _h264("changing sets, transport stream", {"keyint": 15, "ref": 1, "cabac": 0}, {"keyint": 15, "ref": 4, "bframes": 3}, frames=40, ending=".ts", in_band=True),
+    _h264("changing sets", {"keyint": 15, "ref": 1, "cabac": 0}, {"keyint": 15, "ref": 4, "bframes": 3},
+          frames=40, ending=".mkv", in_band=True),
+    _h264("changing sets, transport stream", {"keyint": 15, "ref": 1, "cabac": 0},
+          {"keyint": 15, "ref": 4, "bframes": 3}, frames=40, ending=".ts", in_band=True),
     _h264("transport stream", {"keyint": 20}, ending=".ts", in_band=True),
     _h264("10 bit", {"keyint": 20}, pix_fmt="yuv420p10le"),
     _h264("4:2:2", {"keyint": 20}, pix_fmt="yuv422p"),
@@ -132,7 +148,8 @@ HAZARDS = (
     _h264("BT.709", {"keyint": 20} | _BT709, bt709=True),
     _hevc("closed GOP", {"keyint": 20, "open_gop": 0}),
     _hevc("open GOP (CRA, RASL)", {"keyint": 12, "min_keyint": 12, "open_gop": 1} | _B_FRAMES | {"bframes": 4}),
-    _hevc("open GOP (CRA, RASL), Matroska", {"keyint": 10, "min_keyint": 10, "open_gop": 1, "b_pyramid": 1} | _B_FRAMES, ending=".mkv"),
+    _hevc("open GOP (CRA, RASL), Matroska",
+          {"keyint": 10, "min_keyint": 10, "open_gop": 1, "b_pyramid": 1} | _B_FRAMES, ending=".mkv"),
     _hevc("RADL", {"keyint": 16, "open_gop": 0, "radl": 2, "bframes": 4, "scenecut": 0}),
     _hevc("temporal layers", {"keyint": 20, "open_gop": 0, "temporal_layers": 1, "bframes": 3}),
     _hevc("all intra", {"keyint": 1}),
@@ -140,18 +157,21 @@ HAZARDS = (
     _hevc("10 bit", {"keyint": 20, "open_gop": 0}, pix_fmt="yuv420p10le"),
     _hevc("4:4:4", {"keyint": 20, "open_gop": 0}, pix_fmt="yuv444p"),
     _hevc("repeated in-band sets", {"keyint": 15, "open_gop": 0}, in_band=True),
-    _hevc("changing sets", {"keyint": 15, "open_gop": 0, "ref": 1}, {"keyint": 15, "open_gop": 0, "ref": 4, "bframes": 4}, frames=40, ending=".mkv", in_band=True),
+    _hevc("changing sets", {"keyint": 15, "open_gop": 0, "ref": 1},
+          {"keyint": 15, "open_gop": 0, "ref": 4, "bframes": 4}, frames=40, ending=".mkv", in_band=True),
     _hevc("full range", {"keyint": 20, "open_gop": 0, "range": "full"}, full_range=True),
     _hevc("BT.709", {"keyint": 20, "open_gop": 0} | _BT709, bt709=True),
     _vp9("no hidden frames", auto_alt_ref=0, lag_in_frames=0),
     _vp9("no hidden frames, MP4", ending=".mp4", auto_alt_ref=0, lag_in_frames=0),
-    replace(_vp9("hidden alt-ref frames", deadline="good", cpu_used=4, auto_alt_ref=1, lag_in_frames=25, g=60), by_command=True, passes=2),
+    replace(_vp9("hidden alt-ref frames", deadline="good", cpu_used=4, auto_alt_ref=1, lag_in_frames=25, g=60),
+            by_command=True, passes=2),
     replace(_vp9("10 bit", pix_fmt="yuv420p10le", profile=2, auto_alt_ref=0, lag_in_frames=0), by_command=True),
     _vp9("error resilient", auto_alt_ref=0, lag_in_frames=0, error_resilient="default"),
     _vp9("size change", 1, 2, auto_alt_ref=0, lag_in_frames=0),
     _vp9("4:4:4", pix_fmt="yuv444p", profile=1, auto_alt_ref=0, lag_in_frames=0),
     _other("av1", "SVT", ".mp4", "libsvtav1", {"preset": "10", "g": "20", "svtav1-params": "lp=1"}),
-    _other("av1", "SVT, 10 bit", ".mkv", "libsvtav1", {"preset": "10", "g": "20", "svtav1-params": "lp=1"}, pix_fmt="yuv420p10le"),
+    _other("av1", "SVT, 10 bit", ".mkv", "libsvtav1", {"preset": "10", "g": "20", "svtav1-params": "lp=1"},
+           pix_fmt="yuv420p10le"),
     _other("av1", "libaom", ".mp4", "libaom-av1", {"cpu-used": "8", "g": "20", "usage": "realtime"}, by_command=True),
     _other("vp8", "default", ".webm", "libvpx", {"deadline": "realtime", "cpu-used": "8", "g": "20"}),
     _other("mpeg4", "B-VOPs", ".mp4", "mpeg4", {"g": "12", "bf": "2", "b": "2000k"}),
@@ -165,9 +185,13 @@ HAZARDS = (
 
 
 def make(hazard: Hazard, folder: Path) -> Path:
-    """Return the hazard's file in `folder`, or its folder of images, made by one process unless it is there.
+    """Return the hazard's file in `folder`, or its folder of images; make it if it is missing.
 
-    Raises what PyAV does, OSError where the ffmpeg command is needed and not there, CalledProcessError where it fails.
+    Only one process may make a hazard. Errors of PyAV are raised unchanged.
+
+    Raises:
+        OSError: the ffmpeg command is needed and is not installed.
+        CalledProcessError: the ffmpeg command failed.
     """
     path = folder / hazard.file_name
     if path.exists():
@@ -197,12 +221,15 @@ def _pictures(hazard: Hazard) -> Iterator[NDArray[np.uint8]]:
 
 
 def frame_shown(rgb: NDArray[np.uint8]) -> int:
-    """Return the number of the frame that a decoded picture, uint8 [H, W, 3], shows; what is none is below 0 or too large."""
+    """Return the frame number that a decoded picture, uint8 [H, W, 3], shows.
+
+    A picture without a valid barcode gives a number below 0 or one that is too large.
+    """
     return read_barcode(rgb) - FIRST_BARCODE
 
 
 def _encode(hazard: Hazard, path: Path) -> None:
-    """Encode each part by itself and put the packets one behind the other."""
+    """Encode each part separately and write the packets one after the other."""
     pictures = _pictures(hazard)
     with av.open(str(path), "w") as out:
         stream: VideoStream | None = None
@@ -216,7 +243,7 @@ def _encode(hazard: Hazard, path: Path) -> None:
                 context = _configured(stream.codec_context, hazard, part)
             packets = []
             for _ in range(part.frames):
-                # Parts are some ticks apart, so that decoding times never turn back.
+                # Parts are some ticks apart, so that decoding times never decrease.
                 packets += context.encode(_frame(hazard, next(pictures), number + GAP * place))
                 number += 1
             packets += context.encode(None)
@@ -263,7 +290,7 @@ def _frame(hazard: Hazard, rgb: NDArray[np.uint8], pts: int) -> av.VideoFrame:
 
 
 def _stream_like(out: OutputContainer, hazard: Hazard, elementary: bytes) -> VideoStream:
-    """Return a stream whose header is what a demuxer finds in an elementary stream; its packets keep their sets."""
+    """Return a stream with the header that a demuxer finds in an elementary stream. Its packets keep their sets."""
     with av.open(io.BytesIO(elementary), format=hazard.codec) as raw:
         stream = out.add_stream_from_template(raw.streams.video[0])
     stream.time_base = Fraction(1, RATE)

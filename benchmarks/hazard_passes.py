@@ -1,9 +1,10 @@
-"""One pass of benchmarks/gpu_hazards.py over clips, in a process of its own: it may hang, or be killed by a driver.
+"""One pass of benchmarks/gpu_hazards.py over clips, in its own process because it may hang or be killed by a driver.
 
-Every clip becomes a JSON line in OUT as soon as it is done: the frames that it shows, where it should show those asked
-for, and how far its pictures are from the CPU's.
+Each clip is written to OUT as a JSON line as soon as it is done: the frames that it shows, where it should show the
+requested ones, and how far its pictures are from the CPU's.
 
-usage: python -m benchmarks.hazard_passes DATASET OUT --way loader|cpu|forced [--truth FOLDER] [--clips 3,7] [--workers 8]
+usage: python -m benchmarks.hazard_passes DATASET OUT --way loader|cpu|forced [--truth FOLDER] [--clips 3,7]
+                                          [--workers 8]
 """
 
 from __future__ import annotations
@@ -44,9 +45,12 @@ def by_barcode(clip: Clip, frames: NDArray[np.uint8], wanted: NDArray[np.int64])
 
 
 def by_nearest(truths: Path) -> Shown:
-    """Return what tells frames by the nearest of all pictures of a full decode, grey uint8 [frames, H, W] in NAME.npy.
+    """Return a function that identifies frames by the nearest picture of a full decode.
 
-    Where the nearest one is the same as the one asked for, it is that.
+    If the requested frame's picture is equal to the nearest one, the frame is taken to be the requested one.
+
+    Args:
+        truths: the folder of the full decodes, grey uint8 [frames, H, W] in NAME.npy.
     """
 
     def shown(clip: Clip, frames: NDArray[np.uint8], wanted: NDArray[np.int64]) -> list[int]:
@@ -69,7 +73,7 @@ def grey_of(rgb: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def obstacle(dataset: ClipDataset, clip: Clip, caps: DriverSupport | None) -> str:
-    """Return "nvdec" or "nvjpeg" for a clip that may go there, else why it must not."""
+    """Return "nvdec" or "nvjpeg" for a clip that may be decoded there, otherwise the reason why it must not."""
     if clip.medium.kind == IMAGES:
         return nvjpeg_obstacle(clip) or "nvjpeg"
     try:
@@ -80,7 +84,7 @@ def obstacle(dataset: ClipDataset, clip: Clip, caps: DriverSupport | None) -> st
 
 
 def judged(dataset: ClipDataset, number: int, frames: NDArray[np.uint8], shown: Shown) -> Row:
-    """Return what a clip's pictures show: `shown`, -1 where padded and black; `away`, the mean difference in levels."""
+    """Return what a clip shows: `shown`, -1 where it is padded and black; `away`, the mean difference in levels."""
     clip = dataset.clip(number)
     row: Row = {"number": number, "wanted": clip.frame_index.tolist()}
     truth = dataset[number]["frames"]
@@ -94,7 +98,7 @@ def judged(dataset: ClipDataset, number: int, frames: NDArray[np.uint8], shown: 
 
 
 def loaded(dataset: ClipDataset, device: str, workers: int, shown: Shown) -> Iterator[Row]:
-    """Yield every clip through one ClipLoader, shuffled, media mixed in batches, and the loader's report at the end."""
+    """Yield every clip through one ClipLoader, shuffled, with mixed media in batches; the loader's report is last."""
     numbers = {dataset.clip(number).clip_id: number for number in range(len(dataset))}
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
     caps = driver_support(0) if device == "gpu" else None
@@ -124,7 +128,7 @@ def loaded(dataset: ClipDataset, device: str, workers: int, shown: Shown) -> Ite
 
 
 def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row]:
-    """Yield clips as NVDEC or nvJPEG returns them, whatever the gate says, one after the other through one pipeline."""
+    """Yield clips as NVDEC or nvJPEG returns them, ignoring the gate, through one pipeline, one at a time."""
     from framedex.loader.dali.gpu import GpuFrames
 
     fetch.gpu_obstacle = lambda *arguments, **options: None
@@ -151,7 +155,7 @@ def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row
 
 
 def _movie_whatever(clip: Clip, encoded: EncodedClip) -> GpuMovie:
-    """Return the movie that a gated clip would get; its colours as they are where they cannot be corrected."""
+    """Return the movie that a gated clip would get. Colours that cannot be corrected stay as they are."""
     try:
         movie = gpu_movie(clip, encoded)
     except (KeyError, ValueError, IndexError, FramedexError):
@@ -181,7 +185,7 @@ def main() -> None:
     with options.out.open("w", encoding="utf-8") as out:
         for row in rows:
             print(json.dumps(row), file=out, flush=True)
-    os._exit(0)  # what libraries do when they are taken down is not measured
+    os._exit(0)  # the shutdown of libraries is not measured
 
 
 if __name__ == "__main__":

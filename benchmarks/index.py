@@ -1,9 +1,10 @@
-"""Indexing one MP4: framedex at both depths against what reads packets otherwise, in one run.
+"""Index one MP4: framedex at both depths against other ways to read packets, in one run.
 
-Two videos, made on the spot: (a) 180 000 packets of low bit rate, (b) 1 GB of high bit rate. Each contender does all that
-it needs to know every packet's time, and framedex writes no index: its probe is what a worker does for one file.
+There are two videos, made on the spot: (a) 180 000 packets of low bit rate, (b) 1 GB of high bit rate. Each contender
+does everything it needs to know every packet's time. framedex writes no index: its probe is a worker's job for one
+file.
 
-usage: python -m benchmarks.index FOLDER [--rounds 5]   prints JSON; needs ffprobe on the path, torchcodec if it is to run
+usage: python -m benchmarks.index FOLDER [--rounds 5]   prints JSON; needs ffprobe on PATH, and torchcodec to include it
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def encode(path: Path, *, width: int, height: int, count: int, options: dict[str
 
 
 def make_videos(folder: Path) -> dict[str, Path]:
-    """Return the two videos, made unless they are there."""
+    """Return the two videos; make them if they are missing."""
     folder.mkdir(parents=True, exist_ok=True)
     low, high, part = folder / "low.mp4", folder / "high.mp4", folder / "part.mp4"
     if not low.exists():
@@ -64,7 +65,7 @@ def framedex_at(depth: Depth) -> Callable[[Path], int]:
 
 
 def ffprobe(path: Path) -> None:
-    """Run ffprobe with its output thrown away: reading it would take longer than writing it."""
+    """Run ffprobe and discard its output: reading it would take longer than writing it."""
     subprocess.run([*FFPROBE, str(path)], stdout=subprocess.DEVNULL, check=True)
 
 
@@ -80,7 +81,7 @@ def torchcodec(path: Path) -> int:
 
 
 def contenders() -> dict[str, Callable[[Path], int | None]]:
-    """Return what runs here, by name."""
+    """Return by name the contenders that can run here."""
     found: dict[str, Callable[[Path], int | None]] = {
         "framedex, tables": framedex_at("tables"),
         "framedex, packets": framedex_at("packets"),
@@ -101,9 +102,10 @@ def evict(path: Path) -> None:
 
 
 def measure(path: Path, rounds: int, *, cold: bool) -> dict[str, Any]:
-    """Return median seconds by contender, and how many packets each found.
+    """Return the median seconds of each contender, and how many packets each found.
 
-    Each runs several times in a row, as a batch job would, the first time untimed: it warms up imports and the page cache.
+    Each runs several times in a row, as in a batch job. The first time warms up imports and the page cache and is not
+    timed.
     """
     seconds: dict[str, list[float]] = {}
     packets: dict[str, int | None] = {}
@@ -119,7 +121,7 @@ def measure(path: Path, rounds: int, *, cold: bool) -> dict[str, Any]:
 
 
 def bytes_read(path: Path, depth: Depth) -> int:
-    """Return how many bytes a probe reads, as the kernel counts them (rchar of /proc/self/io)."""
+    """Return how many bytes a probe reads, as counted by the kernel (rchar of /proc/self/io)."""
 
     def count() -> int:
         with open("/proc/self/io", encoding="ascii") as file:

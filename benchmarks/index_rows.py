@@ -1,7 +1,7 @@
-"""An index of ten million frames: its size, opening it, and one video's row out of it; and the size of real video's rows.
+"""Measure an index of ten million frames: its size, opening it, reading one video's row; and row sizes of real videos.
 
-The rows are synthetic (GOP 250, three B-frames a mini-GOP, sizes of a wide spread, audio in between), written by the
-writer that `framedex index` uses. VIDEOS is a folder of real videos, indexed for their bytes a frame.
+The rows are synthetic (GOP 250, three B-frames per mini-GOP, widely spread sizes, interleaved audio). They are written
+by the writer that `framedex index` uses. VIDEOS is a folder of real videos that are indexed to measure bytes per frame.
 
 usage: python -m benchmarks.index_rows [--media 2800] [--frames 3600] [--videos FOLDER]   prints JSON
 """
@@ -31,7 +31,7 @@ from framedex.indexer.schema import FORMAT, SCHEMA_VERSION
 
 
 def write_index(out: Path, media: int, frames: int) -> None:
-    """Write an index of so many synthetic videos."""
+    """Write an index of `media` synthetic videos."""
     out.mkdir(parents=True)
     write_json_aside(out / HEADER, {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/"})
     parts = PartPairs(out)
@@ -44,7 +44,7 @@ def write_index(out: Path, media: int, frames: int) -> None:
 
 
 def stored_bytes(out: Path) -> dict[str, float]:
-    """Return the compressed bytes of the frames table, by column and in all, over the frames of an index."""
+    """Return the compressed bytes per frame of the frames table, by column and in total."""
     index = Index(out)
     frames = sum(count or 0 for count in index.videos["frame_count"].to_pylist())
     columns: dict[str, int] = {}
@@ -62,7 +62,7 @@ def stored_bytes(out: Path) -> dict[str, float]:
 
 
 def time_rows(out: Path, rows: int) -> dict[str, float]:
-    """Return milliseconds of one row from nothing, of opening the index, and of single rows in shuffled order."""
+    """Return milliseconds for one row including opening, for opening alone, and for single rows in shuffled order."""
     opened, fetched, whole = [], [], []
     identities = Index(out).videos["media_id"].to_pylist()
     for number in range(9):

@@ -1,16 +1,16 @@
-"""The loader's speed on a GPU, beside other loaders: clips of 16 frames at 1 fps from random places of 720p60 videos.
+"""Measure the loader's speed on a GPU beside other loaders: clips of 16 frames at 1 fps, random places, 720p60 videos.
 
-SOURCE is a minute of video, of which longer ones are made by repeating its packets:
+SOURCE is a minute of video. Longer videos are made from it by repeating its packets:
 
     ffmpeg -f lavfi -i color=c=blue:s=1280x720:d=60:r=60 -c:v libx264 -vf "drawtext=fontfile=FONT.ttf:fontsize=96:\
 fontcolor=white:x=(w-tw)/2:y=(h-th)/2:text='%{frame_num}'" SOURCE
 
-Batches of 64 clips are delivered at 224×224 as float FCHW on the GPU. framedex' ways are timed over whole epochs after one
-warm-up epoch; other loaders over one epoch after 8 clips. Each runs in a process of its own with a time limit. A sample of
-the frames of every way is compared with what the CPU decodes.
+Batches of 64 clips are delivered at 224×224 as float FCHW on the GPU. framedex is timed over whole epochs after one
+warm-up epoch, other loaders over one epoch after 8 clips. Each runs in its own process with a time limit. A sample of
+frames from every loader is compared with the CPU's frames.
 
-Results are added to a JSON file as they come; what is in it already is not measured again. With a --budget, a run that
-was cut short goes on with the same command.
+Results are added to a JSON file as they arrive; rows that the file already contains are not measured again. After a run
+that was cut short by its --budget, the same command continues.
 
 usage: python -m benchmarks.loader SOURCE --folder FOLDER --out RESULTS [--seconds 60,3000] [--only nvdec,auto]
        python -m benchmarks.loader SOURCE --folder FOLDER --out RESULTS --devices 0,1
@@ -41,12 +41,12 @@ from framedex.loader.bench.peers import PeerOptions
 from framedex.loader.order.order import epoch_order
 
 BATCH = 64
-LEAST_SECONDS = 15  # of the budget that must be left for another way to begin
+LEAST_SECONDS = 15  # of the budget that must be left to begin another measurement
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way of framedex: which dataset, and what decodes it in how many processes."""
+    """A configuration of framedex: the dataset, the decoder, and the number of worker processes."""
 
     dataset: str
     decode: str
@@ -55,7 +55,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Other:
-    """Another loader by its name in bench_peers, with so many threads or processes."""
+    """Another loader by its name in bench_peers, and its number of threads or processes."""
 
     peer: str
     workers: int
@@ -79,7 +79,7 @@ USUAL = [way for way in WAYS if way != "cpu" and not way.endswith("_auto")]
 
 
 class Results:
-    """The JSON file that rows are added to, each replacing an earlier one of the same way and length."""
+    """The JSON file of results. A new row replaces an earlier one with the same `way` and video length."""
 
     def __init__(self, path: Path, options: argparse.Namespace) -> None:
         self.path = path
@@ -104,11 +104,11 @@ class Results:
         self.write()
 
     def has(self, way: str, seconds: int) -> bool:
-        """Return whether a way was measured, or failed, at a length of video."""
+        """Return whether a row of this `way` and video length exists, measured or failed."""
         return any((row["way"], row["video_seconds"]) == (way, seconds) for row in self.content["results"])
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a row, write the file, and say so."""
+        """Add a row, write the file and print the row."""
         key = (row["way"], row["video_seconds"])
         kept = [old for old in self.content["results"] if (old["way"], old["video_seconds"]) != key]
         self.content["results"] = [*kept, row]
@@ -119,7 +119,7 @@ class Results:
         )
 
     def write(self) -> None:
-        """Write aside and rename."""
+        """Write to a temporary file, then rename it."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         aside = self.path.with_suffix(".tmp")
         aside.write_text(json.dumps(self.content, indent=2) + "\n", encoding="utf-8")
@@ -127,7 +127,7 @@ class Results:
 
 
 def gpu_name() -> str:
-    """Return the first GPU's name, or that there is none."""
+    """Return the first GPU's name, or a text that says that no GPU is available."""
     try:
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split("\n")[0]
@@ -136,13 +136,13 @@ def gpu_name() -> str:
 
 
 def bench_options(way: Way, epochs: int, gpu: int = 0, device: str = "gpu") -> dict[str, Any]:
-    """Return the BenchOptions of a way as JSON holds them."""
+    """Return the BenchOptions of a configuration in a form that JSON accepts."""
     facts = {"batch_size": BATCH, "device": device, "decode": way.decode, "workers": way.workers}
     return facts | {"epochs": epochs, "warm_up": 1, "gpu": gpu}
 
 
 def reference(source: Path, seconds: int, options: argparse.Namespace, limit: float) -> Path:
-    """Return small pictures of the first clips of a length, decoded on the CPU."""
+    """Return small pictures of the first clips at a video length, decoded on the CPU."""
     path = options.folder / f"{seconds}s-{options.clips}" / "reference.npz"
     if not path.exists():
         dataset = make_dataset(source, options.folder, seconds, options.clips, "reference")
@@ -157,7 +157,7 @@ def reference(source: Path, seconds: int, options: argparse.Namespace, limit: fl
 
 
 def measure_way(name: str, seconds: int, options: argparse.Namespace, limit: float) -> dict[str, Any]:
-    """Return the row of one way at one length of video."""
+    """Return the row of one configuration at one video length."""
     way = WAYS[name]
     stored = way.dataset if isinstance(way, Way) else "reference"
     began = time.perf_counter()
@@ -193,8 +193,10 @@ def measure_way(name: str, seconds: int, options: argparse.Namespace, limit: flo
 
 
 def measure_devices(devices: Sequence[int], options: argparse.Namespace, results: Results) -> None:
-    """Add rows of clips a second: all clips on the first of some GPUs; each rank's clips on its GPU while the others rest;
-    and all ranks at once, a process and a GPU each.
+    """Add rows with clips per second on several GPUs.
+
+    The rows are: all clips on the first GPU; each rank's clips on its GPU while the others are idle; and all ranks at
+    once, each with its own process and GPU.
     """
     dataset = make_dataset(options.source, options.folder, PERIOD_SECONDS, options.device_clips, "reference")
     count = len(devices)
@@ -278,12 +280,12 @@ def main() -> None:
             except Exception as error:
                 row = {"reason": f"{type(error).__name__}: {error}"}
             cut = str(row.get("reason")).startswith("past") and left < options.limit
-            if not cut:  # otherwise the next call, with a budget of its own, does it
+            if not cut:  # otherwise the next call, with a new budget, does it
                 results.add({"way": way, "video_seconds": seconds} | row)
 
 
 def numbers(text: str) -> list[int]:
-    """Return the whole numbers of a list with commas."""
+    """Return the integers of a comma-separated list."""
     return [int(word) for word in text.split(",")]
 
 

@@ -1,8 +1,9 @@
-"""What planning and reading a manifest cost, on one core.
+"""Measure planning and reading a manifest, on one core.
 
-(a) Planning a 16-frame clip of a 180 000-frame video and building its tiny MP4's header, with the index row in hand.
-(b) Opening a dataset of 100 000 clips, fetching one clip's recipe in shuffled order, and what that keeps in memory.
-Prints JSON. The index row is synthetic (GOP 250, three B-frames a mini-GOP, one of them a reference); nothing is decoded.
+(a) Planning a 16-frame clip of a 180 000-frame video and building its tiny MP4's header, with the index row in memory.
+(b) Opening a dataset of 100 000 clips, reading one clip's recipe in shuffled order, and the memory that this uses.
+Prints JSON. The index row is synthetic (GOP 250, three B-frames per mini-GOP, one of them a reference). Nothing is
+decoded.
 
 usage: python -m benchmarks.manifest [--frames 180000] [--clips 100000]
 """
@@ -51,7 +52,7 @@ def synthetic_packets(count: int, seed: int = 0) -> Packets:
     pts = number + np.where(last, 0, shift)
     flags = np.where(~last & (turn >= 2), NON_REFERENCE, flags)
     size = rng.integers(200, 6000, count)
-    gap = rng.integers(0, 2, count) * 400  # audio in between
+    gap = rng.integers(0, 2, count) * 400  # interleaved audio
     return Packets(
         pts=pts * 512,
         offset=np.cumsum(size + gap) - size,
@@ -63,22 +64,23 @@ def synthetic_packets(count: int, seed: int = 0) -> Packets:
 
 
 def synthetic_video(media_id: str, packets: Packets) -> dict[str, Any]:
-    """Return the row of `videos` that goes with synthetic packets."""
+    """Return the row of `videos` that belongs to synthetic packets."""
     summary = summarise(packets.pts, packets.flags, last_duration=512, time_base_seconds=1 / 30720)
     return asdict(summary) | {
-        "media_id": media_id, "uri": f"{media_id}.mp4", "kind": "video", "stream_index": 0, "status": OK, "probed_by": "synthetic",
-        "size_bytes": 1 << 30, "mtime_ns": 0, "fingerprint": "0" * 32, "container": "mp4", "depth": "packets", "codec": "h264",
-        "profile": "High", "pixel_format": "yuv420p", "width": 1280, "height": 720, "rotation_degrees": 0, "color_matrix": 1,
-        "color_primaries": 1, "color_transfer": 1, "time_base_num": 1, "time_base_den": 30720, "pts_source": "container",
-        "extradata": b"\1" * 45, "states": [b""], "reorder_depth": 2, "inband_parameter_sets": False,
-        "inner_start_codes": False, "varying_shape": False, "chroma_format": 1, "max_ref_frames": 4, "field_coded": False,
+        "media_id": media_id, "uri": f"{media_id}.mp4", "kind": "video", "stream_index": 0, "status": OK,
+        "probed_by": "synthetic", "size_bytes": 1 << 30, "mtime_ns": 0, "fingerprint": "0" * 32, "container": "mp4",
+        "depth": "packets", "codec": "h264", "profile": "High", "pixel_format": "yuv420p", "width": 1280, "height": 720,
+        "rotation_degrees": 0, "color_matrix": 1, "color_primaries": 1, "color_transfer": 1, "time_base_num": 1,
+        "time_base_den": 30720, "pts_source": "container", "extradata": b"\1" * 45, "states": [b""],
+        "reorder_depth": 2, "inband_parameter_sets": False, "inner_start_codes": False, "varying_shape": False,
+        "chroma_format": 1, "max_ref_frames": 4, "field_coded": False,
         "hidden_unordered": False,
         "packet_count": len(packets.size), "byte_addressable": True,
     }  # fmt: skip
 
 
 def time_planning(frames: int, clips: int) -> dict[str, float]:
-    """Return median milliseconds of a planner's set-up, of a plan, and of a movie's header."""
+    """Return median milliseconds for setting up a planner, planning a clip, and building a movie's header."""
     packets = synthetic_packets(frames)
     rng = np.random.default_rng(1)
     whole, plans, headers, kept = [], [], [], []
@@ -130,7 +132,7 @@ class SyntheticIndex(Index):
 
 
 def time_dataset(folder: Path, clips: int) -> dict[str, float]:
-    """Write a dataset, and read it in a fresh process."""
+    """Write a dataset and read it in a new process."""
     frames = 60_000  # a clip every 96 frames: 16 frames, 60 apart, overlapping
     per_video = (frames - 960) // 96
     index = SyntheticIndex(folder, -(-clips // per_video), frames)
@@ -156,7 +158,7 @@ def time_dataset(folder: Path, clips: int) -> dict[str, float]:
 
 
 def read_dataset(dataset: Path) -> dict[str, float]:
-    """Return what opening and reading cost in this process."""
+    """Return what opening and reading a dataset cost in this process."""
     from framedex.loader.clip_dataset import ClipDataset
 
     def resident() -> int:

@@ -1,9 +1,9 @@
-"""How fast NVDEC takes clips of each picture size: what a movie costs by its size, and epochs of 16 consecutive frames.
+"""Measure how fast NVDEC decodes clips of each picture size: the cost of one movie, and of epochs of 16-frame clips.
 
-- `sizes`: a movie of 16 frames, 64 times over, 16 in a run, each by itself: milliseconds a movie. Sizes whose coded picture
-  is larger than what is shown stand beside those of the same coded size that show all of it.
-- `epochs`: 128 clips of 16 consecutive frames, or of 16 frames a second apart, of a minute of video, delivered at 224×224:
-  seconds of warm epochs, decoded by NVDEC alone, as `decode="auto"` shares them, and by the CPU alone.
+- `sizes`: one movie of 16 frames, 64 times, 16 per run, each size alone: milliseconds per movie. Sizes whose coded
+  picture is larger than the shown one are listed beside those of the same coded size that show all of it.
+- `epochs`: 128 clips of 16 consecutive frames, or of 16 frames one second apart, from a minute of video, delivered at
+  224×224: seconds of warm epochs, decoded by NVDEC alone, shared by `decode="auto"`, and by the CPU alone.
 
 With FRAMEDEX_DRIVER_ANSWERS=ask in the environment, DALI asks the driver for each movie, and clips are joined.
 
@@ -41,8 +41,8 @@ SIZES = (
 )
 CODECS = {"h264": "libx264", "hevc": "libx265"}
 FRAMES, MOVIES, IN_A_RUN, EPOCHS = 16, 64, 16, 3
-WORKERS = {"gpu": 4, "auto": 16, "cpu": 16}  # by who decodes
-# Videos of epochs: width, height, pictures a second, GOP, frames between those of a clip.
+WORKERS = {"gpu": 4, "auto": 16, "cpu": 16}  # by decoder
+# Videos of epochs: width, height, frames per second, GOP, distance in frames between the frames of a clip.
 VIDEOS = {
     "1080p60": (1920, 1080, 60, 60, 1),
     "340x256": (340, 256, 30, 30, 1),
@@ -55,7 +55,7 @@ DRAWN_SECONDS, SECONDS, CLIPS, SIZE = 5, 60, 128, (224, 224)
 
 
 def encode(path: Path, codec: str, width: int, height: int, fps: int, gop: int, count: int) -> None:
-    """Write pictures of a few seconds, closed GOPs."""
+    """Write pictures of a few seconds with closed GOPs."""
     options = {"g": str(gop), "preset": "veryfast"}
     if codec == "libx265":
         options |= {"x265-params": f"log-level=0:open-gop=0:keyint={gop}"}
@@ -68,7 +68,7 @@ def encode(path: Path, codec: str, width: int, height: int, fps: int, gop: int, 
 
 
 def source(folder: Path, name: str) -> Path:
-    """Return where a drawn video lies."""
+    """Return the path of a drawn video."""
     return folder / f"{name.replace(', ', '_').replace(' ', '')}.mp4"
 
 
@@ -84,12 +84,12 @@ def make(folder: Path) -> None:
 
 
 def command(*arguments: object) -> None:
-    """Run a command of framedex."""
+    """Run a framedex command."""
     subprocess.run([sys.executable, "-m", "framedex", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
 
 
 def stored(folder: Path, video: Path, clips: list[list[int]]) -> Path:
-    """Return a dataset of some frames of a video."""
+    """Return a dataset with clips of a video."""
     index, out, listed = folder / "INDEX", folder / "DATASET", folder / "clips.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
     listed.write_text("".join(json.dumps({"uri": video.name, "frames": frames}) + "\n" for frames in clips))
@@ -99,7 +99,7 @@ def stored(folder: Path, video: Path, clips: list[list[int]]) -> Path:
 
 
 def by_size(folder: Path, work: Path) -> dict[str, Any]:
-    """Return the milliseconds a movie of each size, warm."""
+    """Return the milliseconds per movie of each size, warm."""
     import torch
 
     from framedex import ClipDataset
@@ -132,7 +132,7 @@ def by_size(folder: Path, work: Path) -> dict[str, Any]:
 
 
 def epochs(folder: Path, work: Path, only: list[str], decoders: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the seconds of warm epochs of each video, by who decodes, after each that was measured."""
+    """Yield the seconds of warm epochs of each video by decoder, after each measurement."""
     import torch
 
     from framedex import ClipDataset, ClipLoader, ClipSampler

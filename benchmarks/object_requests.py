@@ -1,7 +1,7 @@
-"""How many requests object storage is asked, and for how many bytes: indexing a video, and loading clips of it. No timing.
+"""Count the requests to object storage, and their bytes, for indexing a video and for loading clips of it. No timing.
 
-Starts a real S3 server (Ceph's gateway). Clips are of two kinds: 16 consecutive frames at random places, and 16 frames a second
-apart. Each is loaded by reference, through a dataset in the bucket, in a shuffled order.
+Starts a real S3 server (Ceph's gateway). There are two kinds of clips: 16 consecutive frames at random places, and 16
+frames one second apart. Each is loaded by reference, through a dataset in the bucket, in shuffled order.
 
 usage: python -m benchmarks.object_requests VIDEO --folder FOLDER [--clips 64]
 """
@@ -32,20 +32,24 @@ FRAMES = 16
 
 
 def framedex(*arguments: object) -> None:
-    """Run a command. Raises CalledProcessError."""
+    """Run a framedex command.
+
+    Raises:
+        CalledProcessError: the command failed.
+    """
     command = [sys.executable, "-c", "from framedex.cli import main; main()", *map(str, arguments)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def asked(proxy: Proxy) -> dict[str, int]:
-    """Return what was asked since the last time."""
+    """Return the requests since the last call."""
     found = {"requests": len(proxy.requests), "bytes": proxy.body_bytes}
     proxy.forget()
     return found
 
 
 def load(proxy: Proxy, dataset: str, video: str) -> dict[str, Any]:
-    """Return what loading all clips of a dataset asks for, a clip."""
+    """Return the requests per clip for loading all clips of a dataset."""
     clips = ClipDataset(dataset)
     opening = asked(proxy)
     for number in np.random.default_rng(0).permutation(len(clips)).tolist():

@@ -1,15 +1,17 @@
-"""Loading clips from object storage that answers late, beside the same clips on a disk: how busy it keeps a CPU decoder.
+"""Load clips from slow object storage and from a disk, and measure how busy each keeps a CPU decoder.
 
-Starts a real S3 server (Ceph's gateway, from Debian's packages ceph-mon, ceph-osd and radosgw) and a proxy that adds a delay
-to every answer; both share the machine with the decoder. VIDEO is any video; for the figures quoted it was
+Starts a real S3 server (Ceph's gateway, from Debian's packages ceph-mon, ceph-osd and radosgw) and a proxy that adds a
+delay to every response. Both share the machine with the decoder. VIDEO is any video; for the quoted figures it was
 
-    ffmpeg -f lavfi -i testsrc2=s=1280x720:d=300:r=30 -vf noise=alls=8:allf=t -c:v libx264 -preset veryfast -b:v 5M -g 60 VIDEO
+    ffmpeg -f lavfi -i testsrc2=s=1280x720:d=300:r=30 -vf noise=alls=8:allf=t -c:v libx264 -preset veryfast \
+-b:v 5M -g 60 VIDEO
 
-Clips are 16 consecutive frames at random places, scaled to 224×224. Each way loads all clips once to warm up, then several times, ways in turn.
-Busy: CPU time of the loader's workers over that of so many cores. As a peer, PyAV seeks in the object itself, through
-obstore's buffered reader, for a few clips.
+Clips are 16 consecutive frames at random places, scaled to 224×224. Each configuration loads all clips once to warm up
+and then several times; configurations take turns. Busy: CPU time of the loader's workers divided by that of as many
+cores. As a peer, PyAV seeks in the object itself, through obstore's buffered reader, for a few clips.
 
-usage: python -m benchmarks.object_storage VIDEO --folder FOLDER [--delay 0.03] [--clips 128] [--in-flight 16] [--runs 3]
+usage: python -m benchmarks.object_storage VIDEO --folder FOLDER [--delay 0.03] [--clips 128] [--in-flight 16]
+                                           [--runs 3]
 """
 
 from __future__ import annotations
@@ -39,13 +41,17 @@ PEER_CLIPS = 8
 
 
 def framedex(*arguments: object) -> None:
-    """Run a command. Raises CalledProcessError."""
+    """Run a framedex command.
+
+    Raises:
+        CalledProcessError: the command failed.
+    """
     command = [sys.executable, "-c", "from framedex.cli import main; main()", *map(str, arguments)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def cpu_seconds(processes: list[int]) -> float:
-    """Return the CPU time of some processes so far."""
+    """Return the CPU time that some processes have used so far."""
     total = 0
     for process in processes:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -54,7 +60,7 @@ def cpu_seconds(processes: list[int]) -> float:
 
 
 def epoch(loader: ClipLoader) -> tuple[float, float]:
-    """Load all clips; return (seconds, CPU seconds of workers)."""
+    """Load all clips; return (seconds, CPU seconds of the workers)."""
     before, begun = cpu_seconds(loader._supply.pool.process_ids), time.perf_counter()
     for _ in loader:
         pass
@@ -62,7 +68,7 @@ def epoch(loader: ClipLoader) -> tuple[float, float]:
 
 
 class _Bytes:
-    """obstore's reader, giving bytes as PyAV wants them."""
+    """An adapter of obstore's reader that returns bytes, as PyAV requires."""
 
     def __init__(self, reader: Any) -> None:
         self._reader, self.seek, self.tell = reader, reader.seek, reader.tell
@@ -72,7 +78,7 @@ class _Bytes:
 
 
 def seek_in_object(uri: str, clips: list[list[int]], rate: float) -> float:
-    """Decode a few clips by seeking in the object; return seconds."""
+    """Decode a few clips by seeking in the object; return the seconds."""
     import obstore
     from obstore.store import from_url
 
@@ -95,7 +101,7 @@ def seek_in_object(uri: str, clips: list[list[int]], rate: float) -> float:
 
 
 def prepare(video: Path, folder: Path, bucket: str, clips: int) -> list[list[int]]:
-    """Write the video, an index and datasets, here and into the bucket; return the frames of each clip."""
+    """Write the video, an index and datasets, here and in the bucket; return the frames of each clip."""
     framedex("index", video, "--root", video.parent, "--out", folder / "INDEX")
     with av.open(str(video)) as container:
         count = container.streams.video[0].frames
@@ -110,7 +116,7 @@ def prepare(video: Path, folder: Path, bucket: str, clips: int) -> list[list[int
 
 
 def measure(options: argparse.Namespace, bucket: str) -> dict[str, Any]:
-    """Return the rows of all ways."""
+    """Return the rows of all configurations."""
     clips = prepare(options.video, options.folder, bucket, options.clips)
     cache = DiskCache(options.folder / "cache")
     command = [
@@ -140,7 +146,7 @@ def measure(options: argparse.Namespace, bucket: str) -> dict[str, Any]:
         for name, (open_dataset, workers) in ways.items():
             loader = ClipLoader(open_dataset(), batch_size=BATCH, num_workers=workers, output="numpy", prefetch=2)
             if turn == 0 or workers != cores:
-                epoch(loader)  # processes begin, and what is kept of manifests is there
+                epoch(loader)  # starts the processes and fills the caches of manifests
             found[name].append(epoch(loader))
             loader.close()
             print(turn, name, found[name][-1], file=sys.stderr, flush=True)

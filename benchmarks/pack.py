@@ -1,9 +1,9 @@
-"""Packing on one machine: tiny files against `cp` of the same bytes, images against a plain loop, and reading both back.
+"""Measure packing on one machine: tiny files against `cp` of the same bytes, images against a plain loop, and reading.
 
-Videos are indexed beforehand; the page cache holds them. A packing run plans, copies and writes all tars and the manifest, and
-flushes them to disk (fsync) unless said otherwise, for which the benchmark takes fsync away; `cp` copies those very tars,
-with and without a flush (`sync -f`) at the end. Contenders take turns, so that a noisy moment of the machine hits all of
-them; what is left of the turn before is removed and flushed between them. Prints JSON.
+Videos are indexed before, and the page cache holds them. A packing run plans, copies and writes all tars and the
+manifest. It flushes them to disk (fsync) unless stated otherwise; without flushing, the benchmark disables fsync. `cp`
+copies the same tars, with and without a flush (`sync -f`) at the end. Contenders take turns, so that noise of the
+machine affects all of them; between turns, the previous output is removed and flushed. Prints JSON.
 
 usage: python -m benchmarks.pack VIDEO... [--folder DIR] [--runs 5] [--frames 250]
 """
@@ -34,13 +34,13 @@ from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies.reading import make_policy
 
 QUALITY = 90
-LEAST_BYTES = 4_000_000_000  # of sources that are packed; smaller videos are taken several times
+LEAST_BYTES = 4_000_000_000  # of sources that are packed; smaller videos are used several times
 IMAGE_STRIDE, IMAGE_FRAMES = 15, 8
 READ_FRAMES = 8  # a clip's frames when reading back
 
 
 def repeated(video: Path, folder: Path) -> int:
-    """Make a folder of links to a video, LEAST_BYTES in all, and return how many."""
+    """Make a folder of links to a video, LEAST_BYTES in total, and return their number."""
     folder.mkdir()
     count = -(-LEAST_BYTES // video.stat().st_size)
     for number in range(count):
@@ -51,7 +51,11 @@ def repeated(video: Path, folder: Path) -> int:
 def median_seconds(
     runs: int, contenders: dict[str, Callable[[], None]], *, clean: Sequence[Path] = ()
 ) -> dict[str, float]:
-    """Return the median time of each contender; they take turns. clean: folders that are removed before each turn."""
+    """Return the median time of each contender; contenders take turns.
+
+    Args:
+        clean: folders that are removed before each turn.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(runs):
         for name, contender in contenders.items():
@@ -65,13 +69,13 @@ def median_seconds(
 
 
 def shard(index: Path, out: Path, options: ShardOptions, **policy: Any) -> None:
-    """Write a dataset anew."""
+    """Write a dataset; replace an existing one."""
     shutil.rmtree(out, ignore_errors=True)
     build_from_policy(Index(index), out, make_policy({"policy": "stride", **policy}, where="benchmark"), options)
 
 
 def without_flushing(action: Callable[[], None]) -> None:
-    """Run something with fsync and fdatasync taken away."""
+    """Run `action` with fsync and fdatasync disabled."""
     kept = os.fsync, os.fdatasync
     os.fsync = os.fdatasync = lambda descriptor: None
     try:
@@ -81,19 +85,19 @@ def without_flushing(action: Callable[[], None]) -> None:
 
 
 def copy(dataset: Path, out: Path, *, flush: bool) -> None:
-    """Copy a dataset's tars as `cp` does."""
+    """Copy a dataset's tars like `cp`."""
     subprocess.run(["cp", "-r", dataset / "shards", out], check=True)
     if flush:
         subprocess.run(["sync", "-f", out], check=True)
 
 
 def tar_bytes(dataset: Path) -> int:
-    """Return the size of a dataset's tars."""
+    """Return the total size of a dataset's tars."""
     return sum(path.stat().st_size for path in (dataset / "shards").glob("*.tar"))
 
 
 def time_copying(index: Path, folder: Path, runs: int, frames: int) -> dict[str, Any]:
-    """Pack consecutive clips of some frames, and copy the tars."""
+    """Pack clips of `frames` consecutive frames, and copy the tars."""
     packed = folder / "PACKED"
     options = ShardOptions(pack="clips")
     shard(index, packed, options, stride=1, frames=frames)
@@ -139,7 +143,7 @@ def plain_loop(videos: list[Path], out: Path) -> None:
 
 
 def time_images(index: Path, videos: list[Path], folder: Path, runs: int) -> dict[str, Any]:
-    """Store every n-th frame in one process and in all, and by a plain loop."""
+    """Store every n-th frame in one process, in all processes, and with a plain loop."""
     policy = {"stride": IMAGE_STRIDE, "frames": IMAGE_FRAMES, "last": "partial"}
     workers = os.cpu_count() or 1
     contenders = {
@@ -168,7 +172,7 @@ def read_framedex(dataset: Path) -> None:
 
 
 def read_webdataset_torchcodec(dataset: Path) -> None:
-    """Read tiny files with webdataset, and their wanted frames with torchcodec."""
+    """Read tiny files with webdataset, and their requested frames with torchcodec."""
     import webdataset
     from torchcodec.decoders import VideoDecoder
 
@@ -187,7 +191,7 @@ def read_webdataset_images(dataset: Path) -> None:
 
 
 def time_reading(index: Path, folder: Path, runs: int) -> dict[str, Any]:
-    """Read the same clips back as RGB: out of the source, out of tiny files, and as images."""
+    """Read the same clips as RGB: from the source, from tiny files, and as images."""
     policy = {"stride": IMAGE_STRIDE, "frames": READ_FRAMES, "last": "drop"}
     for name, options in (
         ("REFERENCE", ShardOptions()),

@@ -1,11 +1,11 @@
-"""Random access on one core: clips of 16 frames at 1 fps from random places of a video, one after the other.
+"""Measure random access on one core: clips of 16 frames at 1 fps from random places of a video, one after the other.
 
-Every contender opens the video anew for each clip, as a dataset of many videos makes it do, and returns the same frames
-as uint8 RGB at full size. framedex has indexed and sharded beforehand; its cost includes opening and checking the
-file. Contenders take turns, so that a noisy moment of the machine hits all of them. Prints JSON.
+Every contender opens the video again for each clip, as a dataset of many videos requires, and returns the same frames
+as uint8 RGB at full size. framedex has indexed and sharded before; its cost includes opening and checking the file.
+Contenders take turns, so that noise of the machine affects all of them. Prints JSON.
 
-And the whole ClipLoader beside the bare decode of the planned packets: nothing but PyAV, packets already in memory, giving
-the same RGB; in this process, and in two worker processes each.
+The whole ClipLoader is also measured beside the bare decode of the planned packets: only PyAV, with packets already in
+memory, producing the same RGB, in this process and in two worker processes each.
 
 usage: python -m benchmarks.random_access VIDEO... [--clips 12] [--frames 16] [--fps 1] [--contenders a,b] [--turns 3]
 """
@@ -66,7 +66,7 @@ def read_opencv(path: str, frames: list[int], seconds: list[float]) -> Frames:
 
 
 def read_pyav(path: str, frames: list[int], seconds: list[float]) -> Frames:
-    """Seek to the keyframe before each wanted time, unless the next one lies ahead in the same GOP; decode up to it."""
+    """Seek to the keyframe before each requested time and decode up to it."""
     pictures = []
     with av.open(path) as container:
         stream = container.streams.video[0]
@@ -134,7 +134,7 @@ def bare_decode(dataset: str, number: int) -> float:
     return time.perf_counter() - started
 
 
-OPENED: dict[str, Any] = {}  # datasets of this process
+OPENED: dict[str, Any] = {}  # datasets that this process has opened
 
 
 def bare_pass(dataset: str, clips: int, pool: ProcessPoolExecutor | None) -> float:
@@ -147,7 +147,7 @@ def bare_pass(dataset: str, clips: int, pool: ProcessPoolExecutor | None) -> flo
 
 
 def measure_whole(dataset: Path, clips: int, processes: int, turns: int) -> dict[str, float]:
-    """Return the median seconds of the whole ClipLoader and of the bare decode, which take turns, and the median ratio."""
+    """Return median seconds of the whole ClipLoader and of the bare decode, and the median ratio; both take turns."""
     from framedex import ClipDataset, ClipLoader
 
     loader = ClipLoader(ClipDataset(dataset), batch_size=1, num_workers=processes)
@@ -168,7 +168,7 @@ def measure_whole(dataset: Path, clips: int, processes: int, turns: int) -> dict
 
 
 def measure_whole_loader(video: Path, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Return the whole ClipLoader beside the bare decode: on one core, and on two in two processes each."""
+    """Return times of the whole ClipLoader and of the bare decode: on one core, and on two in two processes each."""
     cores = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as scratch:
         prepared, _ = make_dataset(video, Path(scratch), options.clips, options.frames, options.fps, options.seed)

@@ -1,7 +1,8 @@
-"""What a large index costs: written, compacted, opened, planned from, sampled from and looked up in; time, memory, bytes.
+"""Measure what a large index costs: writing, compacting, opening, planning, sampling and look-up; time, memory, bytes.
 
-The index is synthetic: videos of 50 to 150 frames, as x264's default settings make them. Each stage runs in a process of its
-own, so that its memory is its own. Expected: nothing takes memory in proportion to frames; opening takes some for each video.
+The index is synthetic: videos of 50 to 150 frames, as x264's default settings make them. Each stage runs in its own
+process, so that its memory is measured alone. Expected: no stage uses memory in proportion to frames; opening uses some
+memory per video.
 
 usage: python -m benchmarks.scale FOLDER [--media 1000000]   prints JSON
 """
@@ -42,7 +43,7 @@ Facts = dict[str, Any]
 
 
 def write(folder: Path, media: int) -> Facts:
-    """Write the index, as a run writes what it probes."""
+    """Write the index in the way that a run writes probe results."""
     shutil.rmtree(folder / "INDEX", ignore_errors=True)
     (folder / "INDEX").mkdir(parents=True)
     header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
@@ -66,7 +67,7 @@ def write(folder: Path, media: int) -> Facts:
 
 
 def stored(folder: Path) -> Facts:
-    """Return the files of a folder, and their bytes."""
+    """Return the number of files in a folder, and their bytes."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {"files": len(files), "bytes": sum(path.stat().st_size for path in files)}
 
@@ -78,12 +79,12 @@ def compact(folder: Path, media: int) -> Facts:
 
 
 def open_index(folder: Path, media: int) -> Facts:
-    """Open the index, and count its media."""
+    """Open the index and count its media."""
     return {"media": len(Index(folder / "INDEX"))}
 
 
 def look_up(folder: Path, media: int) -> Facts:
-    """Look videos up at random: the row, and the packets."""
+    """Look up random videos: the row and the packets."""
     index = Index(folder / "INDEX")
     times: list[tuple[float, float]] = []
     for number in np.random.default_rng(0).integers(0, media, LOOKUPS).tolist():
@@ -103,7 +104,7 @@ def look_up(folder: Path, media: int) -> Facts:
 
 
 def plan(folder: Path, media: int) -> Facts:
-    """Plan a clip of each video, and write the dataset."""
+    """Plan a clip of each video and write the dataset."""
     for path in folder.glob("DATASET*"):
         shutil.rmtree(path)
     policy = make_policy(POLICY, where="benchmark")
@@ -112,7 +113,7 @@ def plan(folder: Path, media: int) -> Facts:
 
 
 def sample(folder: Path, media: int) -> Facts:
-    """Open the dataset and draw an epoch of one of many ranks; then the first batch of all of them."""
+    """Open the dataset, draw an epoch of one of many ranks, and then the first batch of all ranks."""
     dataset = ClipDataset(folder / "DATASET")
     begin = time.perf_counter()
     one = list(ClipSampler(dataset, shuffle=True, seed=1, rank=RANKS // 2, world_size=RANKS))
@@ -139,7 +140,7 @@ STAGES: dict[str, Callable[[Path, int], Facts]] = {
 
 
 def alone(name: str, folder: Path, media: int) -> Facts:
-    """Return what a stage costs in a process of its own."""
+    """Return what a stage costs in its own process."""
     command = [sys.executable, "-m", "benchmarks.scale", str(folder), "--media", str(media), "--stage", name]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     facts: Facts = json.loads(done.stdout)
@@ -166,7 +167,7 @@ def main() -> None:
 
 
 def peak_mb() -> int:
-    """Return the most memory that this process has had, in MB."""
+    """Return the peak memory of this process in MB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000)
 
 

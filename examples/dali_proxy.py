@@ -1,12 +1,12 @@
-"""torch's own DataLoader with worker processes, and one DALI pipeline in the main process that decodes for all of them.
+"""Use torch's DataLoader with worker processes, and one DALI pipeline in the main process that decodes for all workers.
 
-`dataset.with_proxy(server.proxy)` is an ordinary map-style dataset. Its workers read and check clips and hand what NVDEC is to
-decode to DALI Proxy; what must not go to NVDEC they decode themselves and send as raw frames, through the same call, so
-that every sample of a batch passes it. Only the main process uses the GPU: there is one CUDA context, whatever the
-number of workers.
+`dataset.with_proxy(server.proxy)` is a map-style dataset. Its workers read and check clips and pass what NVDEC decodes
+to DALI Proxy. What must not go to NVDEC they decode themselves, and send it as raw frames through the same call, since
+every sample of a batch must pass it. Only the main process uses the GPU, so there is one CUDA context for any number of
+workers.
 
-The proxy cannot be pickled, so workers must be forked: they start here before anything else of the process has threads that
-hold locks, with the first `iter(loader)` (CUDA may be initialised before; workers never touch it).
+The proxy cannot be pickled, so the workers must be forked. They start with the first `iter(loader)`, before anything
+else in the process has threads that hold locks. CUDA may be initialised earlier, since workers never use it.
 
 By hand: python examples/dali_proxy.py DATASET [--size 224 224] [--workers 4]. It needs a CUDA build of torch and DALI.
 """
@@ -58,7 +58,8 @@ def main() -> None:
                 clips += len(batch["clip_id"])
             seconds = time.perf_counter() - begun
             print(
-                f"epoch {epoch}: {clips} clips in {seconds:.2f} s, the last batch {tuple(frames.shape)} on {frames.device}"
+                f"epoch {epoch}: {clips} clips in {seconds:.2f} s, "
+                f"the last batch {tuple(frames.shape)} on {frames.device}"
             )
 
 

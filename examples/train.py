@@ -1,10 +1,12 @@
-"""Train a tiny 3D CNN on clips, on the CPU or a GPU, in a run that may be killed at any moment and goes on where it was.
+"""Train a tiny 3D CNN on clips, on the CPU or a GPU.
 
-Without --dataset it makes small videos of a bar that wanders to the left or to the right, each frame with its number in its
-pixels, and plans clips as it loads them: other frames each epoch, and every frame is checked. With --dataset DATASET
-(`framedex shard`), the column --label holds each clip's class, 0, 1, …
+The run may be killed at any moment and then continues where it was.
 
-By hand: python examples/train.py --out train-out; kill it, and give the same command again.
+Without --dataset, it makes small videos of a bar that moves to the left or to the right, with the number of each frame
+in its pixels, and plans clips while it loads them: different frames each epoch. Every frame is checked. With --dataset
+DATASET (from `framedex shard`), the column --label contains the class of each clip, 0, 1, …
+
+By hand: python examples/train.py --out train-out; kill it, and run the same command again.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ def main() -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Train up to the last epoch, from the last checkpoint if there is one."""
+    """Train until the last epoch, from the last checkpoint if there is one."""
     made = options.dataset is None
     if made:
         dataset = ClipDataset.from_index(index_of_made_videos(options.out), POLICY)
@@ -103,9 +105,10 @@ def small_network(classes: int) -> nn.Module:
 
 
 class Run:
-    """A run's checkpoint, and its record of the clips that the model saw.
+    """The checkpoint of a run, and its record of the clips that the model saw.
 
-    seen.jsonl has a line a step. Lines past the checkpoint speak of steps that the saved model never took: they go.
+    seen.jsonl has one line per step. Lines after the checkpoint are about steps that the saved model never took, so
+    they are removed.
     """
 
     def __init__(self, out: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: ClipLoader) -> None:
@@ -123,7 +126,7 @@ class Run:
         write_aside(self._record, b"".join(lines[: self._step]))
 
     def done(self, epoch: int, batch: Mapping[str, Any], *, save_every: int) -> None:
-        """Note a step, and save if it is time."""
+        """Record a step, and save if it is time."""
         self._step += 1
         with open(self._record, "a", encoding="utf-8") as record:
             clips = [
@@ -134,7 +137,7 @@ class Run:
             self.save()
 
     def save(self) -> None:
-        """Write the checkpoint, wholly or not at all."""
+        """Write the checkpoint, completely or not at all."""
         aside = self._checkpoint.with_suffix(".writing")
         torch.save(
             {
@@ -149,14 +152,14 @@ class Run:
 
 
 def write_aside(path: Path, content: bytes) -> None:
-    """Write a file, wholly or not at all."""
+    """Write a file, completely or not at all."""
     aside = path.with_suffix(".writing")
     aside.write_bytes(content)
     os.replace(aside, path)
 
 
 def index_of_made_videos(out: Path) -> Path:
-    """Make videos and index them, unless a run did so before; return the index."""
+    """Make videos and index them, unless an earlier run did so. Return the index."""
     videos, index = out / "videos", out / "INDEX"
     listing = out / "videos.jsonl"
     if not listing.exists():
@@ -172,7 +175,7 @@ def index_of_made_videos(out: Path) -> Path:
 
 
 def make_video(path: Path, *, label: int, first: int) -> None:
-    """Encode a bar that wanders to the left (label 0) or to the right (1)."""
+    """Encode a bar that moves to the left (label 0) or to the right (1)."""
     with av.open(str(path), "w") as out:
         stream = out.add_stream("libx264", rate=25, options={"preset": "veryfast", "g": "20"})
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
@@ -184,7 +187,7 @@ def make_video(path: Path, *, label: int, first: int) -> None:
 
 
 def picture(number: int, place: int) -> NDArray[np.uint8]:
-    """Return uint8 [H, W, 3]: a frame's number in cells of black and white, and a bar below it."""
+    """Return uint8 [H, W, 3]: the number of a frame in black and white cells, and a bar below it."""
     frame = np.full((HEIGHT, WIDTH, 3), 60, np.uint8)
     for bit in range(BITS):
         frame[:CELL, bit * CELL : (bit + 1) * CELL] = 235 if number >> bit & 1 else 16
@@ -193,7 +196,7 @@ def picture(number: int, place: int) -> NDArray[np.uint8]:
 
 
 def check_frames(batch: Mapping[str, Any]) -> None:
-    """Stop if a frame is not the one that was asked for."""
+    """Exit if a frame is not the one that was requested."""
     frames: Tensor = batch["frames"]  # float [N, F, 3, H, W], black below zero and white above
     middles = torch.arange(BITS) * CELL + CELL // 2
     bits = (frames[:, :, 1, CELL // 2, :][..., middles] > 0).cpu()

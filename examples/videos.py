@@ -1,4 +1,4 @@
-"""Draws the videos that the README works on: three codecs and frame rates, with the number of each frame in its picture.
+"""Draws the videos that the README uses: three codecs and frame rates, with the number of each frame in its picture.
 
 usage: python examples/videos.py FOLDER     (20 s on one core)
 """
@@ -21,7 +21,7 @@ X265 = "log-level=0:open-gop=1:keyint=30:min-keyint=30:bframes=4:b-adapt=0:scene
 
 
 def pictures(count: int, colour: Colour) -> Iterator[Image.Image]:
-    """Yield pictures of a ball that moves before a gradient, with their numbers."""
+    """Yield pictures of a ball that moves in front of a gradient, with their numbers."""
     font = ImageFont.load_default(48)
     rows, columns = np.mgrid[0:HEIGHT, 0:WIDTH]
     background = np.stack([rows // 2 + value // 2 + columns // 8 for value in colour], axis=-1).clip(0, 255)

@@ -3,12 +3,13 @@
     python -m fuzz.seeds SEEDS
     python -m fuzz.fuzz_parsers -max_total_time=120 -rss_limit_mb=2048 -timeout=10 CORPUS SEEDS
 
-The options are libFuzzer's. An input's first byte says which parser of TARGETS it is for, the rest is what that parser
-reads. What scanners return is checked (invariants.py). An exception that the parser does not declare, more memory or more time stop the run with a `crash-…`, `oom-…` or
-`timeout-…` file; `python -m fuzz.fuzz_parsers FILE` runs such a file again.
+The options are libFuzzer's. The first byte of an input selects the parser in TARGETS, which reads the rest. The results
+of scanners are checked (invariants.py). The run stops with a `crash-…`, `oom-…` or `timeout-…` file if the parser
+raises an exception that it does not declare, or takes too much memory or time. `python -m fuzz.fuzz_parsers FILE` runs
+such a file again.
 
-Atheris itself holds on to some 10 KB a run, which count: beyond 150 000 runs, -rss_limit_mb=2048 is too little. An
-`oom-…` file that runs again in little memory says no more than that.
+Atheris itself keeps some 10 KB per run, which count as memory: beyond 150 000 runs, -rss_limit_mb=2048 is too little.
+If an `oom-…` file needs little memory when it runs again, Atheris itself used the rest.
 """
 
 from __future__ import annotations
@@ -58,12 +59,12 @@ class Target:
 
 @functools.cache
 def scratch() -> Path:
-    """A folder for the parsers that read files."""
+    """Return a folder for the parsers that read files."""
     return Path(tempfile.mkdtemp(prefix="framedex-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
 
 
 def file_parser(name: str, parse: Callable[[Path], object], *declared: type[Exception]) -> Target:
-    """Return a target that reads a file of this name."""
+    """Return a target that reads a file with this name."""
 
     def run(data: bytes) -> object:
         path = scratch() / name
@@ -89,17 +90,17 @@ def scanner(make: Callable[[bytes], Scanner]) -> Target:
 
 
 def bytes_parser(parse: Parser, *declared: type[Exception]) -> Target:
-    """Return a target that reads bytes as they are."""
+    """Return a target that reads bytes without changes."""
     return Target(parse=parse, declared=declared)
 
 
 def ending_parser(parse: Callable[[BinaryIO, int], str | None]) -> Parser:
-    """Return a parser of bytes from one of a file."""
+    """Return a parser of bytes, made from a parser of a file."""
     return lambda data: parse(io.BytesIO(data), len(data))
 
 
 def read_tables(data: bytes) -> None:
-    """Read all that sample tables say of every track; refused tracks do not hide others."""
+    """Read everything that sample tables contain about every track. A refused track does not hide the others."""
     layout = read_layout(lambda offset, length: data[offset : offset + length], len(data))
     plain_mp4.describe_plain(layout.movie)
     for track_id in layout.movie.tracks:
@@ -115,7 +116,7 @@ def condense_h264(data: bytes) -> bytes:
 
 
 def read_tar_file(path: Path) -> None:
-    """Read where the images of a tar lie, which is within it."""
+    """Read the positions of the images in a tar, and check that they lie within it."""
     with open(path, "rb") as file:
         size = path.stat().st_size
         for image in tar_members.read_tar(file.fileno(), size).images:
@@ -123,7 +124,7 @@ def read_tar_file(path: Path) -> None:
             assert image.size >= 0
 
 
-# A new parser is a new line at the end: the order gives inputs that are kept their meaning.
+# Add new parsers at the end: the order determines the meaning of inputs that are kept.
 TARGETS: dict[str, Target] = {
     "sample_tables": bytes_parser(read_tables, UntrustedTables, TruncatedError),
     **{f"{name}_ending": bytes_parser(ending_parser(parse)) for name, parse in endings.ENDINGS.items()},
@@ -155,12 +156,15 @@ TARGETS: dict[str, Target] = {
 
 
 def target_name(data: bytes) -> str:
-    """Return which of TARGETS an input is for."""
+    """Return the name in TARGETS that an input selects."""
     return list(TARGETS)[data[0] % len(TARGETS)]
 
 
 def mutate(data: bytes, most: int, seed: int) -> bytes:
-    """Return an input's successor of up to so many bytes: half of scanners' by packets, the others by bytes."""
+    """Return a mutation of an input with a limited size.
+
+    Half of the inputs of scanners change by packets, others by bytes.
+    """
     if len(data) > 2 and seed % 2 and target_name(data).endswith("_scanner"):
         return (data[:1] + mutate_chunks(data[1:], seed))[:most]
     changed: bytes = atheris.Mutate(data, most)
@@ -168,7 +172,7 @@ def mutate(data: bytes, most: int, seed: int) -> bytes:
 
 
 def run_one(data: bytes) -> None:
-    """Give one input to the parser that it is for. Raises what the parser does not declare."""
+    """Run the parser that an input selects. Raises any exception that the parser does not declare."""
     if len(data) < 2:
         return
     target = TARGETS[target_name(data)]

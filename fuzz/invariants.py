@@ -1,4 +1,4 @@
-"""What must hold of every Pictures that a scanner returns, and of the timeline and the plans made from it."""
+"""What must hold for every Pictures that a scanner returns, and for the timeline and the plans made from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ FARTHEST = 1 << 62  # of a container's timestamps
 
 
 def check_pictures(pictures: Pictures, packets: int, data: bytes) -> None:
-    """Check a scanner's answer of so many packets, and all that is made from it. data: decides the timestamps."""
+    """Check the result of a scanner for this many packets, and everything that is made from it.
+
+    `data` determines the timestamps.
+    """
     columns = [
         column for column in map(pictures.__getattribute__, Pictures.__slots__) if isinstance(column, np.ndarray)
     ]
@@ -72,7 +75,7 @@ def check_pictures(pictures: Pictures, packets: int, data: bytes) -> None:
 
 
 def timestamps(pictures: Pictures, flags: Flags, random: np.random.Generator) -> tuple[Pts, Pts, Pts]:
-    """Return (pts, dts, duration) as some container may state them."""
+    """Return (pts, dts, duration) as a container may state them."""
     n = len(flags)
     dts = np.arange(n, dtype=np.int64)
     duration = random.integers(-1, 3, n)
@@ -118,7 +121,7 @@ def check_plans(pictures: Pictures, pts: Pts, flags: Flags, random: np.random.Ge
 
 
 def check_recipe(recipe: Recipe, flags: Flags, wanted: NDArray[np.int64]) -> None:
-    """Check a recipe of `check_plans`. wanted: int64, the packet of each frame of the clip."""
+    """Check a recipe of `check_plans`. `wanted`: int64, the packet of each frame of the clip."""
     kept = recipe.range_offset // 2
     assert (np.diff(kept) > 0).all(), "packets do not ascend"
     pictures = kept[(flags[kept] & CONTINUES) == 0]

@@ -1,4 +1,4 @@
-"""Mutation of scanners' inputs by packets and NAL units: random bytes seldom get past a header."""
+"""Mutation of scanner inputs by packets and NAL units, since random bytes seldom pass a header."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Parts = list[bytes]
 
 
 def split_chunks(data: bytes) -> Parts:
-    """Return the byte strings that `join_chunks` put together; of other input, whatever comes out."""
+    """Return the byte strings that `join_chunks` joined. For other input, the result is arbitrary."""
     chunks, at = [], 0
     while at < len(data):
         end = at + 2 + int.from_bytes(data[at : at + 2], "big")
@@ -21,12 +21,12 @@ def split_chunks(data: bytes) -> Parts:
 
 
 def join_chunks(chunks: Parts) -> bytes:
-    """Return byte strings of up to 65 535 bytes, each with its length in front."""
+    """Return byte strings of up to 65 535 bytes, each preceded by its length."""
     return b"".join(len(chunk).to_bytes(2, "big") + chunk for chunk in chunks)
 
 
 def mutate_chunks(data: bytes, seed: int) -> bytes:
-    """Return chunks with some of them swapped, repeated, dropped, cut or changed in their heads, or inside of them."""
+    """Return chunks of which some are swapped, repeated, dropped, cut, or changed at their beginning or inside."""
     source = random.Random(seed)
     chunks = split_chunks(data) or [b""]
     for _ in range(source.randint(1, MOST_CHANGES)):
@@ -41,7 +41,10 @@ def mutate_chunks(data: bytes, seed: int) -> bytes:
 
 
 def units_of(packet: bytes) -> tuple[Parts, Callable[[Parts], bytes]]:
-    """Return a packet's NAL units or start code units, and what joins them again; none where it has neither."""
+    """Return the NAL units or start code units of a packet, and a function that joins them.
+
+    The list is empty if the packet has neither.
+    """
     units, at = [], 0
     while at < len(packet):
         end = at + LENGTH_BYTES + int.from_bytes(packet[at : at + LENGTH_BYTES], "big")
@@ -55,7 +58,7 @@ def units_of(packet: bytes) -> tuple[Parts, Callable[[Parts], bytes]]:
 
 
 def change(parts: Parts, donor: Parts, source: random.Random) -> Parts:
-    """Return the parts with one change; new ones come from the donor."""
+    """Return the parts with one change. New parts come from the donor."""
     parts = parts.copy()
     here, there = source.randrange(len(parts)), source.randrange(len(parts))
     kind = source.randrange(7)
@@ -77,7 +80,7 @@ def change(parts: Parts, donor: Parts, source: random.Random) -> Parts:
 
 
 def flip(part: bytes, source: random.Random) -> bytes:
-    """Return a part with a few bits or a byte of its head changed."""
+    """Return a part with one to three changes of a bit or a byte, most of them within its first HEAD_BYTES bytes."""
     content = bytearray(part)
     for _ in range(source.randint(1, 3)):
         if content:

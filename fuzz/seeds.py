@@ -1,6 +1,7 @@
-"""Inputs for fuzz_parsers.py to begin with: headers, configuration records and cut packets of real media, and texts.
+"""Initial inputs for fuzz_parsers.py: headers, configuration records and cut packets of real media, and texts.
 
-`python -m fuzz.seeds FOLDER [MEDIA…]`; without media, some of the test suite's recipes and the corpus if it is there.
+`python -m fuzz.seeds FOLDER [MEDIA…]`. Without media, it uses some recipes of the test suite, and the corpus if it
+exists.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ RECIPES = (
 )
 PACKETS, PACKET_BYTES, UNIT_BYTES, HEADER_BYTES = 8, 160, 48, 3_000
 TEXTS = {
-    "requests": ['{"uri": "a.mp4", "frames": [0, 7, -1, 3]}\n{"uri": "b", "seconds": [0.5, 1e-3], "clip_id": "x", "l": 1}'],
+    "requests": [
+        '{"uri": "a.mp4", "frames": [0, 7, -1, 3]}\n'
+        '{"uri": "b", "seconds": [0.5, 1e-3], "clip_id": "x", "l": 1}'
+    ],
     "policy": [path.read_text(encoding="utf-8") for path in sorted((ROOT / "configs").glob("*.yaml"))],
     "list": ["# mine\na b.mp4\nc.mp4 3\nfile:///d.mp4 -1 0.5 2.25\n../e.mp4\n"],
     "listing_csv": ["uri,label,split\na.mp4,7,train\nb.mp4,8,val\n"],
@@ -84,13 +88,13 @@ def seeds(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def cut_units(packet: bytes, length_size: int) -> list[bytes]:
-    """Return the beginnings of a packet's NAL units."""
+    """Return the beginnings of the NAL units of a packet."""
     spans, _ = nal.split_length_prefixed(packet, length_size)
     return [packet[start : min(end, start + UNIT_BYTES)] for start, end in spans]
 
 
 def without_media(path: Path) -> bytes:
-    """Return an ISO BMFF file's boxes without the mdat ones."""
+    """Return the boxes of an ISO BMFF file without the mdat boxes."""
     with open(path, "rb") as file:
         boxes = [box for box in endings.file_boxes(file, 0, path.stat().st_size) if box.kind != b"mdat"]
         file.seek(0)
@@ -101,7 +105,7 @@ def without_media(path: Path) -> bytes:
 
 
 def image_seeds() -> Iterator[tuple[str, bytes]]:
-    """Yield (target, input) pairs of small images of every format and mode, and of a tar of them."""
+    """Yield (target, input) pairs of small images of every format and mode, and of a tar with them."""
     kinds = [("PNG", mode) for mode in ("RGB", "RGBA", "P", "L", "LA", "1", "I;16")]
     kinds += [("JPEG", "RGB"), ("JPEG", "L"), ("JPEG", "CMYK"), ("WEBP", "RGB"), ("WEBP", "RGBA")]
     exif = Image.Exif()
@@ -118,7 +122,7 @@ def image_seeds() -> Iterator[tuple[str, bytes]]:
 
 
 def write_seeds(folder: Path, paths: list[Path]) -> int:
-    """Write every seed as a file named by its content; return how many there are."""
+    """Write every seed to a file that is named by its content. Return the number of seeds."""
     folder.mkdir(parents=True, exist_ok=True)
     numbers = {name: number for number, name in enumerate(TARGETS)}
     found = [(name, text.encode()) for name, texts in TEXTS.items() for text in texts]

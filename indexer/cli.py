@@ -1,4 +1,4 @@
-"""`framedex index`."""
+"""The command `framedex index`."""
 
 from __future__ import annotations
 
@@ -37,15 +37,18 @@ from framedex.storage.places import Place
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")
 
-EXAMPLE = """\b
-Example:
-  framedex index videos/ more/*.mkv --out INDEX
-  framedex index listing.csv --root /data --workers 16 --out INDEX
-  framedex index videos/ --out INDEX --task $SLURM_ARRAY_TASK_ID/100   then   framedex index videos/ --out INDEX --finish
-"""
+EXAMPLE = (
+    "\b\n"
+    "Example:\n"
+    "  framedex index videos/ more/*.mkv --out INDEX\n"
+    "  framedex index listing.csv --root /data --workers 16 --out INDEX\n"
+    "  framedex index videos/ --out INDEX --task $SLURM_ARRAY_TASK_ID/100"
+    "   then   framedex index videos/ --out INDEX --finish\n"
+)
 
 
-# --dry-run and --finish go with the options of the run that they are about, --workers among them: the same command again.
+# --dry-run and --finish allow all options of the run that they refer to, --workers included: users repeat the command
+# and add one of them.
 RULES = (
     OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
     OptionRule(
@@ -82,7 +85,8 @@ RULES = (
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
-    help="What uris are recorded relative to, and relative paths in lists are read from.  [default: the sources' common folder]",
+    help="What uris are recorded relative to, and relative paths in lists are read from.  "
+    "[default: the sources' common folder]",
 )
 @click.option(
     "--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder."
@@ -92,7 +96,8 @@ RULES = (
     type=click.Choice(["auto", "packets", "tables"]),
     default="auto",
     show_default=True,
-    help="Read every packet, or sample tables and start points alone (MP4, MOV, 3GP); auto: tables where they can be trusted.",
+    help="Read every packet, or sample tables and start points alone (MP4, MOV, 3GP); "
+    "auto: tables where they can be trusted.",
 )
 @click.option(
     "--streams",
@@ -106,13 +111,15 @@ RULES = (
     type=click.Choice(["sequences", "single", "ignore"]),
     default="sequences",
     show_default=True,
-    help="What the JPEG, PNG and WebP images of a searched folder are: one sequence, media of one frame each, or nothing.",
+    help="What the JPEG, PNG and WebP images of a searched folder are: "
+    "one sequence, media of one frame each, or nothing.",
 )
 @click.option(
     "--image-fps",
     callback=lambda context, parameter, value: _rate_option(value),
     metavar="RATE",
-    help="Images a second, such as 25 or 30000/1001, where neither a listing nor a timestamps.txt times them.  [default: 1]",
+    help="Images a second, such as 25 or 30000/1001, where neither a listing nor a timestamps.txt times them.  "
+    "[default: 1]",
 )
 @click.option(
     "--verify",
@@ -122,7 +129,8 @@ RULES = (
 @click.option(
     "--retry",
     is_flag=True,
-    help="Probe failed media again though neither they nor the options nor the versions of framedex and FFmpeg changed.",
+    help="Probe failed media again though neither they nor the options nor the versions of framedex and FFmpeg "
+    "changed.",
 )
 @click.option(
     "--follow-symlinks",
@@ -176,12 +184,13 @@ def index(
 ) -> None:
     """Probe every video's packets, timestamps and start points into Parquet.
 
-    A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (a path a line, or DALI's
-    `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your own.
-    A rerun probes only what is new or changed; what failed, with other options or versions of framedex and FFmpeg, or --retry.
+    A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (a path a line,
+    or DALI's `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your
+    own. A rerun probes only what is new or changed; what failed, with other options or versions of framedex and FFmpeg,
+    or --retry.
 
-    Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but more
-    media failed or were refused than --max-failures.
+    Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but
+    more media failed or were refused than --max-failures.
     """
     if compact or not sources:
         _compact(out, sources if compact else None, as_json)
@@ -220,7 +229,13 @@ def index(
 
 
 def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
-    """Print a report. whole: the index can be read; before all slices of a first run are there it may not."""
+    """Print a report.
+
+    Args:
+        report: of the run.
+        as_json: print it as JSON.
+        whole: whether the index is readable. During a first run in slices it is not, until all slices are written.
+    """
     if as_json:
         echo(json_text(asdict(report) | {"out": str(report.out)}))
     else:
@@ -228,7 +243,16 @@ def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
 
 
 def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None:
-    """Compact an index. sources: those given with --compact, which takes none; None: neither was given."""
+    """Compact an index.
+
+    Args:
+        out: the index.
+        sources: the sources given together with --compact, which takes none. None: neither sources nor --compact.
+        as_json: print the report as JSON.
+
+    Raises:
+        UsageError: sources and --compact were both given, or neither.
+    """
     if sources is None:
         raise click.UsageError("name a SOURCE, or pass --compact")
     if sources:
@@ -238,7 +262,8 @@ def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None
         echo(json_text(asdict(report)))
         return
     echo(
-        f"{report.media} media: {report.parts_before} parts → {report.parts}, {report.dropped} rows that no longer counted dropped"
+        f"{report.media} media: {report.parts_before} parts → {report.parts}, "
+        f"{report.dropped} rows that no longer counted dropped"
     )
 
 
@@ -250,7 +275,7 @@ def _slice_option(value: str | None) -> Slice | None:
 
 
 def _plan(work: Work) -> dict[str, object]:
-    """Return what a run would do, as plain values."""
+    """Return what a run would do, as values that JSON can hold."""
     return {
         "root": work.root,
         "unchanged": work.unchanged,
@@ -285,7 +310,8 @@ def _print_plan(work: Work, as_json: bool) -> None:
     for name in gone:
         echo(f"gone: {printable(name)}")
     echo(
-        f"would probe {len(probe)} media under {printable(str(plan['root']))}; {plan['changed']} changed, {_retried(work.retried)}{len(gone)} gone, {plan['unchanged']} unchanged"
+        f"would probe {len(probe)} media under {printable(str(plan['root']))}; {plan['changed']} changed, "
+        f"{_retried(work.retried)}{len(gone)} gone, {plan['unchanged']} unchanged"
     )
     _print_skipped(work.thumbnails, work.others)
 
@@ -299,7 +325,7 @@ def _images(count: int) -> str:
 
 
 def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
-    """Print what searching folders did not take."""
+    """Print which files the search of folders skipped."""
     if thumbnails:
         echo(f"{counted(thumbnails, 'image')} beside videos skipped: name them, or a listing of them, to index them")
     if others:
@@ -321,7 +347,7 @@ def _rate_option(value: str | None) -> Fraction | None:
 
 
 def _print_table(report: IndexReport, *, whole: bool) -> None:
-    """Print what the index holds, the first rows of it, and every problem of this run."""
+    """Print a summary of the run: the first rows of the index, and every problem of this run."""
     if whole:
         _print_rows(report)
     for problem in report.problems:
@@ -335,12 +361,13 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     echo(
         f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
-        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged → {printable(str(report.out))}"
+        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged "
+        f"→ {printable(str(report.out))}"
     )
 
 
 def _print_rows(report: IndexReport) -> None:
-    """Print the first media of the index."""
+    """Print the first media of the index as a table."""
     videos = Index(report.out).videos
     usable = [row for row in videos.slice(0, TABLE_ROWS).to_pylist() if row["status"] == "ok"]
     echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
@@ -360,13 +387,13 @@ def _print_rows(report: IndexReport) -> None:
 
 
 def _size(row: dict[str, Any]) -> str:
-    """Return width and height; of images that differ, the first one's with a mark."""
+    """Return width and height. If images differ in size, return the first one's size with a `+`."""
     height = f"{row['height']}+" if row["kind"] == IMAGES and row["varying_shape"] else str(row["height"])
     return f"{row['width']:>4}x{height:<4}"
 
 
 def _rate(row: dict[str, Any]) -> str:
-    """Return frames a second, or their range where it varies."""
+    """Return frames per second, or their range if the rate varies."""
     if not row["median_gap_seconds"]:
         return "-"
     if not row["is_vfr"] or not row["min_gap_seconds"]:

@@ -1,6 +1,6 @@
-"""Facts of a medium, as frozen records: what probing returns, and what `media_rows` turns into rows of an index.
+"""Facts of a medium, as frozen records: probing returns them, and `media_rows` turns them into rows of an index.
 
-Fields have the names of their columns (docs/format.md), those of audio without the prefix.
+Fields are named after their columns (docs/format.md). Fields of audio lack the prefix `audio_`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from framedex.indexer.timeline import Summary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What tells a file, an object or a folder of images from what lies there later."""
+    """What distinguishes a file, an object or a folder of images from later contents of the same place."""
 
     size_bytes: int
     mtime_ns: int
@@ -27,7 +27,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamFacts:
-    """What headers say of a video stream, or the first image of a sequence."""
+    """What headers state about a video stream, or about the first image of a sequence."""
 
     codec: str
     pixel_format: str | None
@@ -50,7 +50,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
-    """What a header states of a stream's length and rate; None where it states nothing that can be."""
+    """What a header states about a stream's length and rate. None: it states nothing, or nothing possible."""
 
     stated_frames: int | None
     stated_duration_seconds: float | None
@@ -59,7 +59,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingFacts:
-    """What the packets of a stream show of its coding. None: only reading every packet tells."""
+    """What the packets of a stream show about its coding. None: only reading every packet shows it."""
 
     states: list[bytes]
     inband_parameter_sets: bool
@@ -74,9 +74,9 @@ class CodingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineFacts:
-    """The timeline of a stream in a few numbers, and how it was found out.
+    """The summary of a stream's timeline, and how it was determined.
 
-    non_reference_share and open_gop_count of the summary are None where only reading every packet tells.
+    `non_reference_share` and `open_gop_count` of the summary are None if only reading every packet shows them.
     """
 
     depth: str
@@ -90,7 +90,7 @@ class TimelineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Why a medium cannot be used, or, with `status` None, what is damaged in one that can."""
+    """Why a medium is not usable. If `status` is None, the medium is usable, and this says what is damaged in it."""
 
     status: str | None
     kind: str | None
@@ -99,17 +99,24 @@ class Problem:
 
 
 def problem_of(error: MediaError) -> Problem:
-    """Return why a medium cannot be used."""
+    """Return the problem of a medium that is not usable, from the error that probing raised."""
     status = REFUSED if error.refused else FAILED
     return Problem(status=status, kind=error.kind, message=error.what, traceback=error.traceback)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacketColumns:
-    """The packets of a medium in decode order, columns of n. Masked elements of pts and flags are null.
+    """The packets of a medium in decode order, in columns of n packets.
 
-    pts: int64. offset: int64, None where packets are not one byte range of the file each. size: int64. flags: int32.
-    start_state: int32 [starts]. md5: with --verify, 16 bytes or None each. crc32, path: of images.
+    Attributes:
+        pts: int64 [n]; masked elements are null.
+        offset: int64 [n]. None: packets are not one byte range of the file each.
+        size: int64 [n].
+        flags: int32 [n]; masked elements are null.
+        start_state: int32 [starts].
+        md5: with --verify: 16 bytes or None for each packet.
+        crc32: of images: int64 [n].
+        path: of images: n names.
     """
 
     pts: NDArray[np.int64]
@@ -124,7 +131,7 @@ class PacketColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioPackets:
-    """The packets of an audio stream in decode order, int64 columns of n; offset as in PacketColumns."""
+    """The packets of an audio stream in decode order: int64 [n] each. `offset` is as in `PacketColumns`."""
 
     sample: NDArray[np.int64]
     offset: NDArray[np.int64] | None
@@ -133,7 +140,11 @@ class AudioPackets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioFacts:
-    """The first audio stream of a file. problem: why it is not available; then only some of the rest is known."""
+    """The first audio stream of a file.
+
+    Attributes:
+        problem: why the audio is not available. In that case some of the other fields are None. None: it is available.
+    """
 
     stream_index: int
     start_seconds: float | None = None
@@ -154,10 +165,15 @@ class AudioFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediumFacts:
-    """A medium as it was probed. What is not known is None; of a usable medium, everything but `audio` and `problem` is.
+    """A medium as it was probed. Unknown facts are None.
 
-    kind: VIDEO or IMAGES. stream_index: -1 without a stream. is_best: whether the stream is the file's best. member: which of
-    several media of its file.
+    All facts of a usable medium are known, except `audio` and `problem`.
+
+    Attributes:
+        kind: VIDEO or IMAGES.
+        stream_index: -1 without a stream.
+        is_best: whether the stream is the best one of the file.
+        member: which of several media in the file. None: the only one.
     """
 
     kind: str
@@ -178,5 +194,5 @@ class MediumFacts:
 
     @property
     def is_usable(self) -> bool:
-        """Whether its frames are available."""
+        """Whether frames of the medium are available."""
         return self.problem is None or self.problem.status is None

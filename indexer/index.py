@@ -1,4 +1,4 @@
-"""`framedex.index`: the command from Python."""
+"""`framedex.index`: the Python function for the command `framedex index`."""
 
 from __future__ import annotations
 
@@ -44,26 +44,28 @@ def index(
     Calling it again brings the index up to date: only what is new or changed is probed.
 
     Args:
-        sources: a video, an image, a tar of images, a folder, a glob, "@list.txt", a listing (CSV, JSONL, Parquet), or several.
+        sources: a video, an image, a tar of images, a folder, a glob, "@list.txt", a listing (CSV, JSONL, Parquet), or
+            several of these.
         out: the index: a folder, or a uri of object storage.
-        root: what uris are recorded relative to. None: the sources' common folder, or what the index has already.
+        root: what uris are recorded relative to. None: the root of the existing index, else the sources' common folder.
         label_from_parent: add a column `label`, the name of each file's folder.
-        depth: "packets" reads every packet, "tables" sample tables alone (MP4, MOV, 3GP), "auto" tables where they can be trusted.
+        depth: "packets" reads every packet. "tables" reads sample tables alone (MP4, MOV, 3GP). "auto" reads tables
+            where they can be trusted, else packets.
         streams: which video streams of a file become media, "best" or "all".
         images: what the images of a searched folder are: "sequences", "single" (media of one frame each) or "ignore".
-        image_fps: images a second, where nothing else times them: 25, 29.97, "30000/1001". None: 1.
+        image_fps: images per second, where nothing else times them: 25, 29.97, "30000/1001". None: 1.
         verify: decode every frame, and store its hash.
-        retry: probe failed media again, though nothing changed.
-        follow_symlinks: search linked folders, too.
-        workers: processes that probe. None: one for each core.
-        timeout_seconds: for each medium. None: no limit.
-        memory_bytes: that each process may map. None: no limit.
+        retry: probe failed media again, even if nothing changed.
+        follow_symlinks: also search linked folders.
+        workers: how many processes probe. None: one per core.
+        timeout_seconds: limit for each medium. None: no limit.
+        memory_bytes: how much memory each process may map. None: no limit.
         engine: "local", or "ray" for a cluster.
-        ray_address: of the cluster. None: as Ray finds it.
-        progress: show a bar on a terminal.
+        ray_address: address of the cluster. None: Ray finds it.
+        progress: show a progress bar on a terminal.
 
     Returns:
-        What the run did. Media that failed are rows of the index, and in `problems`.
+        What the run did. Failed media are rows of the index, and are listed in `problems`.
 
     Raises:
         FramedexError: an argument is wrong, a source is missing, or `out` holds something else.

@@ -1,4 +1,4 @@
-"""Rows of `videos` and `frames` from the facts of a medium: the one place where facts become columns."""
+"""Rows of `videos` and `frames` from the facts of a medium: the only place where facts become columns."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ SINGLE = ("kind", "stream_index", "member", "container", "video_streams", "rotat
 
 
 def rows_of(medium: MediumFacts) -> tuple[Row, Row]:
-    """Return the columns of `videos` and `frames` of a medium, without those that name it."""
+    """Return the columns of `videos` and `frames` for a medium, without the columns that name it."""
     return _video_row(medium), _frames_row(medium)
 
 
 def no_frames() -> Row:
-    """Return the `frames` columns of a medium that is not usable."""
+    """Return the `frames` columns for a medium that is not usable."""
     return {"pts": [], "offset": None, "size": [], "flags": []}
 
 
 def _video_row(medium: MediumFacts) -> Row:
-    """Return the columns of `videos`. A record that is missing leaves its columns out, which makes them null."""
+    """Return the columns of `videos`. Columns of a missing record are left out, so they become null."""
     row = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
     for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline):
         row |= {} if record is None else _columns(record)
@@ -56,5 +56,5 @@ def _frames_row(medium: MediumFacts) -> Row:
 
 
 def _columns(record: Any) -> Row:
-    """Return the fields of a record by their names, the values themselves: `asdict` would copy arrays."""
+    """Return the fields of a record by name. The values are not copied (`asdict` would copy arrays)."""
     return {one.name: getattr(record, one.name) for one in fields(record)}

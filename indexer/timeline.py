@@ -1,4 +1,4 @@
-"""From packets to the timeline: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
+"""Compute timelines from packets: presentation order, flags, gaps, GOPs. Pure functions over numpy columns."""
 
 from __future__ import annotations
 
@@ -11,47 +11,57 @@ from framedex.indexer.bitstream.base.pictures import NO_START, OPEN_START, Bitst
 
 NO_PTS = np.iinfo(np.int64).min
 
-# The bits of frames.flags; docs in schema.py.
+# The bits of frames.flags; schema.py documents them.
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
 CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
 START = CLOSED | OPEN
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
-# Where a medium's timestamps come from; docs in schema.py.
+# Where a medium's timestamps come from; schema.py documents the words.
 CONTAINER, FILLED, JOINED, DEALT, COUNTED = "container", "filled", "joined", "dealt", "counted"
-LISTED = "listed"  # of images: a rate or a file of times states them
+LISTED = "listed"  # for images: a rate or a file of times states them
 
-MOST_REORDERED = 64  # twice the largest picture buffer and more; bounds the work on absurd streams
+MOST_REORDERED = 64  # more than twice the largest picture buffer; limits the work on absurd streams
 VFR_TOLERANCE = 0.01  # of the median gap; containers round timestamps to their time base
-LEAST_BETWEEN_JOINTS = 8  # frames, on average; timestamps that turn back more often are not those of joined recordings
+LEAST_BETWEEN_JOINTS = 8  # frames on average; timestamps of joined recordings do not step back more often
 
 Pts = NDArray[np.int64]
 Flags = NDArray[np.int32]
 
 
 def shown_packets(flags: Flags) -> NDArray[np.int64]:
-    """Return int64 [frames]: the packets that present a frame each, in decode order."""
+    """Return int64 [frames]: the packets that present a frame, in decode order."""
     return np.flatnonzero((flags & UNSHOWN) == 0)
 
 
 def presentation_order(pts: Pts, flags: Flags) -> NDArray[np.int64]:
     """Return int64 [frames]: the packet (decode number) of each presented frame, in presentation order.
 
-    pts: int64 [packets]; flags: int32 [packets]. Hidden and skipped packets and second fields present nothing.
+    Hidden packets, skipped packets and second fields present nothing.
+
+    Args:
+        pts: int64 [packets].
+        flags: int32 [packets].
     """
     shown = shown_packets(flags)
     return shown[np.argsort(pts[shown], kind="stable")]
 
 
 def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
-    """Return int64 [frames]: the place of each frame in `order`, in decode order; the inverse of a sort."""
+    """Return int64 [frames]: the place of each frame in `order`, in decode order. This inverts a sort."""
     place = np.full(packets, -1, np.int64)
     place[order] = np.arange(len(order))
     return place if len(order) == packets else place[place >= 0]
 
 
 def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[np.bool_] | None = None) -> Flags:
-    """Return int32 [packets]: the `frames.flags` column. resets: bool [packets], where no session may run on."""
+    """Return int32 [packets]: the `frames.flags` column.
+
+    Args:
+        pictures: what the bitstream says of the packets.
+        hidden: bool [packets], cut away by an edit list.
+        resets: bool [packets], start points over which no decoder session may run. None: those of `pictures` alone.
+    """
     flags = np.where(pictures.start == OPEN_START, OPEN, np.where(pictures.start != NO_START, CLOSED, 0)).astype(
         np.int32
     )
@@ -71,7 +81,10 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[
 
 
 def spread_damage(pictures: Pictures) -> NDArray[np.bool_]:
-    """Return bool [packets]: every packet of a GOP that holds a damaged one, and what leads the open GOP after it."""
+    """Return bool [packets]: packets of damaged GOPs.
+
+    These are all packets of a GOP that holds a damaged packet, and the leading pictures of the start point after it.
+    """
     n = len(pictures.start)
     if not pictures.damaged.any():
         return np.zeros(n, np.bool_)
@@ -80,14 +93,14 @@ def spread_damage(pictures: Pictures) -> NDArray[np.bool_]:
     broken = broken[np.diff(broken, prepend=-2) > 0]
     begins = np.flatnonzero(pictures.start != NO_START)
     after = np.searchsorted(begins, broken, side="right")
-    is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last row is that of segment -1
+    is_broken, follows = np.zeros(n + 1, np.bool_), np.zeros(n + 1, np.bool_)  # the last element is for segment -1
     is_broken[broken] = True
     follows[begins[after[after < len(begins)]]] = True
     return is_broken[segment] | (follows[segment] & pictures.leading)
 
 
 def output_order(flags: Flags, pictures: Pictures) -> NDArray[np.int64]:
-    """Return int64 [frames]: the packets of presented frames as decoders output them, by the bitstream alone."""
+    """Return int64 [frames]: the packets of presented frames in output order, from the bitstream alone."""
     shown = shown_packets(flags)
     return shown[np.lexsort((pictures.order[shown], pictures.period[shown]))]
 
@@ -95,21 +108,32 @@ def output_order(flags: Flags, pictures: Pictures) -> NDArray[np.int64]:
 def settle_timestamps(
     pts: Pts, dts: Pts, duration: Pts, flags: Flags, pictures: Pictures, *, stated: bool
 ) -> tuple[Pts, str]:
-    """Return (pts int64 [packets], where they come from): timestamps that order frames just as a decoder outputs them.
+    """Return (pts int64 [packets], where they come from): timestamps that order frames as a decoder outputs them.
 
-    pts, dts, duration: int64 [packets], `NO_PTS` where missing. stated: the container states timestamps of its own, so
-    that one which contradicts the bitstream is an error: frame 7 would be a different picture for either. Raises
-    BitstreamError for that. Where it states none (AVI, elementary streams), the bitstream's order decides.
+    If the container states no timestamps (AVI, elementary streams), the order of the bitstream decides.
+
+    Args:
+        pts: int64 [packets], `NO_PTS` where missing.
+        dts: int64 [packets], `NO_PTS` where missing.
+        duration: int64 [packets], 0 where missing.
+        flags: int32 [packets].
+        pictures: what the bitstream says of the packets.
+        stated: whether the container states timestamps of its own. If so, a timestamp that contradicts the bitstream is
+            an error: frame 7 by timestamps would be another picture than frame 7 by the bitstream.
+
+    Raises:
+        BitstreamError: stated timestamps contradict the bitstream, or frames that share a timestamp are output in
+            another order than decoded.
     """
     order = output_order(flags, pictures)
-    # In GOPs whose bitstream is damaged neither order can be told; the container's is as good as any.
+    # In GOPs with a damaged bitstream the true order is unknown; the container's order is as good as any.
     sound = order[(flags[order] & DAMAGED) == 0]
     known = pts[sound] != NO_PTS
     if known.all() and not (pts[order] == NO_PTS).any():
         by_pts = presentation_order(pts, flags)
         if np.array_equal(by_pts[(flags[by_pts] & DAMAGED) == 0], sound):
             return pts, CONTAINER
-    # Remuxers that knew no presentation times state those of decoding in their place.
+    # Remuxers that do not know the presentation times state the decoding times instead.
     stated = stated and not np.array_equal(pts, dts)
     settled = pts.copy()
     times = pts[order]
@@ -135,7 +159,7 @@ def settle_timestamps(
 
 
 def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
-    """Return the median distance of frames: by the times that are known, else by packet durations, else 1."""
+    """Return the median distance of frames, at least 1: from the known times, else from packet durations, else 1."""
     gaps = np.diff(times[known]) / np.diff(np.flatnonzero(known))
     for candidates in (gaps[gaps > 0], duration[duration > 0]):
         if len(candidates):
@@ -144,7 +168,7 @@ def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
 
 
 def _join(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
-    """Shift what follows a turn back in time so that it goes on where the frames before it ended."""
+    """Where timestamps step back, shift all that follow so that they continue `step` after the frame before."""
     joined = times.copy()
     values = times[known]
     jumps = np.minimum(np.diff(values, prepend=values[:1]), 0)
@@ -153,7 +177,7 @@ def _join(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
 
 
 def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
-    """Interpolate missing timestamps between their neighbours, and count on at either end."""
+    """Interpolate missing timestamps between their neighbours. Extrapolate by `step` at both ends."""
     at = np.flatnonzero(known)
     place = np.arange(len(times))
     filled = np.rint(np.interp(place, at, times[at])).astype(np.int64)
@@ -164,9 +188,9 @@ def _fill(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
 
 
 def has_unordered_hidden(pts: Pts, flags: Flags, pictures: Pictures) -> bool:
-    """Return whether timestamps order the pictures that are output, hidden ones among them, otherwise than the bitstream does.
+    """Return whether timestamps and bitstream order the pictures that are output, hidden ones included, differently.
 
-    Those that are shown are in order (`settle_timestamps`); hidden ones may have any timestamps.
+    Shown pictures are in order (`settle_timestamps`), but hidden ones may have any timestamps.
     """
     if not (flags & HIDDEN).any():
         return False
@@ -176,9 +200,12 @@ def has_unordered_hidden(pts: Pts, flags: Flags, pictures: Pictures) -> bool:
 
 
 def check_reorder_depth(flags: Flags, pictures: Pictures, reorder_depth: int) -> None:
-    """Raise BitstreamError where a decoder would have to hold back more frames than it knows of.
+    """Check that a decoder does not have to hold back more frames than `reorder_depth`.
 
-    It then grows its delay on the way, and drops or swaps a picture each time (FFmpeg's H.264 and HEVC decoders).
+    FFmpeg's H.264 and HEVC decoders would increase their delay during decoding, and drop or swap a picture each time.
+
+    Raises:
+        BitstreamError: pictures are reordered further than that.
     """
     output = np.flatnonzero((flags & (SKIPPED | CONTINUES | DAMAGED)) == 0)
     rank = np.empty(len(output), np.int64)
@@ -187,7 +214,7 @@ def check_reorder_depth(flags: Flags, pictures: Pictures, reorder_depth: int) ->
 
 
 def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
-    """Raise BitstreamError where pictures are reordered further than stated. rank: as for `reorder_depth_needed`."""
+    """Raise BitstreamError if pictures are reordered further than stated. See `reorder_depth_needed`."""
     needed = reorder_depth_needed(rank)
     if needed > reorder_depth:
         raise BitstreamError(
@@ -196,12 +223,13 @@ def check_ranks(rank: NDArray[np.int64], reorder_depth: int) -> None:
 
 
 def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
-    """Return the most pictures that are decoded before another one and shown after it.
+    """Return the largest number of pictures that are decoded before some picture and shown after it.
 
-    rank: int64 [pictures], a permutation: the place in output order of each picture in decode order.
+    Args:
+        rank: int64 [pictures], a permutation: the place in output order of each picture in decode order.
     """
     place = np.arange(len(rank))
-    reach = int(np.abs(rank - place).max(initial=0))  # further apart than twice this, no two are out of order
+    reach = int(np.abs(rank - place).max(initial=0))  # pictures further apart than twice this are always in order
     held = np.zeros(len(rank), np.int64)
     for lag in range(1, min(2 * reach, MOST_REORDERED) + 1):
         held[lag:] += rank[:-lag] > rank[lag:]
@@ -209,9 +237,11 @@ def reorder_depth_needed(rank: NDArray[np.int64]) -> int:
 
 
 def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return int64 [frames]: how many packets lie from the start point before each frame's packet to it, itself among them.
+    """Return int64 [frames]: how many packets lie from each frame's start point to the frame's own packet, inclusive.
 
-    order: as of `presentation_order`; starts: int64, the start points' packets. What comes before the first counts from 0.
+    Args:
+        order: as `presentation_order` returns it.
+        starts: int64 [starts], the packets of the start points. Frames before the first one count from packet 0.
     """
     begins = np.concatenate([[0], starts])
     counts: NDArray[np.int64] = order - begins[np.searchsorted(starts, order, side="right")] + 1
@@ -220,7 +250,7 @@ def packets_to_frames(order: NDArray[np.int64], starts: NDArray[np.int64]) -> ND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A timeline in a few numbers, in the columns of `videos`; gaps in seconds, GOPs in packets."""
+    """A summary of a timeline, in the columns of `videos`. Gaps are in seconds, GOPs in packets."""
 
     frame_count: int
     keyframe_count: int
@@ -242,7 +272,11 @@ class Summary:
 def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: float) -> Summary:
     """Return the summary of a non-empty timeline.
 
-    last_duration: of the frame shown last, in time base units; 0 means unknown, then the median gap stands in.
+    Args:
+        pts: int64 [packets].
+        flags: int32 [packets].
+        last_duration: duration of the frame shown last, in time base units. 0: unknown; the median gap is used.
+        time_base_seconds: one time base unit, in seconds.
     """
     order = presentation_order(pts, flags)
     times = pts[order]
@@ -266,6 +300,6 @@ def summarise(pts: Pts, flags: Flags, *, last_duration: int, time_base_seconds: 
         seek_packets=float(np.mean(packets_to_frames(order, starts))),
         non_reference_share=float(np.mean((flags & NON_REFERENCE) != 0)),
         open_gop_count=int(np.count_nonzero(flags & OPEN)),
-        # What comes before the first start point counts as one.
+        # Packets before the first start point count as one damaged GOP.
         damaged_gop_count=int(np.count_nonzero((flags[starts] & DAMAGED) != 0)) + bool(starts[0]),
     )

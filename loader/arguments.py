@@ -1,4 +1,4 @@
-"""What ClipLoader may be told, and how it says that it was told something else."""
+"""Checks of ClipLoader's arguments."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ Output = Literal["torch", "numpy"]
 
 
 def placed(device: object, device_id: int) -> tuple[Device, int]:
-    """Return ("cpu" or "gpu", number of the GPU) for a device as ClipLoader takes it: "cpu", "gpu", "cuda", "cuda:1", torch.device.
+    """Return the kind of a device, and the number of the GPU.
 
-    Raises FramedexError for anything else, and for a number that contradicts device_id.
+    Args:
+        device: as ClipLoader takes it: "cpu", "gpu", "cuda", "cuda:1", or a torch.device.
+        device_id: number of the GPU, if `device` does not name it.
+
+    Returns:
+        "cpu" or "gpu", and the number of the GPU, which is 0 for "cpu".
+
+    Raises:
+        FramedexError: `device` is something else, or its number contradicts `device_id`.
     """
     match = re.fullmatch(r"cpu|gpu|cuda(?::(\d{1,4}))?", str(device))
     if match is None:
@@ -34,21 +42,32 @@ def placed(device: object, device_id: int) -> tuple[Device, int]:
 
 
 def check_choices(**choices: tuple[str, tuple[str, ...]]) -> None:
-    """Raise FramedexError for an argument, name=(value, allowed), that is none of those allowed."""
+    """Raise FramedexError for an argument whose value is not allowed.
+
+    Args:
+        choices: (value, allowed values) by the name of the argument.
+    """
     for name, (value, allowed) in choices.items():
         if value not in allowed:
             raise FramedexError(f"unknown {name}", found=repr(value), allowed=", ".join(map(repr, allowed)))
 
 
 def check_counts(**counts: tuple[int, int]) -> None:
-    """Raise FramedexError for an argument, name=(value, least), that is no whole number from there on."""
+    """Raise FramedexError for an argument that is not a whole number, or that is too small.
+
+    Args:
+        counts: (value, least allowed value) by the name of the argument.
+    """
     for name, (value, least) in counts.items():
         if type(value) is not int or value < least:
             raise FramedexError(f"{name} is out of range", found=repr(value), allowed=f"{least} or more")
 
 
 def check_normalize(normalize: object) -> None:
-    """Raise FramedexError for a mean and a standard deviation, three numbers each, with which nothing can be normalised."""
+    """Raise FramedexError for a `normalize` with which nothing can be normalised.
+
+    It is None or (mean, std): three finite numbers each, and every std is above 0.
+    """
     if normalize is None:
         return
     try:

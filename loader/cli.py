@@ -1,4 +1,4 @@
-"""`framedex verify`."""
+"""The command `framedex verify`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ Example:
     type=click.Choice(["cpu", "gpu"]),
     default="cpu",
     show_default=True,
-    help="Decode each clip by itself, as a loader without or with a GPU does; what NVDEC and nvJPEG decode is compared with the CPU's pictures.",
+    help=(
+        "Decode each clip by itself, as a loader without or with a GPU does; "
+        "what NVDEC and nvJPEG decode is compared with the CPU's pictures."
+    ),
 )
 @json_option("Print a line of JSON for every clip.")
 def verify(
@@ -64,8 +67,8 @@ def verify(
     counted. Clips that a GPU must not get are compared bit for bit. JSON lines have decoder, worst_psnr and
     undecided, too.
 
-    Exit codes: 0 all exact or nearest, 1 failed, or framedex itself failed at some clips, 2 usage, 3 done but more clips
-    were not exact than --max-failures.
+    Exit codes: 0 all exact or nearest, 1 failed, or framedex itself failed at some clips, 2 usage, 3 done but more
+    clips were not exact than --max-failures.
     """
     report = VerifyReport()
     with progress_bar("clip") as show:
@@ -94,7 +97,7 @@ def verify(
 
 
 def _tell(report: VerifyReport) -> None:
-    """Print what was found."""
+    """Print the counts of a verification."""
     told = [f"{count} {verdict}" for verdict, count in sorted(report.verdicts.items()) if verdict != "internal_error"]
     counts = ", ".join(told + [internal_errors(report.internal)] * bool(report.internal)) or "no clips"
     echo(f"{counts} ({report.frames} frames)")

@@ -36,9 +36,12 @@ Decode = Literal["cpu", "movie"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemOptions:
-    """What `ClipDataset.__getitem__` gives, and how it is made. The names are those of ClipDataset's arguments.
+    """What `ClipDataset.__getitem__` returns, and how it is made.
 
-    Raises FramedexError for a value that is not allowed.
+    The fields have the names of ClipDataset's arguments.
+
+    Raises:
+        FramedexError: a value is not allowed.
     """
 
     decode: Decode
@@ -57,21 +60,22 @@ class ItemOptions:
 
 
 class ClipDataset:
-    """The clips of a dataset by number. Map-style, picklable, spawn-safe; opening reads one small file.
+    """The clips of a dataset by number: map-style, picklable and safe to spawn. Opening one reads a single small file.
 
     Args:
-        path: what `framedex shard` wrote: a folder, or a uri of object storage.
-        decode: "cpu" decodes in `__getitem__`; "movie" gives the clip as a tiny MP4 instead, for a decoder or a DALI pipeline
-            of your own.
-        size: (height, width) that frames are scaled to. None: as they are stored.
-        threads: decoder threads per clip; 1 is right under DataLoader workers.
-        root: where the sources lie now, if they moved: a folder in place of the recorded root, or {old prefix: new prefix}.
-        where: only the clips whose columns have these values, such as {"split": "train"}, numbered from 0.
-        cache: for what is read of object storage. None: no cache.
+        path: what `framedex shard` wrote: a folder, or a URI of object storage.
+        decode: "cpu" decodes in `__getitem__`. "movie" returns the clip as a tiny MP4 instead, for a decoder or a DALI
+            pipeline of your own.
+        size: (height, width) to which frames are scaled. None: as they are stored.
+        threads: decoder threads per clip. 1 is right under DataLoader workers.
+        root: where the sources are now, if they moved: a folder that replaces the recorded root, or a mapping
+            {old prefix: new prefix}.
+        where: keep only the clips whose columns have these values, such as {"split": "train"}, numbered from 0.
+        cache: a cache for what is read from object storage. None: no cache.
 
     Raises:
         FramedexError: an argument is wrong.
-        FormatError: there is no dataset at `path`, or one that this version does not read.
+        FormatError: there is no dataset at `path`, or this version does not read it.
     """
 
     def __init__(
@@ -106,14 +110,30 @@ class ClipDataset:
         where: Mapping[str, object] | None = None,
         cache: DiskCache | None = None,
     ) -> Self:
-        """Return the clips that a policy finds in an index, each planned when it is asked for: no dataset on disk.
+        """Return the clips that a policy selects from an index, each planned when it is read. No dataset is on disk.
 
-        They are those of `framedex shard INDEX --policy POLICY`, with the same numbers. What the policy draws at random is
-        drawn anew in each epoch (see `set_epoch`); `epoch` is the first. policy: a YAML file, the name of a policy that comes with
-        framedex ("fps"), or what a file says, as a mapping or as YAML. seed: in
-        place of the policy's. keep_damaged, audio: as `--damaged keep` and `--audio`. The rest as for the class.
+        The clips and their numbers are those of `framedex shard INDEX --policy POLICY`. What the policy draws at random
+        is drawn again in each epoch (see `set_epoch`).
 
-        Raises FormatError for what is no index, PolicyError.
+        Args:
+            index: what `framedex index` wrote.
+            policy: a YAML file, the name of a policy that comes with framedex ("fps"), or the content of a policy file,
+                as a mapping or as YAML.
+            epoch: the first epoch, 0 or more.
+            seed: replaces the policy's seed. None: the policy's own seed.
+            keep_damaged: as `--damaged keep`.
+            audio: as `--audio`.
+            decode: as for the class.
+            size: as for the class.
+            threads: as for the class.
+            root: as for the class.
+            where: as for the class.
+            cache: as for the class.
+
+        Raises:
+            FramedexError: an argument is wrong.
+            FormatError: `index` is not an index.
+            PolicyError: the policy is wrong.
         """
         options = ItemOptions(decode=decode, size=size, threads=threads)
         plans = ClipPlans(
@@ -149,7 +169,7 @@ class ClipDataset:
 
     @property
     def size(self) -> Size | None:
-        """(height, width) that frames are scaled to."""
+        """(height, width) to which frames are scaled. None: as they are stored."""
         return self._options.size
 
     @property
@@ -165,27 +185,35 @@ class ClipDataset:
 
     @property
     def manifest(self) -> Manifest:
-        """The manifest of a dataset on disk. Raises FramedexError where clips are planned as they are asked for."""
+        """The manifest of a dataset on disk. Raises FramedexError for clips that are planned from an index."""
         if not isinstance(self.origin, Manifest):
             raise FramedexError("clips that are planned from an index have no manifest", where=str(self.origin.path))
         return self.origin
 
     @property
     def epoch(self) -> int:
-        """The epoch whose draws are given."""
+        """The epoch whose random draws are used."""
         return self._epoch.get()
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw anew what is random, here and in all copies of this dataset in other processes of this machine.
+        """Draw again what is random, here and in all copies of this dataset in other processes of this machine.
 
-        Workers that live on from epoch to epoch see it: call it between two epochs, for clips that are being read belong
-        to either. A dataset on disk is the same in all epochs. The number of clips, their order and names never change.
+        Workers that persist from epoch to epoch see the new epoch. Call this between two epochs: clips that are being
+        read at that time belong to either epoch. A dataset on disk is the same in all epochs. The number of clips,
+        their order and their names never change.
+
+        Args:
+            epoch: a whole number of 0 or more.
+
+        Raises:
+            FramedexError: `epoch` is something else.
         """
         self._epoch.set(_checked_epoch(epoch))
 
     def failures(self) -> Iterator[Failure]:
-        """Yield why clips that the policy of `from_index` wants are not there; nothing for a dataset on disk, which has a
-        failures.parquet.
+        """Yield why clips that the policy of `from_index` wants are missing.
+
+        Yields nothing for a dataset on disk, which has a failures.parquet.
         """
         yield from () if isinstance(self.origin, Manifest) else self.origin.failures()
 
@@ -195,7 +223,7 @@ class ClipDataset:
         return self.origin.columns
 
     def __repr__(self) -> str:
-        """Return what it holds: clips, columns and where they come from."""
+        """Return a description: the number of clips, their columns and where they come from."""
         columns = f", columns {', '.join(self.columns)}" if self.columns else ""
         planned = "" if isinstance(self.origin, Manifest) else ", planned from an index"
         return f"<ClipDataset {self.origin.path}: {counted(len(self), 'clip')}{columns}{planned}>"
@@ -206,31 +234,50 @@ class ClipDataset:
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.
 
-        Reads a column of the manifest, about 3 s for a million clips. Raises FramedexError where there are no tars.
+        Reads a column of the manifest, which takes about 3 s for a million clips.
+
+        Raises:
+            FramedexError: `kind` is "tar", and the dataset has no tars.
         """
-        rows = self.manifest.tar_rows() if kind == "tar" else self.manifest.media_rows()
+        rows = self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows()
         return rows if self._numbers is None else rows[self._numbers]
 
     def with_proxy(self, proxy: Callable[..., Any], *, device_id: int = 0) -> ProxiedDataset:
         """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxy.ProxiedDataset`).
 
-        proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
+        Args:
+            proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
+            device_id: number of the GPU that decodes.
         """
         return ProxiedDataset(self, proxy, size=self._options.size, threads=self._options.threads, device_id=device_id)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return clip `number` (negative ones count from the end) as a dict.
+        """Return clip `number` as a dict. Negative numbers count from the end.
 
-        frames: uint8 [F, H, W, 3] RGB, zeros where padded (decode="cpu"); or movie: uint8 [bytes], and positions:
-        int64 [F], each wanted frame's number in that movie, -1 where padded (decode="movie"). pts: int64 [F], the
-        least int64 where padded. seconds: float64 [F], NaN where padded. frame_index: int64 [F], -1 where padded.
-        mask: bool [F], False where padded. clip_id, uri, and the user's columns. rotation_degrees: counterclockwise, what a
-        player would do to the frames; color_transfer: of the medium (ISO/IEC 23091-2 table 3; 16 and 18 are HDR), which
-        nothing is done about. Of a dataset with audio, audio: float32
-        [channels, samples], full scale 1; audio_mask: bool [samples], False where silence was filled in; audio_rate: Hz.
+        Returns:
+            A dict with these keys:
 
-        Raises IndexError, StaleError for a source that changed, DecodeError for one that does not decode; of `from_index`,
-        also PolicyError for a clip that reading the source shows to be impossible, FormatError for an index that changed.
+            - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB, zeros where padded.
+            - `movie`, with decode="movie": uint8 [bytes].
+            - `positions`, with decode="movie": int64 [F], each wanted frame's number in that movie, -1 where padded.
+            - `pts`: int64 [F], the least int64 where padded.
+            - `seconds`: float64 [F], NaN where padded.
+            - `frame_index`: int64 [F], -1 where padded.
+            - `mask`: bool [F], False where padded.
+            - `clip_id`, `uri`, and the user's columns.
+            - `rotation_degrees`: the counterclockwise rotation that a player would apply to the frames.
+            - `color_transfer`: that of the medium (ISO/IEC 23091-2 table 3; 16 and 18 are HDR). Frames are not
+              converted for it.
+            - `audio`, of a dataset with audio: float32 [channels, samples], full scale 1.
+            - `audio_mask`, of a dataset with audio: bool [samples], False where silence was filled in.
+            - `audio_rate`, of a dataset with audio: in Hz.
+
+        Raises:
+            IndexError: there is no such clip.
+            StaleError: the source changed.
+            DecodeError: the source does not decode.
+            PolicyError: with `from_index`, reading the source shows that the clip is impossible.
+            FormatError: with `from_index`, the index changed.
         """
         clip = self.clip(number)
         encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
@@ -244,16 +291,24 @@ class ClipDataset:
         return picture | self.sound(clip) | describe(clip)
 
     def sound(self, clip: Clip) -> dict[str, Any]:
-        """Return the part of an item that is its audio; nothing where the dataset has none."""
+        """Return the audio entries of an item. They are empty where the dataset has no audio."""
         audio = read_audio(clip, self.sources)
         if audio is None:
             return {}
         return {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
-        """Return clip `number` as the manifest or the plan says it. epoch: whose draws, if not those of `set_epoch`.
+        """Return clip `number` as the manifest or the plan describes it.
 
-        A manifest never touches the source. A plan reads it where an index of sample tables does not know enough.
+        A manifest never touches the source. A plan reads the source where an index of sample tables does not know
+        enough.
+
+        Args:
+            number: negative numbers count from the end.
+            epoch: the epoch whose random draws are used. None: that of `set_epoch`.
+
+        Raises:
+            IndexError: there is no such clip.
         """
         place = number + len(self) if number < 0 else number
         if not 0 <= place < len(self):
@@ -273,6 +328,6 @@ def _checked_epoch(epoch: int) -> int:
 
 
 def _policy_file(policy: PolicyLike, seed: int | None) -> PolicyFile:
-    """Return what a policy says, with another seed where one is given. Raises PolicyError."""
+    """Return a policy, with another seed if one is given. Raises PolicyError."""
     found = find_policy(policy)
     return found if seed is None else make_policy(found.resolved | {"seed": seed}, where="policy")

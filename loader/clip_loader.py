@@ -1,4 +1,7 @@
-"""ClipLoader: the ready-made whole. Worker processes read clips and decode on the CPU; a GPU decodes what is proven there."""
+"""ClipLoader: an iterator over batches of decoded clips.
+
+Worker processes read clips and decode them on the CPU. A GPU decodes the clips that it is proven to decode exactly.
+"""
 
 from __future__ import annotations
 
@@ -32,36 +35,38 @@ MAKERS, DALI_THREADS = 2, 8
 
 
 class ClipLoader:
-    """Iterates batches of decoded clips: dicts with the keys of `ClipDataset.__getitem__`, batched.
+    """Iterates over batches of decoded clips: dicts with the keys of `ClipDataset.__getitem__`, batched.
 
     Args:
         dataset: the clips.
         batch_size: clips per batch.
         sampler: yields clip numbers. None: a ClipSampler in order.
-        device: where frames are in the end: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
-        device_id: number of the GPU, where `device` does not name it.
-        decode: who decodes. "cpu": workers alone. "gpu": NVDEC and nvJPEG what is proven exact there (`routes`), workers the
-            rest, in the same batch. "auto": on a GPU as "gpu", and workers take a share of the clips besides.
-        cpu_share: that share, 0 to 1. None: what so many workers manage beside one GPU. "adaptive": what they turn out to
-            manage, which makes the route, though not the frames, depend on time.
-        colour: how close to the CPU's colours a GPU's must come, "close" or "exact" (`colour.colour_obstacle`); workers
-            decode what it cannot colour so.
-        rotation: "report" leaves frames as they are stored; "apply" turns them upright, to the nearest quarter turn.
-        size: (height, width) that frames are scaled to, upright if they are turned. None: the dataset's.
-        transform: a function of DALI operations, frames → frames, defined in a pipeline; its input is uint8 FHWC on the
-            device.
-        audio_transform: a function of DALI operations on one clip's sound, float32 [channels, samples], such as a spectrogram.
-        normalize: (mean, std) for RGB in 0…1, three numbers each; makes frames float32.
-        layout: of `frames` as delivered, "FHWC" or "FCHW" per clip.
-        collate: what to do where clips of a batch differ in shape: "error", "list" or "pad".
-        last: what to do with a last batch that is not full: "partial", "drop", or "pad", which repeats its clips and marks
-            them in `is_padding`.
-        on_error: what to do with a clip that is not available: "raise"; "skip", which makes its batch smaller; "replace",
-            which takes another clip. Neither changes how many batches there are.
-        num_workers: processes that fetch and decode; 0 does all in this one.
+        device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
+        device_id: number of the GPU, if `device` does not name it.
+        decode: what decodes. "cpu": workers alone. "gpu": NVDEC and nvJPEG decode what is proven exact there
+            (`routes`), and workers decode the rest of the same batch. "auto": on a GPU as "gpu", but workers also take
+            a share of the clips.
+        cpu_share: that share, 0 to 1. None: as much as this number of workers decodes beside one GPU. "adaptive": as
+            much as they turn out to decode. The route of a clip then depends on time, but its frames do not.
+        colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
+            decode the clips for which the GPU's colours are not close enough.
+        rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
+        size: (height, width) to which frames are scaled; of the upright frames if they are turned. None: the dataset's.
+        transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
+            the device.
+        audio_transform: a function of DALI operations on one clip's sound, float32 [channels, samples], such as a
+            spectrogram.
+        normalize: (mean, std) for RGB in 0…1, three numbers each. It makes frames float32.
+        layout: the layout of the delivered `frames`, "FHWC" or "FCHW" per clip.
+        collate: what to do if clips of a batch differ in shape: "error", "list" or "pad".
+        last: what to do with a last batch that is not full: "partial", "drop", or "pad", which repeats its clips and
+            marks the repeats in `is_padding`.
+        on_error: what to do with a clip that is not available: "raise"; "skip", which makes its batch smaller; or
+            "replace", which takes another clip. The number of batches is the same with all of them.
+        num_workers: processes that fetch and decode. 0: all work is done in this process.
         threads: decoder threads per clip.
         prefetch: batches made ahead.
-        output: "torch" tensors, or "numpy" arrays, for which torch need not be installed.
+        output: "torch" tensors, or "numpy" arrays, which do not need torch.
 
     Raises:
         FramedexError: an argument is wrong.
@@ -129,10 +134,10 @@ class ClipLoader:
             size=decoding.size,
             report=self.report,
         )
-        self._asked = 0  # clips of this iteration that were asked for
+        self._asked = 0  # clips requested in this iteration
 
     def __len__(self) -> int:
-        """Return how many batches a whole epoch has."""
+        """Return the number of batches in a whole epoch."""
         count = len(self.sampler) if isinstance(self.sampler, Sized) else len(self.dataset)
         return (
             count // self._batching.batch_size
@@ -141,12 +146,12 @@ class ClipLoader:
         )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the batches of an epoch; after an iteration that was broken off, the rest of that epoch."""
+        """Yield the batches of an epoch. After an interrupted iteration, yield the rest of that epoch."""
         numbers_of_epoch = iter(self.sampler)
         self._asked = 0
         self._count_delivered(0)
         if isinstance(self.sampler, ClipSampler):
-            self.dataset.set_epoch(self.sampler.epoch)  # of a dataset on disk, nothing changes
+            self.dataset.set_epoch(self.sampler.epoch)  # has no effect on a dataset on disk
         waiting: collections.deque[Batch] = collections.deque()
         try:
             for numbers, padding in self._batches(numbers_of_epoch):
@@ -162,7 +167,7 @@ class ClipLoader:
             self.sampler.set_epoch(self.sampler.epoch + 1)
 
     def _count_delivered(self, clips: int) -> None:
-        """Tell a ClipSampler what was delivered; it was asked for clips ahead."""
+        """Tell a ClipSampler how many clips were delivered, because more clips were requested from it ahead of time."""
         if isinstance(self.sampler, ClipSampler):
             self.sampler.deliver(clips)
 
@@ -172,11 +177,11 @@ class ClipLoader:
         self._supply.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which a ClipSampler continues after the last batch delivered."""
+        """Return the state from which a ClipSampler continues after the last delivered batch."""
         return self._clip_sampler().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken; the next iteration yields the rest of that epoch."""
+        """Continue from a state that `state_dict` returned: the next iteration yields the rest of its epoch."""
         self._clip_sampler().load_state_dict(state)
 
     def _clip_sampler(self) -> ClipSampler:
@@ -187,7 +192,7 @@ class ClipLoader:
         return self.sampler
 
     def _batches(self, numbers_of_epoch: Iterator[int]) -> Iterator[tuple[list[int], int]]:
-        """Yield the clip numbers of each batch, and how many of the last ones only fill it up."""
+        """Yield the clip numbers of each batch, and how many clips at its end are padding."""
         numbers: list[int] = []
         for number in numbers_of_epoch:
             if not -len(self.dataset) <= number < len(self.dataset):
@@ -203,7 +208,7 @@ class ClipLoader:
             yield [numbers[place % len(numbers)] for place in range(self._batching.batch_size)], padding
 
     def _begin(self, numbers: list[int], padding: int) -> Batch:
-        """Have a batch fetched: first what a GPU decodes, which can then begin."""
+        """Request the clips of a batch, those for the GPU first, so that the GPU can begin early."""
         on_gpu = self._share.on_gpu(range(self._asked, self._asked + len(numbers)))
         self._asked += len(numbers)
         futures: dict[int, Future[Fetched | Fault]] = {}
@@ -223,7 +228,7 @@ class ClipLoader:
 
 
 def _fetching(decoding: DecodeOptions) -> FetchOptions:
-    """Return how workers fetch clips."""
+    """Return the options with which workers fetch clips."""
     return FetchOptions(
         size=decoding.size,
         threads=decoding.threads,
@@ -234,13 +239,14 @@ def _fetching(decoding: DecodeOptions) -> FetchOptions:
 
 
 def _stages(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Sequence[Frames]:
-    """Return what makes batches. On a GPU two stages, staggered: while one sets decoders up, waits for NVDEC's last pictures
-    or finishes, the other keeps NVDEC busy.
+    """Return the stages that make batches: one on the CPU, or two staggered ones on a GPU.
+
+    While one stage sets up decoders, waits for NVDEC's last pictures or finishes a batch, the other keeps NVDEC busy.
     """
     threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
     if decoding.device == "cpu":
         return [_cpu_frames(finish, batch_size=batch_size, threads=threads)]
-    from framedex.loader.dali.gpu import GpuFrames  # which needs DALI and torch
+    from framedex.loader.dali.gpu import GpuFrames  # needs DALI and torch
 
     stagger = Stagger()
     return [
@@ -257,10 +263,10 @@ def _stages(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Sequ
 
 
 def _cpu_frames(finish: Finish, *, batch_size: int, threads: int) -> CpuFrames:
-    """Return what makes batches on the CPU; DALI is needed only where the user has a transform."""
+    """Return the stage that makes batches on the CPU. It needs DALI only if the user has a transform."""
     if finish.transform is None and finish.audio_transform is None:
         return CpuFrames(finish)
-    from framedex.loader.dali.pipelines import transformers  # which needs DALI
+    from framedex.loader.dali.pipelines import transformers  # needs DALI
 
     transformer, audio = transformers(
         finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=None

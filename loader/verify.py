@@ -1,4 +1,4 @@
-"""`framedex.verify`: the command from Python."""
+"""`framedex.verify`: the command `framedex verify` from Python."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def verify(
 
     Args:
         dataset: what `framedex.shard` wrote.
-        sample: how many clips are checked, chosen at random by `seed`. None: all.
-        seed: of that choice.
-        root: where the sources lie now, if they moved.
-        decode: "cpu" compares every frame bit for bit. "gpu" decodes clips as a loader with a GPU does: each frame must be nearer to
-            the CPU's picture of it than to those of its neighbours.
-        workers: processes that decode. None: one for each core.
-        timeout_seconds: for each source. None: no limit.
-        progress: show a bar on a terminal.
+        sample: how many clips are checked, chosen at random. None: all clips.
+        seed: the seed of that choice.
+        root: where the sources are now, if they moved.
+        decode: "cpu" compares every frame bit for bit. "gpu" decodes clips as a loader with a GPU does: each frame must
+            be nearer to the CPU's picture of it than to those of its neighbours.
+        workers: processes that decode. None: one per core.
+        timeout_seconds: time limit per source. None: no limit.
+        progress: show a progress bar on a terminal.
 
     Returns:
         How many clips have which verdict, and the clips that are wrong.

@@ -1,4 +1,4 @@
-"""Build a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → the writer."""
+"""Builds a dataset: index and policy (or explicit clips) → wanted clips → planned clips → packed clips → the writer."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from framedex.storage.places import Place, Stored
 
 Row = dict[str, Any]
 
-MEDIA_IN_MEMORY = 256  # whose packets are kept while explicit clips go back and forth between them
+MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them
 REQUESTS_AT_ONCE = 256
 SHARD_BYTES = 512_000_000
 IMAGE_DEFAULTS = ImageOptions()
@@ -52,11 +52,19 @@ IMAGE_DEFAULTS = ImageOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOptions:
-    """How datasets are written. keep_damaged: plan frames of damaged GOPs, too. pack: what tars hold; None: there are
-    none. shard_bytes: a new tar begins when a clip would not fit. images: how frames are stored. workers: processes that
-    plan, decode and encode them, of this machine unless engine is a cluster. audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
-    scratch: where a dataset of object storage is written first; None: in the system's folder for what is temporary.
-    on_progress: called with (done, total).
+    """How datasets are written.
+
+    Attributes:
+        keep_damaged: Plan frames of damaged GOPs, too.
+        pack: What tars hold; None for no tars.
+        shard_bytes: A new tar begins when a clip would not fit.
+        images: How frames are stored.
+        workers: Number of processes that plan, decode and encode clips. They run on this machine unless `engine` is a
+            cluster.
+        audio: The clips' audio; None for no audio.
+        audio_format: Format in which tars store audio.
+        scratch: Where a dataset of object storage is written first; None for the system's temporary folder.
+        on_progress: Called with (done, total).
     """
 
     overwrite: bool = False
@@ -73,7 +81,7 @@ class ShardOptions:
 
     @property
     def making(self) -> Making:
-        """What of this makes the clips themselves."""
+        """The options that concern the clips themselves."""
         return Making(keep_damaged=self.keep_damaged, pack=self.pack, audio=self.audio, audio_format=self.audio_format)
 
 
@@ -81,9 +89,9 @@ DEFAULTS = ShardOptions()
 
 
 def build_from_policy(index: Index, out: Place, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
-    """Write a dataset of the clips that a policy finds in every usable medium. Raises OutputError, PolicyError.
+    """Write a dataset of the clips that a policy selects from every usable medium. Raises OutputError, PolicyError.
 
-    A clip that cannot be had becomes a row of failures.parquet.
+    A clip that cannot be made becomes a row of failures.parquet.
     """
     schema = user_columns(index, file.split)
     check_ranges(index, file)
@@ -147,7 +155,7 @@ def _chunks(requests: ExplicitClips, size: int) -> Iterator[list[ExplicitClip]]:
 def _find(
     request: ExplicitClip, resolver: UriResolver, medium_of: Callable[[str], IndexedMedium], choose: Choose
 ) -> tuple[IndexedMedium | None, WantedClip | Failure]:
-    """Return the medium that a request means, and the frames that it wants of it, or why they cannot be had."""
+    """Return the medium that a request means, and the frames that it wants, or why they are not available."""
     line = f"line {request.line}"
     medium: IndexedMedium | None = None
     try:
@@ -220,7 +228,7 @@ def _ship(
 
 
 def _pack_facts(options: ShardOptions) -> Row:
-    """Return what makes the content of tars, as dataset.json records it."""
+    """Return what determines the content of tars, as dataset.json records it."""
     facts: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
     if options.audio is None:
         return facts
@@ -229,7 +237,7 @@ def _pack_facts(options: ShardOptions) -> Row:
 
 
 def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: ShardOptions) -> Iterator[Step]:
-    """Yield planned clips, packed as asked."""
+    """Yield planned clips, packed according to the options."""
     if options.pack is None:
         return plan(rounds, None)
     if options.pack == "images":
@@ -241,7 +249,7 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
 
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
-    """Raise PolicyError where a column of the user's has the name of something else in a sample's JSON."""
+    """Raise PolicyError if a user's column has the name of another key of a sample's JSON."""
     clash = JSON_KEYS & set(user_schema.names)
     if pack is not None and clash:
         raise PolicyError(

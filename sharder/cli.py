@@ -65,7 +65,8 @@ RULES = (
     "--policy",
     type=POLICY,
     metavar="POLICY",
-    help="Which frames make a clip: a YAML file, a policy that comes with framedex (fps, windows, uniform …), or YAML itself.",
+    help="Which frames make a clip: a YAML file, a policy that comes with framedex (fps, windows, uniform …), "
+    "or YAML itself.",
 )
 @click.option(
     "--clips",
@@ -132,11 +133,12 @@ def shard(
 ) -> None:
     """Plan clips from an INDEX and write a dataset: byte ranges, frame numbers and timestamps of every clip.
 
-    No video is opened: the index knows where every packet lies and which ones a frame needs. With --pack, what clips need
-    is copied into webdataset tars, and the sources are not needed any more. Clips that a policy finds
-    in damaged GOPs are left out, with a row in failures.parquet that does not count as a failure.
+    No video is opened: the index knows where every packet lies and which ones a frame needs. With --pack, what clips
+    need is copied into webdataset tars, and the sources are not needed any more. Clips that a policy finds in damaged
+    GOPs are left out, with a row in failures.parquet that does not count as a failure.
 
-    Exit codes: 0 done, 1 failed, or framedex itself failed at some clips (the rest is there), 2 usage, 3 done but more clips were impossible than --max-failures.
+    Exit codes: 0 done, 1 failed, or framedex itself failed at some clips (the rest is there), 2 usage, 3 done but more
+    clips were impossible than --max-failures.
     """
     if (policy is None) == (clips is None):
         raise click.UsageError("give either --policy or --clips")
@@ -178,7 +180,12 @@ def shard(
 
 
 def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
-    """Print what a run did. skipped: unusable media. internal: at how many of them framedex itself failed."""
+    """Print the result of a run.
+
+    Args:
+        skipped: Number of unusable media.
+        internal: Number of those at which framedex itself failed.
+    """
     media = counted(report.media, "medium", "media")
     parts = [
         f"{counted(report.clips, 'clip')} ({counted(report.frames, 'frame')}) from {media}, {report.failed} failed"

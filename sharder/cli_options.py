@@ -1,4 +1,4 @@
-"""Options of `framedex shard`: their types, and groups of them that come as one record."""
+"""Options of `framedex shard`: their types, and groups of them that are passed as one record."""
 
 from __future__ import annotations
 
@@ -117,7 +117,10 @@ AUDIO_RULES = (
 
 
 def image_options(command: Command) -> Command:
-    """Give a command the options of how frames are stored; it gets them as `images`, ImageOptions. IMAGE_RULES goes with them."""
+    """Give a command the options for storing frames, which it receives as `images`, ImageOptions.
+
+    IMAGE_RULES must be used with them.
+    """
 
     @functools.wraps(command)
     def with_images(
@@ -136,9 +139,10 @@ def image_options(command: Command) -> Command:
 
 
 def audio_options(command: Command) -> Command:
-    """Give a command the options of what audio clips carry; it gets them as `audio`, None without, and `audio_format`.
+    """Give a command the options for the clips' audio.
 
-    AUDIO_RULES goes with them.
+    The command receives them as `audio`, which is None without audio, and `audio_format`. AUDIO_RULES must be used with
+    them.
     """
 
     @functools.wraps(command)

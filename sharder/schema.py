@@ -17,47 +17,125 @@ CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", 
 
 PAD = -1  # a wanted frame that is padding
 
-# `clips` has these columns, and then the user's own, typed as they came.
+# `clips` has these columns, and then the user's own, with their original types.
 CLIPS = pa.schema(
     [
         required("clip_id", pa.string(), "Unique name of the clip."),
         required("media_row", pa.int32(), "Row of the clip's medium in `media`."),
-        required("frames", list_of(pa.int32()), "Wanted frames in order, by presentation number from 0; repeats allowed; -1 for padding by a constant.", unit="frames"),
+        required(
+            "frames",
+            list_of(pa.int32()),
+            "Wanted frames in order, by presentation number from 0; repeats allowed; -1 for padding by a constant.",
+            unit="frames",
+        ),
         required("mask", list_of(pa.bool_()), "False where padded, by a constant or by repeating frames."),
         required("pts", list_of(pa.int64(), nullable=True), "Their timestamps; null for padding.", unit="time base"),
-        required("seconds", list_of(pa.float64(), nullable=True), "Their timestamps by the container's clock; null for padding.", unit="s"),
-        column("md5", list_of(pa.binary(16), nullable=True), "MD5 over the native planes of each frame (as `frames.md5` of an index), null for padding; null where the index has none."),
-        column("shard", pa.int32(), "Number of the tar that holds the clip (a row of `shards`); null: its ranges point into the source."),
+        required(
+            "seconds",
+            list_of(pa.float64(), nullable=True),
+            "Their timestamps by the container's clock; null for padding.",
+            unit="s",
+        ),
+        column(
+            "md5",
+            list_of(pa.binary(16), nullable=True),
+            "MD5 over the native planes of each frame (as `frames.md5` of an index), null for padding; null "
+            "where the index has none.",
+        ),
+        column(
+            "shard",
+            pa.int32(),
+            "Number of the tar that holds the clip (a row of `shards`); null: its ranges point into the source.",
+        ),
     ]
-)  # fmt: skip
+)
 
 RECIPES = pa.schema(
     [
         required("clip_id", pa.string(), "As in `clips`; row n of a recipes part belongs to row n of the clips part."),
-        required("range_offset", list_of(pa.int64()), "Byte ranges to read, in decode order: where each begins.", unit="bytes"),
+        required(
+            "range_offset",
+            list_of(pa.int64()),
+            "Byte ranges to read, in decode order: where each begins.",
+            unit="bytes",
+        ),
         required("range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
-        column("range_path", list_of(pa.string()), "Of loose images: the file of each range, relative to the medium's folder."),
+        column(
+            "range_path",
+            list_of(pa.string()),
+            "Of loose images: the file of each range, relative to the medium's folder.",
+        ),
         column("range_crc32", list_of(pa.int64()), "Of images: CRC-32 of each range."),
-        required("packet_size", list_of(pa.int32()), "Sizes of the packets that the joined ranges hold; the packets of one picture count as one.", unit="bytes"),
-        required("packet_rank", list_of(pa.int32()), "Presentation rank of each packet within the clip's own stream, from 0."),
-        required("run_first", list_of(pa.int32()), "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own."),
+        required(
+            "packet_size",
+            list_of(pa.int32()),
+            "Sizes of the packets that the joined ranges hold; the packets of one picture count as one.",
+            unit="bytes",
+        ),
+        required(
+            "packet_rank",
+            list_of(pa.int32()),
+            "Presentation rank of each packet within the clip's own stream, from 0.",
+        ),
+        required(
+            "run_first",
+            list_of(pa.int32()),
+            "Number (in this clip) of the first packet of each run. Runs are decoded in sessions of their own.",
+        ),
         required("run_open", list_of(pa.bool_()), "Whether the run begins at an open start point."),
-        required("run_state", list_of(pa.int32()), "Which of `media.states` each run's decoder must be given before its first packet."),
+        required(
+            "run_state",
+            list_of(pa.int32()),
+            "Which of `media.states` each run's decoder must be given before its first packet.",
+        ),
         required("damaged", pa.bool_(), "Some wanted frame lies in a damaged GOP."),
         required("position", list_of(pa.int32()), "For each wanted frame, its packet's rank; -1 for padding."),
-        column("audio_range_offset", list_of(pa.int64()), "Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null where nobody asked for audio.", unit="bytes"),
+        column(
+            "audio_range_offset",
+            list_of(pa.int64()),
+            "Byte ranges of the clip's audio packets, or of its audio file in the tar: where each begins. Null "
+            "where nobody asked for audio.",
+            unit="bytes",
+        ),
         column("audio_range_length", list_of(pa.int64()), "How long each is.", unit="bytes"),
-        column("audio_packet_size", list_of(pa.int32()), "Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null where the range is a FLAC or WAV file.", unit="bytes"),
-        column("audio_packet_sample", list_of(pa.int64()), "Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.", unit="samples"),
-        column("audio_begin_sample", pa.int64(), "The first sample that is needed, at the medium's own rate.", unit="samples"),
+        column(
+            "audio_packet_size",
+            list_of(pa.int32()),
+            "Sizes of the packets that the joined ranges hold, those first that are decoded and dropped; null "
+            "where the range is a FLAC or WAV file.",
+            unit="bytes",
+        ),
+        column(
+            "audio_packet_sample",
+            list_of(pa.int64()),
+            "Where each packet's first decoded sample lies, as `frames.audio_sample` of an index.",
+            unit="samples",
+        ),
+        column(
+            "audio_begin_sample",
+            pa.int64(),
+            "The first sample that is needed, at the medium's own rate.",
+            unit="samples",
+        ),
         column("audio_end_sample", pa.int64(), "Behind the last one.", unit="samples"),
-        column("audio_present", list_of(pa.int64()), "Of an audio file: begin and end of each stretch of samples that the medium presents, in turn; the others are silence.", unit="samples"),
+        column(
+            "audio_present",
+            list_of(pa.int64()),
+            "Of an audio file: begin and end of each stretch of samples that the medium presents, in turn; the "
+            "others are silence.",
+            unit="samples",
+        ),
         column("audio_rate", pa.int32(), "The clip's sample rate.", unit="Hz"),
         column("audio_channels", pa.int32(), "Its channels."),
-        column("audio_first", pa.int64(), "Its first sample: sample k is at k / `audio_rate` seconds on the container's clock.", unit="samples"),
+        column(
+            "audio_first",
+            pa.int64(),
+            "Its first sample: sample k is at k / `audio_rate` seconds on the container's clock.",
+            unit="samples",
+        ),
         column("audio_count", pa.int64(), "How many samples it has.", unit="samples"),
     ]
-)  # fmt: skip
+)
 
 AUDIO_COLUMNS = (
     "audio_stream_index",
@@ -199,8 +277,8 @@ SHARD_RULES = {
 }
 SHARD_NAME = re.compile(rf"{SHARDS_FOLDER}/[^/\0]+\.tar")
 
-# One clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of 400
-# packets (benchmarks/manifest.py): groups of 32 rows in parts of 4 096.
+# Reading one clip is one read: row groups are small, and parts keep their footers small. Measured on 100 000 clips of
+# 400 packets (benchmarks/manifest.py): groups of 32 rows in parts of 4 096.
 CLIPS_PER_PART, CLIPS_PER_ROW_GROUP, MEDIA_PER_ROW_GROUP = 4096, 32, 256
 DELTA_COLUMNS = (
     "range_offset",

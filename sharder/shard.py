@@ -50,30 +50,32 @@ def shard(
     """Plan clips from an index and write a dataset, as `framedex shard` does.
 
     Args:
-        index: what `framedex.index` wrote.
-        out: the dataset: a folder that is new or empty, or a uri of object storage.
-        policy: which frames make a clip: a YAML file, a policy that comes with framedex ("fps"), or what a file says, as a mapping
-            or as YAML. Give it or `clips`.
-        clips: every clip's frames or seconds: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a JSONL file of them.
-        choose: with `clips`, which frame a time means: "nearest", "previous" or "next".
-        overwrite: replace a dataset that is there.
-        keep_damaged: let clips have frames of damaged GOPs.
-        pack: what is copied into tars: "clips", "images" or "needed". None: nothing; clips point into the sources.
-        shard_bytes: a new tar begins when a clip would make it larger.
-        images: with pack="images", how frames are stored.
-        audio: clips carry their sound; AudioOptions says at which rate.
-        audio_format: with pack and audio, "flac" or "wav".
-        workers: with pack, processes that plan, cut and encode. None: one for each core.
+        index: The output of `framedex.index`.
+        out: The dataset: a folder that is new or empty, or a uri of object storage.
+        policy: Which frames make a clip: a YAML file, the name of a policy that comes with framedex ("fps"), or the
+            content of such a file, as a mapping or as YAML. Give either this or `clips`.
+        clips: Frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a JSONL file
+            of them.
+        choose: With `clips`, which frame a time means: "nearest", "previous" or "next".
+        overwrite: Replace an existing dataset.
+        keep_damaged: Allow clips with frames of damaged GOPs.
+        pack: What is copied into tars: "clips", "images" or "needed". None copies nothing; clips point into the
+            sources.
+        shard_bytes: A new tar begins when a clip would make it larger.
+        images: With pack="images", how frames are stored.
+        audio: Whether clips carry audio; AudioOptions sets its rate, channels and length.
+        audio_format: With `pack` and `audio`, "flac" or "wav".
+        workers: With `pack`, number of processes that plan, cut and encode. None for one per core.
         engine: "local", or "ray" for a cluster.
-        ray_address: of the cluster. None: as Ray finds it.
-        scratch: where a dataset of object storage is written first. None: the system's temporary folder.
-        progress: show a bar on a terminal.
+        ray_address: Address of the cluster. None for the one that Ray finds.
+        scratch: Where a dataset of object storage is written first. None for the system's temporary folder.
+        progress: Show a progress bar on a terminal.
 
     Returns:
         What the dataset holds. Clips that cannot be made are in `failures`.
 
     Raises:
-        FramedexError: an argument is wrong, `index` is no index, or `out` holds something else.
+        FramedexError: An argument is wrong, `index` is not an index, or `out` holds something else.
     """
     if (policy is None) == (clips is None):
         raise PolicyError("give either policy or clips")
@@ -96,14 +98,14 @@ def shard(
         )
         if policy is not None:
             return build_from_policy(opened, written, find_policy(policy), options)
-        assert clips is not None  # one of both was given
+        assert clips is not None  # either policy or clips was given
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-"))
         requests = ExplicitClips(_clips_file(clips, Path(folder)))
         return build_from_requests(opened, written, requests, choose=choose, options=options)
 
 
 def _clips_file(clips: str | Path | Iterable[Mapping[str, object]], folder: Path) -> Path:
-    """Return a JSONL file of clips, in a folder if they are mappings. Raises PolicyError for what JSON cannot hold."""
+    """Return a JSONL file of clips, in a folder if they are mappings. Raises PolicyError for non-JSON values."""
     if isinstance(clips, str | Path):
         return Path(clips)
     path = folder / "clips.jsonl"

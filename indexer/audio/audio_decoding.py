@@ -1,4 +1,4 @@
-"""Decoding audio with a decoder made from nothing but what the index records of the stream."""
+"""Decodes audio with a decoder that is made only from what the index records of the stream."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from av.codec.context import Flags2
 from framedex.indexer.audio.audio_times import AudioProblem
 from framedex.indexer.containers.opening import decode_packet, packet_with
 
-# Decoders of floats, where the canonical name is that of one of fixed point. Of MP3, FFmpeg's players take the same; of MP1
-# and MP2 they take that of 16 bits, whose rounding carries over from sample to sample and thus depends on where it began.
+# Floating-point decoders of codecs whose canonical name is that of a fixed-point decoder. FFmpeg's players use the same
+# decoder for MP3. For MP1 and MP2 they use the 16-bit decoder, whose rounding carries over from sample to sample and
+# thus depends on where decoding began.
 DECODERS = {"mp1": "mp1float", "mp2": "mp2float", "mp3": "mp3float", "mp3adu": "mp3adufloat"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioCoding:
-    """What a decoder of a stream must be given, and what it gives: codec by FFmpeg's canonical name, Hz, layout, format."""
+    """The parameters that a decoder of a stream must be given, and its output format.
+
+    Attributes:
+        codec: FFmpeg's canonical name.
+        rate: in Hz.
+        layout: channel layout.
+        sample_format: FFmpeg's name.
+    """
 
     codec: str
     codec_tag: str | None
@@ -31,7 +39,11 @@ class AudioCoding:
 
 
 def make_decoder(coding: AudioCoding) -> AudioCodecContext:
-    """Return a fresh decoder that trims no samples by itself. Raises av.error.FFmpegError or ValueError without one."""
+    """Return a fresh decoder that trims no samples by itself.
+
+    Raises:
+        av.error.FFmpegError, ValueError: if there is no decoder for the codec.
+    """
     context = av.CodecContext.create(DECODERS.get(coding.codec, coding.codec), "r")
     if not isinstance(context, AudioCodecContext):
         raise ValueError(f"{coding.codec} is no codec of audio")
@@ -42,7 +54,7 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
         context.format = coding.sample_format
     if coding.codec_tag:
         context.codec_tag = coding.codec_tag
-    # Else a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
+    # Otherwise a fresh decoder drops what the header says to drop at the beginning of the stream (Opus' pre-skip).
     context.flags2 |= Flags2.skip_manual
     context.thread_count = 1
     return context
@@ -51,7 +63,8 @@ def make_decoder(coding: AudioCoding) -> AudioCodecContext:
 def count_samples(coding: AudioCoding, packets: Iterable[bytes]) -> list[int]:
     """Return how many samples each packet decodes to, with a fresh decoder.
 
-    Raises AudioProblem for packets that do not decode, of which samples come late, or that change the configuration.
+    Raises:
+        AudioProblem: if there is no decoder, packets do not decode or change the configuration, or samples come late.
     """
     try:
         context = make_decoder(coding)

@@ -1,4 +1,4 @@
-"""An audio track's packets from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
+"""Reads an audio track's packets from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
 
 Where the tables list single PCM samples, packets are pieces of chunks.
 """
@@ -23,11 +23,16 @@ PIECE_SAMPLES = 1024  # as libavformat groups single PCM samples
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioTable:
-    """The packets of an audio track in decode order, [packets] a column; times in 1 / timescale seconds.
+    """The packets of an audio track in decode order. Times are in 1 / timescale seconds.
 
-    offset, size: int64, bytes of the file. time: int64, after the edit list. duration: int64, as stated.
-    hidden: bool, behind the end of what the edit list shows, or wholly before its beginning. length: how much of the track is
-    shown, by its samples or by its edit list, whichever is less; None in fragmented movies.
+    Attributes:
+        offset: int64 [packets], in bytes of the file.
+        size: int64 [packets], in bytes.
+        time: int64 [packets], after the edit list.
+        duration: int64 [packets], as stated.
+        hidden: bool [packets], after the end of what the edit list shows, or wholly before its beginning.
+        length: how much of the track is shown, by its samples or by its edit list, whichever is less; None in
+            fragmented movies.
     """
 
     offset: NDArray[np.int64]
@@ -42,8 +47,9 @@ class AudioTable:
 def read_audio_table(layout: Layout, track_id: int) -> AudioTable:
     """Return the packets of one audio track of a file that `read_layout` has read.
 
-    Raises UntrustedTables where the tables are malformed or their meaning is not certain, TruncatedError where the
-    file ends before its samples do.
+    Raises:
+        UntrustedTables: if the tables are malformed or their meaning is not certain.
+        TruncatedError: if the file ends before its samples do.
     """
     movie = layout.movie
     track = movie.tracks.get(track_id)
@@ -88,7 +94,7 @@ def _check_entries(movie: Movie, track: Track) -> None:
 def _edited(
     track: Track, time: NDArray[np.int64], duration: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return times after the edit list, and which samples it does not show."""
+    """Return times after the edit list, and which samples the edit list does not show."""
     hidden = np.zeros(len(time), np.bool_)
     if not track.edits:
         return time, hidden

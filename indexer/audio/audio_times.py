@@ -1,4 +1,7 @@
-"""Where audio packets lie on the medium's own sample grid: counted durations, held to stated times. Pure numpy."""
+"""Positions of audio packets on the medium's own sample grid: counted durations, checked against stated times.
+
+Pure numpy.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,25 @@ FREE_GAPS = 10
 
 
 class AudioProblem(ValueError):  # noqa: N818 - it says what was found, as a reason for having no audio
-    """Why the audio of a medium cannot be had sample by sample."""
+    """The reason why the audio of a medium is not available sample by sample."""
 
 
 def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fraction, rate: int) -> NDArray[np.int64]:
     """Return int64 [packets]: the position of each packet's first decoded sample, sample n being at n / rate seconds.
 
-    pts: int64 [packets], NO_PTS where missing, in `time_base`. samples: int64 [packets], what each packet decodes to.
-    Where the time base counts samples, or whole packets, and no packet overlaps the next or misses it by no more than
-    rounding does, positions are the timestamps. Else samples are counted, and only a timestamp more than 2 ticks and 2 ms
-    behind the count, which the one after it does not contradict, makes a gap. A packet without samples has the position of the next one's. Raises AudioProblem where
-    timestamps turn back, are too irregular, or missing.
+    Positions are the timestamps if the time base counts samples or whole packets, and each packet either follows the
+    one before it exactly or leaves a gap that is larger than rounding explains. Otherwise samples are counted. Then
+    only a timestamp that is more than 2 ticks and 2 ms after the count makes a gap, unless the timestamp after it
+    contradicts it. A packet without samples has the position of the next packet with samples.
+
+    Args:
+        pts: int64 [packets], in `time_base`, NO_PTS where missing.
+        samples: int64 [packets], how many samples each packet decodes to.
+        time_base: in seconds.
+        rate: in Hz.
+
+    Raises:
+        AudioProblem: if timestamps turn back, are too irregular, or are missing.
     """
     giving = np.flatnonzero(samples > 0)
     if not len(giving):
@@ -38,7 +49,7 @@ def positions(pts: NDArray[np.int64], samples: NDArray[np.int64], time_base: Fra
 def _positions(
     pts: NDArray[np.int64], samples: NDArray[np.int64], tick: Fraction, rate: int, numbers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the positions of packets that all hold samples; tick: the time base in samples."""
+    """Return the positions of packets that all hold samples. tick: the time base in samples."""
     stated = pts != NO_PTS
     if not stated[0]:
         raise AudioProblem("the first audio packet has no timestamp")
@@ -48,12 +59,12 @@ def _positions(
     if tick.denominator == 1 and stated.all() and not (samples[:-1] % tick.numerator).any():
         exact = pts * tick.numerator
         steps = np.diff(exact) - samples[:-1]
-        # Less is no gap: Matroska's first Opus packet begins between two milliseconds (RFC 9559 5.1.4.1.25, CodecDelay), all
-        # others on one; and MP4 made of Matroska has its milliseconds in samples.
+        # A smaller step is no gap: Matroska's first Opus packet begins between two milliseconds (RFC 9559 5.1.4.1.25,
+        # CodecDelay), all others on one. MP4 files made from Matroska have its milliseconds, in samples.
         if ((steps == 0) | (steps > float(TOLERANCE_SECONDS * rate))).all():
             _check_gaps(int(np.count_nonzero(steps)), len(pts))
             return exact
-    # The distance of stated times from counted ones, in samples; a missing timestamp has that of the packet before.
+    # The distance of stated times from counted ones, in samples; a missing one is that of the packet before.
     late = np.where(stated, pts, 0) * float(tick) - counted
     late = late[np.maximum.accumulate(np.where(stated, np.arange(len(pts)), 0))]
     tolerance = max(TOLERANCE_TICKS * float(tick), float(TOLERANCE_SECONDS * rate), 1.0)
@@ -66,7 +77,8 @@ def _positions(
         start[first:end] = _first_position(late[first:end], float(tick))
         if first and start[first] < start[first - 1]:
             raise AudioProblem(
-                f"timestamps turn back by {(start[first - 1] - start[first]) / rate:.4f} s at audio packet {numbers[first]}"
+                f"timestamps turn back by {(start[first - 1] - start[first]) / rate:.4f} s "
+                f"at audio packet {numbers[first]}"
             )
         gaps += first > 0
         _check_gaps(gaps, len(pts))
@@ -75,9 +87,10 @@ def _positions(
 
 
 def _without_outliers(late: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Return the distances of stated times from counted ones without those of single packets that stand out from both sides.
+    """Return the distances of stated times from counted ones, where single packets that stand out are levelled.
 
-    libavformat states such times in Ogg, of Vorbis whose block size changes at the beginning of a page.
+    Such a packet differs from the one before it, while the packet after it does not, and gets the distance of the one
+    before. libavformat states such times in Ogg, for Vorbis whose block size changes at the beginning of a page.
     """
     if len(late) < 3:
         return late
@@ -93,7 +106,7 @@ def _check_gaps(gaps: int, packets: int) -> None:
 
 
 def _first_position(late: NDArray[np.float64], tick: float) -> int:
-    """Return the first packet's time as near to its stated one as all the others' rounding to ticks allows."""
+    """Return the first packet's position, as near to its stated time as the rounding of all others to ticks allows."""
     low, high = float(late.max()) - tick / 2, float(late.min()) + tick / 2
     return round(min(max(float(late[0]), low), high) if low <= high + 1e-6 else float(late[0]))
 
@@ -107,9 +120,15 @@ def presented(
 ) -> tuple[int, int]:
     """Return the half-open interval of samples that a full decode presents, as libavcodec trims packets.
 
-    sample, samples: int64 [packets], positions and counts. skip: of packets that say so, how many samples fall away
-    from there on, and at the packet's end. discarded: bool [packets], cut away by an edit list; their samples count
-    towards those that fall away. Raises AudioProblem where something is cut away in between, or all of it.
+    Args:
+        sample: int64 [packets], positions.
+        samples: int64 [packets], how many samples packets hold.
+        skip: by packet number, how many samples are dropped from there on, and at the packet's end.
+        discarded: bool [packets], cut away by an edit list; their samples count towards those that are dropped.
+        multiplier: factor of the samples that are dropped from a packet on.
+
+    Raises:
+        AudioProblem: if samples in between are cut away, or all of them.
     """
     pieces: list[tuple[int, int, int]] = []
     waiting = 0

@@ -1,4 +1,4 @@
-"""The audio of a file: the facts of its first audio stream. Never an error for its video."""
+"""The audio of a file: the facts of its first audio stream. Problems with audio are never errors of the video."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from framedex.indexer.mp4.sample_tables import read_layout
 from framedex.indexer.timeline import NO_PTS
 
 LOOKED_AT = 4  # packets at the beginning, and as many at the end, that are decoded to see how many samples they hold
-NEAR_BYTES = 32 << 10  # of them, where reading is dear, to the very first or last one
-# Codecs of which libavformat knows the frame size, by which FFmpeg 9 ends the last packet of an MP4 (see `_dropped_at_end`).
+NEAR_BYTES = 32 << 10  # how far they may be from the very first or last one where reading is expensive
+# Codecs whose frame size libavformat knows. FFmpeg 9 ends the last packet of an MP4 by it (see `_dropped_at_end`).
 FRAMED = frozenset({"aac", "mp1", "mp2", "mp3", "ac3", "eac3"})
 UNKNOWN = "no packet of the audio decodes"
 
 
 @dataclass(slots=True)
 class _Demuxed:
-    """What demuxing says of the audio packets."""
+    """What demuxing states about the audio packets."""
 
     pts: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
@@ -54,8 +54,15 @@ class _Demuxed:
 def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
     """Return the facts of the first audio stream; None without one.
 
-    container: the file, opened, of which packets are taken. tables_only: whether only sample tables may be read. Why audio is
-    not available is said in `problem`; raised are MemoryError, and what reading an object raises.
+    If the audio is not available, `problem` of the facts says why. Errors of reading an object are raised.
+
+    Args:
+        file: the file or object.
+        container: the same, opened; packets are taken from it.
+        tables_only: whether only sample tables may be read.
+
+    Raises:
+        MemoryError: if memory runs out.
     """
     if not container.streams.audio:
         return None
@@ -65,7 +72,7 @@ def describe_audio(file: Probed, container: av.container.InputContainer, *, tabl
 
 
 def _or_problem(audio: AudioFacts, step: Callable[[], AudioFacts]) -> AudioFacts:
-    """Return what a step finds, or what was known before it, with the reason why it finds nothing."""
+    """Return the result of a step; if it fails, return what was known before, with the reason."""
     try:
         with memory_errors():
             return step()
@@ -152,7 +159,7 @@ def _probe(
 
 
 def _first_frame(container: av.container.InputContainer, stream: av.audio.stream.AudioStream) -> object:
-    """Return the first frame that decodes, None without one. Raises AudioProblem for what PyAV stumbles over."""
+    """Return the first frame that decodes, None without one. Raises AudioProblem for damage that PyAV cannot handle."""
     try:
         return next(container.decode(stream), None)
     except av.error.FFmpegError:
@@ -169,7 +176,7 @@ def _bits_of(coding: AudioCoding) -> int | None:
 def _from_packets(
     file: ProbedFile, stream: av.audio.stream.AudioStream, coding: AudioCoding
 ) -> tuple[tuple[int, int], AudioPackets]:
-    """Return the presented samples and the packets from demuxing every audio packet."""
+    """Demux every audio packet; return the presented samples and the packets."""
     demuxed = _demux(file, stream.index, coding)
     samples = _counted(demuxed, coding)
     if samples is None:
@@ -197,12 +204,12 @@ def _opus_pre_skip(coding: AudioCoding) -> int:
 
 
 def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) -> bool:
-    """Say whether AAC's spectral band replication doubles the rate, as libavcodec then doubles what it skips."""
+    """Return whether AAC's spectral band replication doubles the rate, and with it what libavcodec skips."""
     return stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
 
 
 def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed:
-    """Read every audio packet. Raises AudioProblem where the stream is damaged, encrypted or changes."""
+    """Read every audio packet. Raises AudioProblem if the stream is damaged, is encrypted or changes."""
     demuxed, finder = _Demuxed(), PayloadFinder(file.descriptor)
     count = HEADERS.get(coding.codec)
     header: bytes | None = None
@@ -247,9 +254,9 @@ def _check_side_data(packet: av.Packet[Any], number: int, coding: AudioCoding) -
 
 
 def _counted(demuxed: _Demuxed, coding: AudioCoding) -> NDArray[np.int64] | None:
-    """Return int64 [packets], samples a packet, by what is known of the codec; None where only decoding tells.
+    """Return int64 [packets], samples per packet, from what is known of the codec; None if only decoding tells.
 
-    Packets at both ends are decoded to see that it is so.
+    Packets at both ends are decoded to check the result.
     """
     size = np.array(demuxed.size, np.int64)
     head = count_samples(coding, demuxed.head)
@@ -284,7 +291,7 @@ def _by_rule(
 def _from_tables(
     stream: av.audio.stream.AudioStream, file: Probed, coding: AudioCoding, first_pts: int | None
 ) -> tuple[tuple[int, int], AudioPackets] | None:
-    """Return the presented samples and the packets from sample tables; None where they do not tell all."""
+    """Return the presented samples and the packets from sample tables; None if these are not sufficient."""
     try:
         table = read_audio_table(read_layout(file.read, file.size_bytes), stream.id)
         return _tabulated(file, table, coding, first_pts)
@@ -327,10 +334,19 @@ def _dropped_at_end(
 ) -> int:
     """Return how many samples of an MP4's last shown packet libavformat drops.
 
-    stated, samples: int64 [packets], when they begin and what they hold, in samples. last: the packet. Up to FFmpeg 8, none. From
-    FFmpeg 9 on, those of the track's last packet that are behind the track's length, which it counts from time zero even where
-    the track begins later: then it drops as many too many, or, where that makes a packet or more, none at all. Raises
-    UntrustedTables for what else goes beyond that length: demuxing tells.
+    Up to FFmpeg 8, it drops none. From FFmpeg 9 on, it drops the samples of the track's last packet that are after the
+    track's length. It counts this length from time zero even if the track begins later: then it drops that many samples
+    too many, or, if these make a whole packet or more, none at all.
+
+    Args:
+        table: the packets.
+        coding: parameters of the decoder.
+        stated: int64 [packets], when packets begin, in samples.
+        samples: int64 [packets], how many samples packets hold.
+        last: number of the last shown packet.
+
+    Raises:
+        UntrustedTables: if anything else goes beyond the track's length; only demuxing shows what is dropped then.
     """
     if not ENDS_AUDIO_BY_TABLE or table.length is None:
         return 0

@@ -1,4 +1,4 @@
-"""What is probed: a file of this machine, or an object of which ranges are read as they are needed."""
+"""The source that is probed: a file of this machine, or an object whose ranges are read on demand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Read = Callable[[int, int], bytes]  # (offset, length) → bytes, fewer at the e
 
 
 class NeedsWholeError(Exception):
-    """What is to be known of an object takes all of its bytes: it has to be copied to this machine first."""
+    """Probing an object takes all of its bytes: it must be copied to this machine first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,24 +32,24 @@ class ProbedFile:
 
     @property
     def size_bytes(self) -> int:
-        """How long it was when it was opened."""
+        """Size of the file when it was opened."""
         return self.identity.size_bytes
 
     @property
     def sparing(self) -> bool:
-        """Whether reading less matters more than knowing all at once."""
+        """True if every read costs a request (object storage)."""
         return False
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return bytes of it, fewer at its end."""
+        """Return bytes of the file, fewer at its end."""
         return os.pread(self.descriptor, length, offset)
 
     def open(self) -> av.container.InputContainer:
-        """Open it with libavformat, anew each time. Raises as `open_container`."""
+        """Open the file with libavformat; each call opens it again. Raises as `open_container`."""
         return open_container(self.path)
 
     def whole(self) -> ProbedFile:
-        """Return it, for what reads all of it."""
+        """Return the file itself, for callers that read all of it."""
         return self
 
 
@@ -62,7 +62,7 @@ class ProbedObject:
 
     @property
     def size_bytes(self) -> int:
-        """How long it was when it was first read."""
+        """Size of the object when it was first read."""
         return self.identity.size_bytes
 
     @property
@@ -82,7 +82,12 @@ Probed = ProbedFile | ProbedObject
 
 
 def open_medium(file: Probed) -> av.container.InputContainer:
-    """Open a file or an object with libavformat. Raises MediaError where that cannot, or must not, be done; NeedsWholeError."""
+    """Open a file or an object with libavformat.
+
+    Raises:
+        MediaError: if it cannot be opened, or must not be opened.
+        NeedsWholeError: if an object must be copied to this machine first.
+    """
     try:
         return file.open()
     except av.error.ArgumentError as error:
@@ -96,5 +101,5 @@ def open_medium(file: Probed) -> av.container.InputContainer:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what an error of libav or the system says."""
+    """Return the message of an error of libav or the system."""
     return str(getattr(error, "strerror", None) or error)

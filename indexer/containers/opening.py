@@ -1,4 +1,4 @@
-"""Opening and demuxing a media file with libavformat so that it reaches neither the network nor other files."""
+"""Opens and demuxes a media file with libavformat so that it reaches neither the network nor other files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ MOST_RESTARTS = 1000  # of demuxing after damage
 
 @contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise libav's ENOMEM as a plain MemoryError, so that nobody takes it for damage: PyAV's is an FFmpegError, too."""
+    """Raise libav's ENOMEM as a plain MemoryError.
+
+    PyAV's own MemoryError is also an FFmpegError, so it could be taken for damage.
+    """
     try:
         yield
     except av.error.MemoryError as error:
@@ -30,9 +33,11 @@ def memory_errors() -> Iterator[None]:
 
 
 def open_container(source: str | ObjectFile) -> av.container.InputContainer:
-    """Open a media file, or an object. Raises av.error.FFmpegError, OSError or ValueError as PyAV does, and MemoryError.
+    """Open a media file or an object. A playlist, or a reference inside the file, is not followed.
 
-    A playlist, or a reference inside the file, is not followed.
+    Raises:
+        av.error.FFmpegError, OSError, ValueError: as PyAV raises them.
+        MemoryError: if memory runs out.
     """
     # The file: prefix keeps names with a colon from being read as a protocol.
     opened = f"file:{source}" if isinstance(source, str) else source
@@ -48,8 +53,12 @@ def demux_packets(
 ) -> Iterator[av.Packet[Any]]:
     """Yield the packets of a stream that hold data, in decode order.
 
-    Damage that looks like a new stream makes PyAV's demuxing end with an IndexError; it goes on here, after a call of
-    `on_damage`. Raises av.error.FFmpegError and MemoryError.
+    Damage that looks like a new stream makes PyAV's demuxing end with an IndexError. Demuxing then continues, after a
+    call of `on_damage`.
+
+    Raises:
+        av.error.FFmpegError: if demuxing fails.
+        MemoryError: if memory runs out.
     """
     for _ in range(MOST_RESTARTS):
         try:
@@ -69,7 +78,12 @@ def decode_packet(context: AudioCodecContext, packet: av.Packet[Any] | None) -> 
 def decode_packet(
     context: VideoCodecContext | AudioCodecContext, packet: av.Packet[Any] | None
 ) -> Sequence[av.VideoFrame | av.AudioFrame]:
-    """Return the frames that a decoder gives for a packet, or at the end for None. Raises av.error.FFmpegError and MemoryError."""
+    """Return the frames that a decoder gives for a packet, or for None at the end of the stream.
+
+    Raises:
+        av.error.FFmpegError: if decoding fails.
+        MemoryError: if memory runs out.
+    """
     try:
         with memory_errors():
             return context.decode(packet)
@@ -82,7 +96,7 @@ def decode_packet(
 def packet_with(data: bytes | memoryview) -> av.Packet[Any]:
     """Return a packet of these bytes for a decoder.
 
-    Allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
+    The packet is allocated, then filled: a packet made around bytes has no padding, and decoders read past the end.
     """
     packet: av.Packet[Any] = av.Packet(len(data))
     packet.update(data)  # type: ignore[arg-type]

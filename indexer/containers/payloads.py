@@ -1,15 +1,18 @@
-"""Where a file holds the bytes of a packet that libavformat gave."""
+"""Finds where a file holds the bytes of a packet that libavformat returned."""
 
 from __future__ import annotations
 
 import os
 
 PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
-SEARCH_BYTES = 64  # how far behind packet.pos a payload may begin otherwise
+SEARCH_BYTES = 64  # how far after packet.pos a payload may begin otherwise
 
 
 class PayloadFinder:
-    """Finds where a file holds exactly a packet's bytes, starting from what the demuxer says. It looks, and trusts nothing."""
+    """Finds where a file holds exactly a packet's bytes, starting from the position that the demuxer states.
+
+    It compares the bytes and does not rely on that position.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -18,7 +21,7 @@ class PayloadFinder:
         self.found_all = True
 
     def find(self, position: int | None, data: bytes) -> int:
-        """Return the offset of a packet's payload, -1 once one packet was not found."""
+        """Return the offset of a packet's payload, or -1 from the first packet on that was not found."""
         if not self.found_all or position is None or position < 0:
             self.found_all = False
             return -1

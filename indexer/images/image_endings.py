@@ -1,4 +1,4 @@
-"""Whether an image file is whole, told from its bytes without decoding it. Pure."""
+"""Checks whether an image file is complete, from its bytes and without decoding it. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import zlib
 from collections.abc import Callable
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-# In entropy-coded data 0xFF is followed by 0x00 or a restart marker; fill bytes may precede a marker (ITU-T T.81 B.1.1).
+# In entropy-coded data, 0xFF is followed by 0x00 or a restart marker. Fill bytes may precede a marker (ITU-T T.81
+# B.1.1).
 JPEG_MARKER = re.compile(rb"\xff+([^\x00\xd0-\xd7\xff])", re.DOTALL)
 SOI, EOI, SOS, TEM = 0xD8, 0xD9, 0xDA, 0x01
 
 
 def image_format(data: bytes) -> str | None:
-    """Return `jpeg`, `png` or `webp`, `gif` for what is refused as such, or None for what is no image, by its first bytes."""
+    """Return the format of an image by its first bytes.
+
+    Returns:
+        `jpeg`, `png` or `webp`; `gif`, which is refused as such; None if it is no image.
+    """
     if data[:3] == b"\xff\xd8\xff":
         return "jpeg"
     if data[:8] == PNG_SIGNATURE:
@@ -24,9 +29,12 @@ def image_format(data: bytes) -> str | None:
 
 
 def jpeg_problem(data: bytes) -> str | None:
-    """Return what is wrong with a JPEG's markers, or None: they must reach EOI, whatever comes behind (ITU-T T.81 B.2)."""
+    """Return what is wrong with a JPEG's markers, or None.
+
+    They must reach EOI; any bytes may follow it (ITU-T T.81 B.2).
+    """
     at, scans = 2, 0
-    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # as nearly all are: no need to search their scans
+    whole = data.rstrip(b"\0").endswith(b"\xff\xd9")  # as nearly all files are: no need to search their scans
     while match := JPEG_MARKER.search(data, at):
         marker, at = match[1][0], match.end()
         if marker == EOI:
@@ -44,7 +52,10 @@ def jpeg_problem(data: bytes) -> str | None:
 
 
 def png_problem(data: bytes) -> str | None:
-    """Return what is wrong with a PNG's chunks, or None: each has its CRC, and IEND comes (ISO/IEC 15948, 5)."""
+    """Return what is wrong with a PNG's chunks, or None.
+
+    Each chunk must have its CRC, and IEND must be present (ISO/IEC 15948, 5).
+    """
     at, view = len(PNG_SIGNATURE), memoryview(data)
     while at + 12 <= len(data):
         length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
@@ -60,7 +71,7 @@ def png_problem(data: bytes) -> str | None:
 
 
 def webp_problem(data: bytes) -> str | None:
-    """Return what is missing of a WebP file, or None: its RIFF chunk states its size (RFC 9649, 2.4)."""
+    """Return what is missing of a WebP file, or None. Its RIFF chunk states its size (RFC 9649, 2.4)."""
     stated = int.from_bytes(data[4:8], "little") + 8
     return f"it states {stated} bytes, and has {len(data)}" if stated > len(data) else None
 

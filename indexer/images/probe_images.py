@@ -1,4 +1,4 @@
-"""Probe images: a folder of loose ones, a single one, or the sequences in a tar. Each image is a packet and a start."""
+"""Probes images: a folder of images, a single image, or the sequences in a tar. Each image is a packet and a start."""
 
 from __future__ import annotations
 
@@ -45,9 +45,17 @@ NOT_STATED = 2  # ISO/IEC 23091-2
 class ImageTask:
     """How images are stored and timed.
 
-    form: what the path is. names: of a folder, those of its images in order. member: which of several sequences of a
-    folder. fps, seconds: as a listing states them; they go before the folder's own timestamps file, and that before
-    `default_fps`. single: every image of a tar is a medium.
+    A listing's fps or seconds have priority over the folder's own timestamps file, which has priority over
+    `default_fps`.
+
+    Attributes:
+        form: what the path is.
+        names: for a folder, its images in order.
+        member: which of several sequences of a folder.
+        fps: rate that a listing states.
+        seconds: times that a listing states.
+        default_fps: rate if nothing else states one.
+        single: whether every image of a tar is a medium of its own.
     """
 
     form: Form
@@ -60,12 +68,12 @@ class ImageTask:
 
     @property
     def rate(self) -> Fraction | None:
-        """Frames a second where only a rate can time the images; None: one."""
+        """Frames per second where only a rate can time the images; None stands for 1 per second."""
         return self.fps if self.fps is not None else self.default_fps
 
     @property
     def may_have_times_file(self) -> bool:
-        """Whether a timestamps file in the folder counts: no listing times the images or chose them."""
+        """Whether a timestamps file in the folder counts: no listing states the images' times or selects the images."""
         return self.form == "folder" and self.member is None and self.fps is None and self.seconds is None
 
 
@@ -94,7 +102,7 @@ def _probe_file(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: 
 
 
 def folder_identity(path: str, task: ImageTask) -> Identity:
-    """Return what tells a folder's images from others. Raises MediaError where one is missing."""
+    """Return what distinguishes a folder's images from others. Raises MediaError if one is missing."""
     digest = hashlib.blake2b(repr((task.fps, task.default_fps, task.seconds)).encode(), digest_size=16)
     size_bytes = mtime_ns = 0
     for name in task.names:
@@ -155,7 +163,7 @@ def _probe_folder(path: str, task: ImageTask, medium: MediumFacts, verify: bool)
 
 
 def _folder_times(path: str, task: ImageTask) -> ImageTimes:
-    """Return when a folder's images are shown. Raises MediaError for times that are stated, and are none."""
+    """Return when a folder's images are shown. Raises MediaError if stated times are invalid."""
     count = len(task.names)
     if task.seconds is not None:
         return at_seconds(task.seconds, count)
@@ -169,7 +177,7 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
 
 
 def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
-    """Return the facts of each sequence in a tar; one that cannot be used does not spoil the others."""
+    """Return the facts of each sequence in a tar; an unusable sequence does not affect the others."""
     tar = read_tar(file.descriptor, file.size_bytes)
     by_name: dict[str, list[TarImage]] = {}
     for image in tar.images:
@@ -194,13 +202,13 @@ def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: b
 
 
 def _truncated(known: Problem | None, truncation: str) -> Problem:
-    """Return what is remarkable of a sequence in a tar that is cut off or damaged."""
+    """Return the remarks on a sequence in a tar that is cut off or damaged."""
     said = [None if known is None else known.message, f"the tar is truncated or damaged: {truncation}"]
     return Problem(status=None, kind="truncated", message="; ".join(text for text in said if text))
 
 
 def _only(images: list[TarImage]) -> TarImage:
-    """Return the one image of a name. Raises MediaError where a sequence cannot be told from it."""
+    """Return the one image of a name. Raises MediaError if it cannot be part of a sequence."""
     image = images[0]
     if readable_name(image.name) != image.name:
         raise MediaError("file_name", f"the name of {readable_name(image.name)} is not valid UTF-8", refused=True)
@@ -231,10 +239,15 @@ def _in_file(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Images:
-    """What reading every image of a sequence shows, columns of n.
+    """The result of reading all n images of a sequence.
 
-    known: facts of the images that are whole. problems: what is damaged, by number. rotation: of the first whole image, in
-    degrees. md5: of pixels; None without --verify.
+    Attributes:
+        size: int64 [n], in bytes.
+        crc32: int64 [n].
+        md5: n hashes of pixels, None for damaged images; None without --verify.
+        known: facts of the images whose facts could be read.
+        problems: what is damaged, by image number.
+        rotation: of the first image in `known`, in degrees.
     """
 
     size: NDArray[np.int64]
@@ -246,7 +259,7 @@ class _Images:
 
 
 def _read_sequence(names: Sequence[str], read: Callable[[int], bytes], verify: bool) -> _Images:
-    """Read every image once. Raises MediaError for an image that is not covered, and where none is whole."""
+    """Read every image once. Raises MediaError for an image that is not covered, or if no image is whole."""
     facts: list[ImageFacts | None] = []
     problems: dict[int, str] = {}
     size, crc32 = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
@@ -291,7 +304,16 @@ def _described(
     offset: NDArray[np.int64],
     path: list[str] | None = None,
 ) -> MediumFacts:
-    """Return a medium with the facts of its images. offset, path: where each lies."""
+    """Return a medium with the facts of its images.
+
+    Args:
+        medium: what is known of the medium.
+        images: result of reading the images.
+        names: names of the images.
+        times: when they are shown.
+        offset: int64 [n], where each image begins in its file.
+        path: the file of each image; None if they are byte ranges of one file.
+    """
     flags = np.full(len(names), CLOSED, np.int32)
     flags[list(images.problems)] |= DAMAGED
     tick = times.tick
@@ -324,7 +346,7 @@ def _described(
 
 
 def _first_image(first: ImageFacts, tick: Fraction) -> StreamFacts:
-    """Return the facts of a sequence that its first image decides. tick: the unit of its times, in seconds."""
+    """Return the facts of a sequence that its first image determines. tick: the unit of its times, in seconds."""
     return StreamFacts(
         codec=first.codec,
         pixel_format=first.pixel_format,
@@ -341,7 +363,7 @@ def _first_image(first: ImageFacts, tick: Fraction) -> StreamFacts:
 
 
 def _coding(known: Sequence[ImageFacts]) -> CodingFacts:
-    """Return what is the same for all sequences, and whether images differ in shape."""
+    """Return the facts that are the same for all sequences, and whether images differ in shape."""
     shapes = {(one.codec, one.pixel_format, one.width, one.height) for one in known}
     return CodingFacts(
         states=[b""],
@@ -355,7 +377,7 @@ def _coding(known: Sequence[ImageFacts]) -> CodingFacts:
 
 
 def _remarks(names: Sequence[str], known: Sequence[ImageFacts], problems: dict[int, str]) -> Problem | None:
-    """Return what is remarkable of a sequence that can be used: damaged images, and images of several sizes."""
+    """Return the remarks on a usable sequence: damaged images, and images of several sizes. None without remarks."""
     remarks, kind = [], None
     if problems:
         number, reason = next(iter(problems.items()))

@@ -1,4 +1,4 @@
-"""One image file's bytes as RGB, by rules that do not depend on the file's own mode."""
+"""Converts one image file's bytes to RGB, by rules that do not depend on the file's own mode."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ from numpy.typing import NDArray
 from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP")
-AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})  # of these, alpha is dropped
-# A JPEG with others behind it: previews, depth or gain maps of phones' photographs.
+AS_PILLOW_CONVERTS = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX"})  # alpha is dropped
+# A JPEG followed by others: previews, depth or gain maps of phones' photographs.
 STILLS_TOGETHER = frozenset({"MPO"})
 SIXTEEN_BIT_GREY = frozenset({"I;16", "I;16B", "I;16L", "I;16N"})
 
 
 def rgb_of(data: bytes) -> NDArray[np.uint8]:
-    """Return uint8 [H, W, 3]: an image as stored, its EXIF orientation and colour profile not applied.
+    """Return uint8 [H, W, 3]: an image as stored; its EXIF orientation and colour profile are not applied.
 
-    Alpha is dropped; grey and palettes are spread to RGB; of 16 bits a sample, the high 8 are kept; of several pictures in
-    one JPEG file (CIPA DC-007), the first one counts. Raises ValueError with the reason for what has no such rule, OSError
-    for data that is no whole JPEG, PNG or WebP.
+    Alpha is dropped. Grey and palettes are expanded to RGB. Of 16 bits per sample, the high 8 are kept. If one JPEG
+    file holds several pictures (CIPA DC-007), the first one counts.
+
+    Raises:
+        ValueError: with the reason, if there is no such rule for the image.
+        OSError: if the data is not a whole JPEG, PNG or WebP.
     """
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -61,12 +64,15 @@ def check_covered(image: Image.Image) -> None:
 
 
 def lacks_palette(image: Image.Image) -> bool:
-    """Return whether an image's samples are numbers of colours that it does not state."""
+    """Return whether an image's samples are indices of a palette that is missing."""
     return image.mode in ("P", "PA") and image.palette is None
 
 
 def resize_rgb(rgb: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Return uint8 [height, width, 3], scaled with a triangle filter as wide as the reduction, so that nothing aliases."""
+    """Return uint8 [height, width, 3], scaled with a triangle filter.
+
+    The filter is as wide as the reduction, so that nothing aliases.
+    """
     if rgb.shape[:2] == (height, width):
         return rgb
     return np.asarray(Image.fromarray(rgb).resize((width, height), Image.Resampling.BILINEAR))

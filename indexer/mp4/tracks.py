@@ -1,4 +1,4 @@
-"""What a `moov` box says of its tracks (ISO/IEC 14496-12 8), the sample tables still packed. Pure, over bytes.
+"""The tracks of a `moov` box (ISO/IEC 14496-12 8), with their sample tables still packed. Pure, over bytes.
 
 Boxes that a demuxer might read differently (doubled, misplaced, external data) raise UntrustedTables.
 """
@@ -23,14 +23,19 @@ VISUAL_HEADER_BYTES = 78  # of a VisualSampleEntry (12.1.3) before its boxes
 ALIAS_WITH_PATH_BYTES = 150
 MAX_TIMESCALE = (1 << 31) - 1
 MPEG4_VISUAL = 0x20  # objectTypeIndication (ISO/IEC 14496-1 7.2.6.6.2)
-# Demuxers cut these into pictures anew, whatever the tables say.
+# Demuxers split these into pictures again, whatever the tables say.
 REPARSED = {b"m1v ", b"m1v1", b"mp1v", b"mpeg", b"m2v1", b"mp2v", b"vc-1", b"ovc1"}
 Matrix = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One entry of an edit list (8.6.6): duration in movie time units, media_time in media time units or -1."""
+    """One entry of an edit list (8.6.6).
+
+    Attributes:
+        duration: in movie time units.
+        media_time: in media time units, or -1.
+    """
 
     duration: int
     media_time: int
@@ -38,7 +43,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackDefaults:
-    """A `trex` box (8.8.3), or a `tfhd` box over it: what samples of a fragment are where nothing else is said."""
+    """Defaults of the samples of a fragment, from a `trex` box (8.8.3) or from a `tfhd` box that overrides it."""
 
     description: int
     duration: int
@@ -50,8 +55,11 @@ class TrackDefaults:
 class Track:
     """One `trak`: its headers, and where each sample table lies in the bytes of the moov.
 
-    duration: of the media, in its time units. rotation_degrees: counterclockwise, -180 … 180, as a frame's display matrix says. rewrites: whether a demuxer
-    rewrites the samples after the edit list (it does not in fragmented movies, there it shifts all timestamps).
+    Attributes:
+        duration: of the media, in its time units.
+        rotation_degrees: counterclockwise, -180 … 180, as a frame's display matrix states it.
+        rewrites: whether a demuxer rewrites the samples after the edit list. In fragmented movies it does not; there it
+            shifts all timestamps.
     """
 
     track_id: int
@@ -77,7 +85,7 @@ class Movie:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntries:
-    """A `stsd` of a video track: one codec tag, and a decoder configuration an entry (b"" where there is none)."""
+    """A `stsd` of a video track: one codec tag, and one decoder configuration per entry (b"" if the entry has none)."""
 
     codec_tag: bytes
     width: int
@@ -86,7 +94,7 @@ class SampleEntries:
 
 
 def read_movie(data: bytes) -> Movie:
-    """Return what the payload of a `moov` says. Raises UntrustedTables."""
+    """Return the content of a `moov` payload. Raises UntrustedTables."""
     timescale, rewrites = 0, True
     matrix: Matrix = ()
     tracks: dict[int, Track] = {}
@@ -130,7 +138,7 @@ def entry_table(data: bytes, span: Span, columns: int, name: str, dtype: str = "
 
 
 def read_sample_entries(movie: Movie, track: Track) -> SampleEntries:
-    """Return the sample entries of a video track. Raises UntrustedTables where they differ in kind or are encrypted."""
+    """Return the sample entries of a video track. Raises UntrustedTables if they differ in kind or are encrypted."""
     if b"stsd" not in track.tables:
         raise UntrustedTables("the track has no stsd box")
     start, end = track.tables[b"stsd"]
@@ -231,7 +239,7 @@ def _spans(data: bytes, start: int, end: int) -> tuple[dict[bytes, Span], tuple[
 
 
 def _is_empty(data: bytes, tables: dict[bytes, Span]) -> bool:
-    """Say whether a track has no sample durations in the moov, so that its samples come in fragments."""
+    """Return whether a track has no sample durations in the moov, so that its samples come in fragments."""
     counts = {}
     for name, at in ((b"stts", 4), (b"stco", 4), (b"co64", 4), (b"stsz", 8), (b"stz2", 8)):
         if name in tables:
@@ -260,7 +268,7 @@ def _edits(payload: bytes) -> tuple[Edit, ...]:
 
 
 def _rotation(track: Matrix, movie: Matrix) -> int:
-    """Return the counterclockwise rotation of the product of two matrices (6.2.2), 0 where they do not tell."""
+    """Return the counterclockwise rotation of the product of two matrices (6.2.2), 0 where they state none."""
     shifts = (16, 16, 30)
     product = [
         [sum((track[3 * row + k] * movie[3 * k + column]) >> shifts[k] for k in range(3)) for column in range(2)]

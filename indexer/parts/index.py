@@ -1,4 +1,4 @@
-"""Reading an index. Everything downstream sees an index through this module, `packets` and `schema`."""
+"""Reads an index. Everything downstream sees an index through this module, `packets` and `schema`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,19 @@ SCHEMAS = {VIDEOS_FOLDER: VIDEOS, FRAMES_FOLDER: FRAMES}
 
 
 class Index:
-    """An index directory, opened for reading. Raises FormatError where it is not one.
+    """An index directory, opened for reading. Raises FormatError if the directory is not an index.
 
-    A medium that was probed again appears in several parts; its row in the latest part counts, and none where that says that
-    it is gone. before: parts from this number on do not count. generation: how many runs have written it. ffmpeg: the versions
-    of FFmpeg's libraries by which its media were probed; none in an index that framedex 0.1 wrote.
+    A medium that was probed again appears in several parts. Its row in the latest part counts; if that row says that
+    the medium is gone, no row counts.
+
+    Args:
+        path: the directory.
+        before: parts from this number on do not count.
+
+    Attributes:
+        generation: how many runs have written the index.
+        ffmpeg: the versions of FFmpeg's libraries with which its media were probed; empty in an index that framedex 0.1
+            wrote.
     """
 
     def __init__(self, path: str | Place, *, before: int | None = None) -> None:
@@ -68,12 +76,12 @@ class Index:
         return list(self._parts)
 
     def __len__(self) -> int:
-        """Return how many media there are."""
+        """Return the number of media."""
         return len(self._numbers)
 
     @property
     def rows(self) -> int:
-        """How many rows the parts have, superseded ones among them."""
+        """Number of rows in all parts, including superseded ones."""
         return len(self._part)
 
     def counting_rows(self, number: int) -> NDArray[np.int64]:
@@ -87,7 +95,7 @@ class Index:
         return self._opened(VIDEOS_FOLDER, number)
 
     def _read_part(self, number: int, names: Sequence[str]) -> pa.Table:
-        """Return columns of a part of `videos`, those that its minor version lacks as nulls."""
+        """Return columns of a part of `videos`; columns that its minor version lacks are null."""
         where = str(part_path(self.path / VIDEOS_FOLDER, number))
         file = self._videos_part(number)
         with reading(where, REMEDY):
@@ -115,16 +123,16 @@ class Index:
 
     @functools.cached_property
     def videos(self) -> pa.Table:
-        """A row a medium: the columns of `schema.VIDEOS`. All at once; `some_videos` gives them bit by bit."""
+        """The columns of `schema.VIDEOS`, one row per medium, all at once; `some_videos` yields them in pieces."""
         return self.columns(VIDEOS.names)
 
     def columns(self, names: Sequence[str]) -> pa.Table:
-        """Return some columns of `videos`, a row a medium."""
+        """Return some columns of `videos`, one row per medium."""
         parts = [self._read_part(number, names) for number in self._parts]
         return (pa.concat_tables(parts) if parts else VIDEOS.empty_table().select(names)).take(self._numbers)
 
     def some_videos(self, most: int) -> Iterator[pa.Table]:
-        """Yield the rows of `videos` in order, at most so many at a time, never those of two parts together."""
+        """Yield the rows of `videos` in order, at most `most` at a time, never rows of two parts together."""
         for number in self._parts:
             rows, done = self.counting_rows(number), 0
             for table in self._groups(number, rows):
@@ -135,12 +143,12 @@ class Index:
                     yield table.slice(first, most)
 
     def _groups(self, number: int, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
-        """Yield some rows of a part of `videos`, a table for each row group that has any."""
+        """Yield some rows of a part of `videos`, one table for each row group that has any."""
         with reading(str(part_path(self.path / VIDEOS_FOLDER, number)), REMEDY):
             yield from rows_by_group(self._videos_part(number), rows)
 
     def _check_videos(self, table: pa.Table, number: int, rows: NDArray[np.int64]) -> None:
-        """Look at rows of `videos`, of which usable ones must hold what reading them relies on. Raises FormatError."""
+        """Check rows of `videos`: usable rows must hold what reading them relies on. Raises FormatError."""
         where = str(part_path(self.path / VIDEOS_FOLDER, number))
         with reading(where, REMEDY):
             table.validate(full=True)
@@ -158,7 +166,7 @@ class Index:
             raise at.wrong("width", f"{pixels[place]:,.0f} pixels", f"up to {MOST_PIXELS:,} in all")
 
     def video(self, media_id: str) -> dict[str, Any]:
-        """Return one medium's row of `videos`. Raises KeyError for an unknown one."""
+        """Return one medium's row of `videos`. Raises KeyError for an unknown medium."""
         number = int(self._numbers[self._row_of[media_id]])
         part, place = int(self._part[number]), int(self._row[number])
         table, first = self._videos_rows(part, place)
@@ -184,22 +192,22 @@ class Index:
 
     @functools.cached_property
     def unusable(self) -> int:
-        """How many media are refused or failed."""
+        """Number of media that are refused or failed."""
         return sum(status != OK for status in self.columns(["status"])["status"].to_pylist())
 
     @functools.cached_property
     def without_video(self) -> int:
-        """How many files have no video stream, and were skipped for that; they are among the unusable ones."""
+        """Number of files that were skipped because they have no video stream; they are among the unusable ones."""
         columns = self.columns(["status", "error_kind"]).to_pylist()
         return sum((row["status"], row["error_kind"]) == (REFUSED, NO_VIDEO) for row in columns)
 
     @functools.cached_property
     def internal_errors(self) -> int:
-        """At how many media framedex itself failed; they are among the unusable ones."""
+        """Number of media at which framedex itself failed; they are among the unusable ones."""
         return sum(kind == INTERNAL_ERROR for kind in self.columns(["error_kind"])["error_kind"].to_pylist())
 
     def state(self) -> str:
-        """Return 32 hex digits that change when anything is indexed anew."""
+        """Return 32 hex digits that change when anything is indexed again."""
         files = [
             part_path(self.path / folder, number) for folder in (VIDEOS_FOLDER, FRAMES_FOLDER) for number in self._parts
         ]
@@ -211,7 +219,7 @@ class Index:
 
     @functools.cached_property
     def listing(self) -> pa.Table:
-        """The rows by which media were listed, with the user's columns."""
+        """The rows in which media were listed, with the user's columns."""
         path = self.path / LISTING_NAME
         if not path.exists():
             return LISTING.empty_table()
@@ -226,7 +234,7 @@ class Index:
         return table
 
     def packets(self, media_id: str) -> Packets:
-        """Return the packets of one medium. Raises KeyError for an unknown one."""
+        """Return the packets of one medium. Raises KeyError for an unknown medium."""
         record, at = self._record(media_id, VIDEO_COLUMNS)
         packets = packets_of(lists_of(record, VIDEO_COLUMNS, at), at)
         if packets.offset is None and len(packets.size) and self.video(media_id)["byte_addressable"]:
@@ -243,7 +251,7 @@ class Index:
         return audio_packets_of(lists_of(record, AUDIO_COLUMNS, at), at)
 
     def _record(self, media_id: str, columns: tuple[str, ...]) -> tuple[pa.Table, RowAt]:
-        """Return some columns of one medium's row of `frames`, and where that lies."""
+        """Return some columns of one medium's row of `frames`, and where that row lies."""
         number = int(self._numbers[self._row_of[media_id]])
         file, first_rows = self._file(FRAMES_FOLDER, int(self._part[number]))
         row = int(self._row[number])
@@ -251,7 +259,7 @@ class Index:
         if row >= file.metadata.num_rows:
             raise at.wrong("media_id", "no such row", "as many rows as the part of videos has")
         group = int(np.searchsorted(first_rows, row, side="right")) - 1
-        # Small media share a group, and most callers ask for one after the other; a long one has its group for itself.
+        # Small media share a group, and most callers read one after the other. A long medium has its own group.
         shared = file.metadata.row_group(group).num_rows > 1
         read = self._shared_group if shared else self._read_group
         with reading(at.file, REMEDY):
@@ -272,7 +280,7 @@ class Index:
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - an Index lives as long as its process' job
     def _shared_group(self, part: int, group: int, columns: tuple[str, ...]) -> pa.Table:
-        """Return a row group of several media, of FRAMES_PER_ROW_GROUP packets at most."""
+        """Return a row group of several media, of at most FRAMES_PER_ROW_GROUP packets."""
         return self._read_group(part, group, columns)
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - an Index lives as long as its process' job
@@ -284,7 +292,7 @@ class Index:
 
 
 def as_videos(table: pa.Table, names: Sequence[str] = tuple(VIDEOS.names)) -> pa.Table:
-    """Return columns of `videos` that a part has, and nulls for those that its minor version of the format did not have."""
+    """Return columns of `videos`; columns that the part's minor version of the format lacks are null."""
     columns = [
         table[name] if name in table.schema.names else pa.nulls(len(table), VIDEOS.field(name).type) for name in names
     ]
@@ -292,7 +300,7 @@ def as_videos(table: pa.Table, names: Sequence[str] = tuple(VIDEOS.names)) -> pa
 
 
 def rows_by_group(file: pq.ParquetFile, rows: NDArray[np.int64]) -> Iterator[pa.Table]:
-    """Yield some rows of a Parquet file, ascending, a table for each row group that has any."""
+    """Yield some rows of a Parquet file, one table for each row group that has any. rows: int64, ascending."""
     first = 0
     for group in range(file.metadata.num_row_groups):
         count = file.metadata.row_group(group).num_rows

@@ -1,4 +1,4 @@
-"""The listing of an index: who was listed, with the user's own columns."""
+"""The listing of an index: which media were listed, with the user's own columns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,20 @@ from framedex.storage.uris import relative
 def listing_table(
     old: pa.Table | None, listed: Sequence[NamedMedium], root: str, members: Mapping[str, Sequence[str]]
 ) -> pa.Table:
-    """Return the listing anew: this run's mentions, and earlier ones of media that it does not name.
+    """Return the new listing: this run's mentions, and earlier mentions of media that this run does not name.
 
-    old: the listing so far. members: the sequences in each tar, by its uri; a mention of a tar is one of each. A mention
-    without columns does not replace earlier ones that have some: adding a file by naming its folder must not cost the
-    others their labels. Raises SourceError for columns that cannot be stored, OutputError for one that changed its type.
+    A mention without user columns does not replace earlier mentions that have some: adding a file by naming its folder
+    must not remove the labels of the other files.
+
+    Args:
+        old: the listing so far.
+        listed: the media that this run names.
+        root: uris of media are relative to it.
+        members: the sequences in each tar, by the tar's uri; a mention of a tar counts as a mention of each sequence.
+
+    Raises:
+        SourceError: if columns cannot be stored.
+        OutputError: if a column changed its type.
     """
     rows: list[Row] = []
     seen: dict[str, int] = {}
@@ -31,7 +40,7 @@ def listing_table(
         uri = relative(item.path, root)
         inside = members.get(uri, ())
         if inside:
-            seen.setdefault(media_id(uri), -1)  # by which it was listed before it was read
+            seen.setdefault(media_id(uri), -1)  # the id of its listing rows before it was read
         for member in inside or (item.member,):
             identity = media_id(uri, member=member)
             number = seen[identity] = seen.get(identity, -1) + 1

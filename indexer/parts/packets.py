@@ -26,11 +26,16 @@ NULLS = {"pts": NO_PTS, "flags": UNREAD}  # what stands for null in lists that m
 class Packets:
     """The packets of one medium in decode order: a row of `frames` as numpy columns.
 
-    pts: int64 [packets], `timeline.NO_PTS` where null. offset: int64 [packets], None where the medium is not
-    addressable by bytes. size: int64 [packets]. flags: int32 [packets], 0 where not read. read: bool [packets], whether
-    flags were read. state: int32 [packets], which of the medium's decoder states a start point needs. md5: 16 bytes or
-    None a packet, or None for all. path: of loose images, the file of each; else None. crc32: int64 [packets], None but for
-    images.
+    Attributes:
+        pts: int64 [packets], `timeline.NO_PTS` where null.
+        offset: int64 [packets], None if the medium is not addressable by bytes.
+        size: int64 [packets].
+        flags: int32 [packets], 0 where not read.
+        read: bool [packets], whether flags were read.
+        state: int32 [packets], which of the medium's decoder states a start point needs.
+        md5: 16 bytes or None for each packet, or None for all.
+        path: the file of each packet for loose images, else None.
+        crc32: int64 [packets] for images, else None.
     """
 
     pts: NDArray[np.int64]
@@ -54,9 +59,12 @@ class Packets:
 class AudioPackets:
     """The audio packets of one medium in decode order, columns int64 [packets].
 
-    sample: position of each packet's first decoded sample, sample n being at n / `videos.audio_rate` seconds. It counts
-    all that the packet is coded to hold: a decoder that trims by itself (Opus' pre-skip) must be told not to. offset:
-    None where packets are not one range of the file each.
+    Attributes:
+        sample: position of each packet's first decoded sample, sample n being at n / `videos.audio_rate` seconds. It
+            counts all samples that the packet is coded to hold: a decoder that trims by itself (Opus' pre-skip) must be
+            told not to.
+        offset: None if packets are not one range of the file each.
+        size: in bytes.
     """
 
     sample: NDArray[np.int64]
@@ -70,8 +78,11 @@ class AudioPackets:
 
 
 def lists_of(record: pa.Table, columns: Sequence[str], at: RowAt) -> dict[str, Any]:
-    """Return the lists of the one row of `record`, each as `FRAME_RULES` says: numpy arrays, None where null, and those of texts and
-    hashes as Python has them. Of flags that were not read, there is UNREAD, and of timestamps that are null, NO_PTS.
+    """Return the lists of the one row of `record`, checked against `FRAME_RULES`.
+
+    Returns:
+        By column, a numpy array, a Python list for texts and hashes, or None where the list is null. Flags that were
+        not read are UNREAD, and timestamps that are null are NO_PTS.
     """
     row: dict[str, Any] = {}
     for name in columns:
@@ -93,7 +104,7 @@ def lists_of(record: pa.Table, columns: Sequence[str], at: RowAt) -> dict[str, A
 
 
 def packets_of(row: dict[str, Any], at: RowAt) -> Packets:
-    """Return the packets of a row of `frames`. Raises FormatError where its lists do not belong together."""
+    """Return the packets of a row of `frames`. Raises FormatError if its lists do not belong together."""
     for name in ("pts", "size", "flags"):
         if row[name] is None:
             raise at.wrong(name, "null", "a list")
@@ -119,7 +130,11 @@ def packets_of(row: dict[str, Any], at: RowAt) -> Packets:
 
 
 def audio_packets_of(row: dict[str, Any], at: RowAt) -> AudioPackets | None:
-    """Return the audio packets of a row of `frames`, None where it has none. Raises FormatError where its lists do not belong together."""
+    """Return the audio packets of a row of `frames`, None where it has none.
+
+    Raises:
+        FormatError: if its lists do not belong together.
+    """
     sample, gap, size = (row[name] for name in AUDIO_COLUMNS)
     if sample is None:
         return None
@@ -131,7 +146,7 @@ def audio_packets_of(row: dict[str, Any], at: RowAt) -> AudioPackets | None:
 
 
 def gaps_of(offset: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the `frames.gap` column, int64 [packets]; smaller numbers than offsets, and mostly zeros."""
+    """Return the `frames.gap` column, int64 [packets]: numbers that are smaller than offsets, and mostly zeros."""
     ends = offset + size
     return offset - np.append(np.int64(0), ends[:-1])
 

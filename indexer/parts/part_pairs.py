@@ -1,4 +1,4 @@
-"""Writing the rows of media as pairs of parts of an index."""
+"""Writes the rows of media as pairs of parts of an index."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ VERIFIED_FILES_A_PART = 32  # where every frame is decoded, too
 class PartPairs:
     """Writes rows as pairs of parts: frames first, then videos, which makes the pair visible.
 
-    A part holds the rows of so many files, so that the same files give the same parts whoever probes them, and how fast.
-    numbers: of the parts that are written; None: those that follow on the index's own.
+    A part holds the rows of a fixed number of files, so that the same files give the same parts, whoever probes them
+    and however fast.
+
+    Args:
+        index: the index directory.
+        numbers: numbers of the parts to write; None for the numbers after the index's own parts.
+        files_a_part: files per part; None for FILES_A_PART.
     """
 
     def __init__(
@@ -42,7 +47,7 @@ class PartPairs:
         self._packets = self._files = 0
 
     def add(self, rows: Sequence[tuple[Row, Row]]) -> None:
-        """Take the rows of `videos` and `frames` of the media of one file; write a pair of parts when that fills one."""
+        """Add the rows of `videos` and `frames` of the media of one file; write a pair of parts if it is full."""
         for video, frames in rows:
             if self._group and self._packets + len(frames["size"]) > FRAMES_PER_ROW_GROUP:
                 self._write_group()
@@ -54,7 +59,7 @@ class PartPairs:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has gathered."""
+        """Write the rows added since the last pair of parts."""
         if not self._files:
             return
         self._write_group()
@@ -76,7 +81,7 @@ class PartPairs:
 
 
 def next_part(index: Place) -> int:
-    """Return the number of the part that follows on all that are there, also on halves that a killed run left."""
+    """Return the number after those of all existing parts, including halves of pairs that a killed run left."""
     return max([*part_numbers(index / VIDEOS_FOLDER), *part_numbers(index / FRAMES_FOLDER)], default=-1) + 1
 
 

@@ -1,4 +1,4 @@
-"""Depth `packets`: demux every packet with PyAV and look into each."""
+"""Depth `packets`: demux every packet with PyAV and scan its bytes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,17 @@ from framedex.indexer.timeline import NO_PTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demuxed:
-    """The packets of one stream as the container gives them, columns of n in decode order.
+    """The packets of one stream as the container gives them, in columns of n, in decode order.
 
-    pts, dts, duration: int64, `NO_PTS` where missing (duration 0). offset: int64, None where packets are not one byte
-    range of the file each. size: int64. hidden: bool, cut away by an edit list. resets: bool, out-of-band decoder
-    configuration changes here. broken: bool, the demuxer reports damage.
+    Attributes:
+        pts: int64 [n], `NO_PTS` where missing.
+        dts: int64 [n], `NO_PTS` where missing.
+        duration: int64 [n], 0 where missing.
+        offset: int64 [n]. None: packets are not one byte range of the file each.
+        size: int64 [n].
+        hidden: bool [n], cut away by an edit list.
+        resets: bool [n], the decoder configuration changes here, out of band.
+        broken: bool [n], the demuxer reports damage.
     """
 
     pts: NDArray[np.int64]
@@ -53,9 +59,18 @@ class _Columns:
 def demux(
     container: av.container.InputContainer, stream: av.video.stream.VideoStream, descriptor: int, scanner: Scanner
 ) -> Demuxed:
-    """Feed every packet of a stream to the scanner and return what the container says of it.
+    """Feed every packet of a stream to the scanner, and return what the container says of the packets.
 
-    descriptor: the open file, in which every packet's bytes are looked for. Raises BitstreamError, MediaError.
+    Args:
+        container: an open container.
+        stream: one of its streams.
+        descriptor: the open file. The bytes of every packet are searched for in it.
+        scanner: takes the bytes of every packet.
+
+    Raises:
+        BitstreamError: the bitstream is damaged, or it or the container does something that framedex does not
+            reproduce.
+        MediaError: the video is encrypted, has no packets, or is damaged at its first packet.
     """
     columns = _Columns()
     finder = PayloadFinder(descriptor)
@@ -106,7 +121,7 @@ def _demuxed(columns: _Columns, addressable: bool) -> Demuxed:
 
 
 def _packets(container: av.container.InputContainer, stream_index: int, columns: _Columns) -> Iterator[av.Packet[Any]]:
-    """Yield packets that hold data; go on after damage, noting it at the packet before."""
+    """Yield packets that hold data. Continue after damage, and note it at the packet before."""
 
     def note_damage() -> None:
         if columns.size:

@@ -1,4 +1,4 @@
-"""Depth `packets` of MP4, MOV and 3GP: sample tables say where packets lie, and the file is read in large pieces."""
+"""Depth `packets` for MP4, MOV and 3GP: sample tables locate the packets, and the file is read in large pieces."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sample_table
 from framedex.indexer.probing.by_packets import Demuxed
 
-PIECE_BYTES = 16 << 20  # read at once; a packet that is larger is a piece of its own
+PIECE_BYTES = 16 << 20  # bytes per read; a larger packet is a piece of its own
 
 
 def scan_samples(descriptor: int, size_bytes: int, track_id: int, scanner: NalScanner, configuration: bytes) -> Demuxed:
-    """Feed every packet of a track to the scanner, and return what the tables say of them.
+    """Feed every packet of a track to the scanner, and return what the sample tables say of the packets.
 
-    descriptor: the open file, of `size_bytes`. configuration: the extradata that the demuxer says. Raises UntrustedTables
-    where the tables may not say what a demuxer says, and BitstreamError.
+    Args:
+        descriptor: the open file.
+        size_bytes: of the file.
+        track_id: of the track.
+        scanner: takes the bytes of every packet.
+        configuration: the extradata that the demuxer reports.
+
+    Raises:
+        UntrustedTables: the tables may differ from what a demuxer reports.
+        BitstreamError: the scanner rejects a packet.
     """
     try:
         layout = read_layout(lambda offset, length: os.pread(descriptor, length, offset), size_bytes)
@@ -29,7 +37,7 @@ def scan_samples(descriptor: int, size_bytes: int, track_id: int, scanner: NalSc
         demuxed = demuxed_of(table)
         if table.configurations[int(table.sample_entry[0])] != configuration:
             raise UntrustedTables("the sample entry has another configuration than the demuxer says")
-        assert demuxed.offset is not None  # tables always say where samples lie
+        assert demuxed.offset is not None  # tables always locate the samples
         buffer = np.zeros(PIECE_BYTES, np.uint8)
         for first, last in pieces(demuxed.offset, demuxed.size):
             offset, size = demuxed.offset[first:last], demuxed.size[first:last]
@@ -43,7 +51,7 @@ def scan_samples(descriptor: int, size_bytes: int, track_id: int, scanner: NalSc
 
 
 def demuxed_of(table: SampleTable) -> Demuxed:
-    """Return the packets that a demuxer gives of a track's samples. Raises UntrustedTables where that is not certain."""
+    """Return the packets that a demuxer gives for a track's samples. Raises UntrustedTables if that is uncertain."""
     data: NDArray[np.int64] | slice = slice(None)
     if not table.size.all():
         data = np.flatnonzero(table.size > 0)
@@ -65,9 +73,14 @@ def demuxed_of(table: SampleTable) -> Demuxed:
 
 
 def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield (first, behind the last) of consecutive packets to read at once: apart, ascending, within `PIECE_BYTES`.
+    """Yield (first, end) of runs of consecutive packets to read at once. `end` is exclusive.
 
-    offset, size: int64 [packets].
+    Packets of a run ascend in the file without overlap, and lie within `PIECE_BYTES`; a larger packet is a run of its
+    own.
+
+    Args:
+        offset: int64 [packets].
+        size: int64 [packets].
     """
     end = offset + size
     edges = [0, *(np.flatnonzero(offset[1:] < end[:-1]) + 1).tolist(), len(offset)]
@@ -80,7 +93,7 @@ def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple
 
 
 def _read_into(descriptor: int, offset: int, target: NDArray[np.uint8]) -> None:
-    """Fill uint8 [bytes] from the file. Raises TruncatedError."""
+    """Fill `target`, uint8 [bytes], from the file. Raises TruncatedError if the file ends before."""
     done = 0
     while done < len(target):
         count = os.preadv(descriptor, [target[done:].data], offset + done)

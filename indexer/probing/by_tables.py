@@ -1,4 +1,7 @@
-"""Depth `tables`: sample tables alone, and the headers of start points. What is read does not grow with the bit rate."""
+"""Depth `tables`: read sample tables and the headers of start points alone.
+
+The amount of data read does not grow with the bit rate.
+"""
 
 from __future__ import annotations
 
@@ -39,17 +42,27 @@ from framedex.indexer.timeline import (
     ranks,
 )
 
-MOST_LOOKED_AT = 16  # packets of the first GOP: all reorderings that one shows
-# Where every sample is said to be a sync sample, the headers of all are read, if that is a small part of the file.
+MOST_LOOKED_AT = 16  # packets of the first GOP; all reorderings that a GOP shows appear within them
+# If the tables call every sample a sync sample, the headers of all samples are read. The mean sample must have at least
+# this many bytes, so that headers are a small part of the file.
 LEAST_MEAN_BYTES = 20_000
-READ_AT_ONCE = 192 << 10  # bytes of the beginning of a first GOP, where reading is dear
+READ_AT_ONCE = 192 << 10  # bytes read from the beginning of the first GOP of an object, where requests are expensive
 HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
-SUSPECTS = 6  # the largest samples that are no sync samples: were one a start point, stss would be incomplete
+# The number of largest non-sync samples that are checked. If one of them is a start point, stss is incomplete.
+SUSPECTS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tabulated:
-    """A stream as its tables say it. read: bool [packets], whose flags were read. pictures: facts of start points, [starts]."""
+    """A stream as its sample tables describe it.
+
+    Attributes:
+        demuxed: the packets.
+        flags: int32 [packets].
+        read: bool [packets], packets whose flags come from their own headers.
+        pictures: facts of start points, [starts].
+        rotation_degrees: counterclockwise rotation that a player applies.
+    """
 
     demuxed: Demuxed
     flags: Flags
@@ -68,12 +81,20 @@ def tabulate(
     reorder_depth: int,
     descriptor: int | None,
 ) -> Tabulated:
-    """Return a track's packets from the sample tables of an MP4, MOV or 3GP file, whose boxes `layout` holds.
+    """Return a track's packets from the sample tables of an MP4, MOV or 3GP file.
 
-    descriptor: the open file; None of an object, of which the headers of the first packets are read alone: other start points
-    are flagged `STATED`, for whoever needs one to look at it.
+    Args:
+        read: reads ranges of the file or object.
+        layout: holds the boxes of the file.
+        track_id: of the track.
+        codec: of the track, by FFmpeg's canonical name.
+        configuration: the extradata that the demuxer reports.
+        reorder_depth: how many frames the decoder holds back.
+        descriptor: the open file. None: an object; only the headers of its first packets are read. The other start
+            points get the flag `STATED`, and whoever needs one of them reads its headers.
 
-    Raises UntrustedTables where the tables may not say what a demuxer and the bitstream say; then packets must be read.
+    Raises:
+        UntrustedTables: the tables may differ from what a demuxer and the bitstream say; packets must be read instead.
     """
     try:
         table = read_sample_table(layout, track_id)
@@ -90,7 +111,7 @@ def tabulate(
 
 
 def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
-    """Every packet of an intra codec is a start, and none is needed by another: there is nothing to look for."""
+    """Return the packets of an intra codec. Each is a start point and needed by no other, so nothing else is read."""
     n = len(demuxed.size)
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32) | CLOSED | NON_REFERENCE
     _check_order(np.sort(demuxed.pts), flags)
@@ -115,7 +136,7 @@ def _predicted(
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
     offset, size = demuxed.offset, demuxed.size
-    assert offset is not None  # tables always say where samples lie
+    assert offset is not None  # tables always locate the samples
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is no sync sample")
@@ -131,7 +152,7 @@ def _predicted(
             "a recovery point is believed once all pictures behind it are known not to refer to earlier ones"
         )
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32)
-    seen = len(pictures.start)  # start points, the first ones
+    seen = len(pictures.start)  # the number of start points that were read, the first ones
     flags[sync] |= CLOSED
     flags[sync[:seen]] ^= np.where(pictures.start == CLOSED_START, 0, CLOSED | OPEN).astype(np.int32)
     flags[sync[seen:]] |= STATED
@@ -142,7 +163,7 @@ def _predicted(
         raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
     for begin, end in _stretches(sync, demuxed.hidden):
-        if descriptor is None and begin != sync[0]:  # a start point that would have to keep what the first one promised
+        if descriptor is None and begin != sync[0]:  # its start point was not read: it may differ from the first one
             raise UntrustedTables("an edit list hides samples behind the first start points")
         part = slice(begin, end)
         flags[part] = look(
@@ -157,7 +178,7 @@ def _predicted(
         )
         is_read[part] = True
     flags[is_read] &= ~STATED
-    listed = np.flatnonzero(flags & START)  # looking may have found others
+    listed = np.flatnonzero(flags & START)  # reading headers may have found others
     if not np.array_equal(listed, sync):
         raise UntrustedTables("a sample that is no sync sample is a start point")
     order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
@@ -172,7 +193,7 @@ def _predicted(
 
 
 def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return (first, behind the last) of the GOPs with hidden packets, which are looked at whole."""
+    """Return (first, end) of each GOP with hidden packets; `end` is exclusive. All packets of these GOPs are read."""
     if not hidden.any():
         return []
     edges = np.append(sync, len(hidden))
@@ -185,11 +206,14 @@ def _scan_some(
 ) -> tuple[Pictures, Pictures]:
     """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
 
-    That is where leading pictures are dropped, and where timestamps that lie are found out. Some other samples are looked
-    at, too: those that hold parameter sets, which start points behind them need; the largest ones, since intra pictures are;
-    and one in full, because some cameras wrap several units in one length. Raises UntrustedTables where a sample that is no sync sample is a start point, or the other way round.
+    The first GOP shows whether leading pictures are dropped, and whether its timestamps are wrong. Some other samples
+    are read, too: samples that hold parameter sets, because start points after them need these; the largest samples,
+    because intra pictures are large; and one sample in full, because some cameras wrap several units in one length.
+
+    Raises:
+        UntrustedTables: a sample that is no sync sample is a start point, or a sync sample is no start point.
     """
-    assert demuxed.offset is not None  # tables always say where samples lie
+    assert demuxed.offset is not None  # tables always locate the samples
     n = len(demuxed.size)
     first = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else n)
     chosen = np.zeros(n, np.bool_)
@@ -215,8 +239,8 @@ def _scan_some(
 def _scan_beginning(
     read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes
 ) -> tuple[Pictures, Pictures]:
-    """Return the facts of the first start point, [1], and of the beginning of its GOP, as far as one read shows it."""
-    assert demuxed.offset is not None  # tables always say where samples lie
+    """Return the facts of the first start point, [1], and of the beginning of its GOP, as far as one read covers it."""
+    assert demuxed.offset is not None  # tables always locate the samples
     if codec == "h264" and configuration[1:2] == HIGH_444:
         raise UntrustedTables("a decoder may have to be told which encoder wrote the pictures")
     most = min(MOST_LOOKED_AT, int(sync[1]) if len(sync) > 1 else len(demuxed.size))
@@ -230,7 +254,10 @@ def _scan_beginning(
 
 
 def _check_order(times: NDArray[np.int64], flags: Flags) -> None:
-    """Raise where nothing is presented, or where sorted times repeat: only the pictures tell which comes first."""
+    """Raise UntrustedTables if nothing is presented, or if sorted times repeat.
+
+    If two times are the same, only the pictures show which comes first.
+    """
     if not ((flags & UNSHOWN) == 0).any():
         raise UntrustedTables("no sample is presented")
     if not np.diff(times).all():

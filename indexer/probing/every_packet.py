@@ -1,4 +1,7 @@
-"""Depth `packets`: the facts of a stream from every packet of it, and from a full decode where packets do not tell all."""
+"""Depth `packets`: the facts of a stream from all of its packets.
+
+If the packets do not show everything, the whole stream is decoded, too.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,12 @@ from framedex.indexer.timeline import (
     settle_timestamps,
 )
 
-# Containers that state no presentation timestamps, or not reliably; libavformat makes some up.
+# Containers that state no presentation timestamps, or unreliable ones. libavformat invents some.
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
-# Decoders that learn from the stream how many pictures to hold back, and drop some where it says too little.
+# Decoders that read from the stream how many pictures to hold back, and drop pictures if that number is too small.
 REORDERING = frozenset({"h264", "hevc"})
-UNSETTLED_IF_DAMAGED = frozenset({"ffv1"})  # decoded twice where they are decoded at all
-# Decoders that show pictures without what they refer to; others drop what comes before the first start point.
+UNSETTLED_IF_DAMAGED = frozenset({"ffv1"})  # decoded twice whenever they are decoded
+# Decoders that output pictures whose references are missing. Others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
 
@@ -56,10 +59,18 @@ def probe_packets(
     *,
     verify: bool,
 ) -> MediumFacts:
-    """Demux and scan every packet; return the medium with what they show.
+    """Demux and scan every packet; return the medium with the facts that they show.
 
-    described: the stream, as headers say it. verify: decode every frame, and keep their hashes. Raises BitstreamError,
-    MediaError.
+    Args:
+        stream: of an open container.
+        file: the file.
+        medium: what is known of it so far.
+        described: the stream, as headers describe it.
+        verify: decode every frame, and keep the hashes.
+
+    Raises:
+        BitstreamError: the bitstream is damaged, or does what framedex does not reproduce.
+        MediaError: the stream is encrypted, not readable, or presents no frame.
     """
     codec = stream.codec_context.codec
     container = medium.container or ""
@@ -83,14 +94,14 @@ def probe_packets(
     )
     truncation = _truncation(file.path, container)
     pictures.damaged[demuxed.broken] = True
-    if demuxed.offset is None:  # libavformat's parsers hand the mark of lost transport packets to the picture before
+    if demuxed.offset is None:  # libavformat's parsers may mark lost transport packets at the picture before
         pictures.damaged[1:][demuxed.broken[:-1]] = True
     pictures.damaged[-1] |= truncation is not None
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     _check(described, flags, pictures)
     md5 = None
-    # Decoding shows what parsing cannot: damage inside of pictures, an order that no timestamp confirms, and that a
-    # codec of which nothing is known here gives a picture a packet.
+    # Decoding shows what parsing cannot: damage inside pictures, the output order where no timestamp confirms it, and
+    # whether an unknown codec gives one picture per packet.
     unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and described.codec in REORDERING)
     if verify or pictures.damaged.any() or unconfirmed or pictures.doubtful:
         decoded = decoded or decode_all(file.path, stream.index, len(flags))
@@ -120,7 +131,10 @@ def _scan(
     form: str,
     make_scanner: Callable[[bytes], Scanner],
 ) -> tuple[Demuxed, Pictures]:
-    """Look into every packet: where sample tables say where they lie, in large pieces of the file, else one by one."""
+    """Scan every packet.
+
+    If sample tables locate the packets, the file is read in large pieces. Otherwise packets are demuxed one by one.
+    """
     configuration = stream.codec_context.extradata or b""
     scanner = make_scanner(configuration)
     if form == "mp4" and isinstance(scanner, NalScanner):
@@ -129,7 +143,7 @@ def _scan(
             return demuxed, scanner.finish()
         except UntrustedTables:
             scanner = make_scanner(configuration)
-    # A container of its own for each stream: demuxing one consumes the others.
+    # Each stream needs a container of its own: demuxing one stream consumes the others.
     with open_medium(file) as container:
         found = container.streams[stream.index]
         assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
@@ -146,7 +160,12 @@ def _truncation(path: str, container: str) -> str | None:
 
 
 def _check(described: StreamFacts, flags: Flags, pictures: Pictures) -> None:
-    """Raise for a stream of which no frame can be had."""
+    """Check that frames of a stream are available.
+
+    Raises:
+        BitstreamError: decoding may start nowhere, or decoders would not output what the index says.
+        MediaError: the stream presents no frame.
+    """
     if not (flags & START).any():
         raise BitstreamError("no_start", "the stream has no picture where decoding may start")
     before = int(np.argmax((flags & START) != 0))

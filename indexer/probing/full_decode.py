@@ -1,4 +1,7 @@
-"""Decoding a whole medium in order at index time: a hash a frame, and which packets do not decode as the index expects."""
+"""Decode a whole medium in order at index time.
+
+This gives one hash per frame, and shows which packets do not decode as the index expects.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,16 @@ from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container, packet_with
 from framedex.indexer.containers.planes import picture_md5
 
-HELD_BYTES = 128 << 20  # of pictures that are held so that decoders do not use their buffers again
+HELD_BYTES = 128 << 20  # of pictures that are kept, so that decoders do not reuse their buffers
 
 
 class Decoded:
-    """What a full, in-order decode of n packets gave. md5: 16 bytes a packet whose picture came out, else None.
+    """The result of a full, in-order decode of n packets.
 
-    order: packets in the order in which their pictures came out. failed: bool [n], packets that the decoder rejects, or
-    whose pictures it marks as corrupt.
+    Attributes:
+        md5: for each packet, 16 bytes if its picture was output, else None.
+        order: packets in the order in which their pictures were output.
+        failed: bool [n], packets that the decoder rejects, or whose pictures it marks as corrupt.
     """
 
     def __init__(self, packets: int) -> None:
@@ -34,7 +39,7 @@ class Decoded:
         self.failed = np.zeros(packets, np.bool_)
 
     def take(self, frame: av.VideoFrame) -> None:
-        """Note a picture; its timestamp is the number of its packet."""
+        """Record a picture. Its timestamp is the number of its packet."""
         if frame.pts is None or not 0 <= frame.pts < len(self.md5):
             return
         self.order.append(frame.pts)
@@ -43,7 +48,7 @@ class Decoded:
 
 
 def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
-    """Decode a stream of `packets` packets from its beginning to its end, in one thread, going on after errors."""
+    """Decode a stream of `packets` packets from its beginning to its end, in one thread. Continue after errors."""
     decoded = Decoded(packets)
     number = -1
     with open_container(path) as container:
@@ -67,13 +72,16 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
                     decoded.failed[number] = True
             for frame in decode_packet(context, None):
                 decoded.take(frame)
-        except av.error.FFmpegError:  # demuxing ends here; what was demuxed before is as it is
+        except av.error.FFmpegError:  # demuxing ends here; the results for packets before are kept
             decoded.failed[max(number, 0) :] = True
     return decoded
 
 
 def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
-    """Return a packet that an edit list hides as one whose picture comes out: it may be corrupt, and others need it."""
+    """Return a copy of a packet that an edit list hides, so that the decoder outputs its picture.
+
+    The picture may be corrupt, and others need it.
+    """
     if packet.has_sidedata("new_extradata"):
         return packet
     kept = packet_with(bytes(packet))
@@ -82,7 +90,7 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
 
 
 def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
-    """Return a decoder that is told what a demuxer told another one."""
+    """Return a new decoder with the same parameters that a demuxer gave to another one."""
     context = CodecContext.create(told.codec.name, "r")
     assert isinstance(context, VideoCodecContext)  # the codec is a video codec
     context.extradata, context.width, context.height = told.extradata, told.width, told.height
@@ -95,19 +103,23 @@ def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
 def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
 
-    Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early: it is cut off, its
-    parameters are wrong, or a packet before it was lost. They report nothing, and the rest of the buffer stays as it was. Here
-    each GOP is decoded once more by a decoder of its own, into new buffers, which are zero; such a picture then differs from
-    that of `decode_all`.
+    Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early: it is cut off,
+    its parameters are wrong, or a packet before it was lost. They report nothing, and the rest of the buffer stays
+    unchanged. This function decodes each GOP once more with a decoder of its own, into new buffers, which are zero. An
+    incomplete picture then differs from the picture of `decode_all`.
 
-    decoded: of `decode_all`. starts: bool [packets], where a decoder may start.
+    Args:
+        path: of the file.
+        stream_index: of the stream.
+        decoded: what `decode_all` returned.
+        starts: bool [packets], where a decoder may start.
     """
     differs = np.zeros(len(starts), np.bool_)
     context: VideoCodecContext | None = None
     held, number = collections.deque[av.VideoFrame](), -1
 
     def compare_with(frame: av.VideoFrame) -> None:
-        held.append(frame)  # a buffer that is held is not used again
+        held.append(frame)  # the decoder does not reuse a buffer that is kept
         while held and len(held) * sum(plane.buffer_size for plane in frame.planes) > HELD_BYTES:
             held.popleft()
         if frame.pts is not None:
@@ -126,7 +138,7 @@ def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np
                 continue
             packet = packet_with(bytes(packet))
             packet.pts = number
-            with contextlib.suppress(av.error.FFmpegError):  # as decode_all has noted
+            with contextlib.suppress(av.error.FFmpegError):  # decode_all has recorded it
                 for frame in decode_packet(context, packet):
                     compare_with(frame)
     return differs
@@ -135,8 +147,8 @@ def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np
 def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:
     """Return bool [packets]: pictures that the decoder drops because a sequence ends before it has output them.
 
-    Where `pictures.forgets` says so, those are the last ones of the sequence before, in output order. How many there are
-    depends on how far the decoder holds pictures back, so decoding tells.
+    At each start point in `pictures.forgets`, these are the last pictures of the sequence before it, in output order.
+    Their number depends on how many pictures the decoder holds back, so only decoding shows it.
     """
     came, dropped = np.zeros((2, len(pictures.start)), np.bool_)
     came[decoded.order] = True
@@ -148,10 +160,17 @@ def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:
 
 
 def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: what decoding shows to be damaged. Raises BitstreamError where frames come in another order.
+    """Return bool [packets]: packets that decoding shows to be damaged.
 
-    expected: int64 [frames], the packets of presented frames in the order in which the index numbers them. hidden: bool
-    [packets], decoded and cut away. A presented packet without a picture is damaged; so is a picture nobody expects.
+    A presented packet without a picture is damaged. So is a packet with a picture that the index does not expect.
+
+    Args:
+        decoded: what `decode_all` returned.
+        expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
+        hidden: bool [packets], decoded and cut away.
+
+    Raises:
+        BitstreamError: frames are output in another order.
     """
     damaged = decoded.failed.copy()
     shown = np.zeros(len(damaged), np.bool_)

@@ -1,4 +1,4 @@
-"""Facts of a stream from its packets: what both depths have in common."""
+"""Facts of a stream from its packets, for both depths."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from framedex.indexer.timeline import (
 
 
 def summary_of(described: StreamFacts, demuxed: Demuxed, pts: Pts, flags: Flags) -> Summary:
-    """Return a timeline in a few numbers. Raises MediaError where the stream states no unit of time."""
+    """Return the summary of a timeline. Raises MediaError if the stream states no time base."""
     shown = np.flatnonzero((flags & UNSHOWN) == 0)
     last = shown[np.argmax(pts[shown])]
     if described.time_base_num is None or described.time_base_den is None:
@@ -38,7 +38,7 @@ def summary_of(described: StreamFacts, demuxed: Demuxed, pts: Pts, flags: Flags)
 
 
 def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: Summary, *, hashed: bool) -> TimelineFacts:
-    """Return a stream's timeline and how it was found out. depth, source: see `TimelineFacts`."""
+    """Return a stream's timeline and how it was determined. For depth and source, see `TimelineFacts`."""
     return TimelineFacts(
         depth=depth,
         pts_source=source,
@@ -51,7 +51,7 @@ def timeline_of(depth: str, source: str, demuxed: Demuxed, summary: Summary, *, 
 
 
 def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hidden_unordered: bool) -> CodingFacts:
-    """Return what packets show of a stream's coding. field_coded, hidden_unordered: see `CodingFacts`."""
+    """Return what packets show about a stream's coding. For field_coded, hidden_unordered, see `CodingFacts`."""
     return CodingFacts(
         states=list(pictures.states),
         inband_parameter_sets=pictures.inband_sets,
@@ -66,7 +66,7 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
 
 
 def remarks(summary: Summary, flags: Flags, truncation: str | None) -> Problem | None:
-    """Return what is damaged of a stream that can be used."""
+    """Return what is damaged in a usable stream, or None."""
     found = []
     before = int(np.argmax((flags & START) != 0))
     if summary.damaged_gop_count > (before > 0):
@@ -80,7 +80,14 @@ def remarks(summary: Summary, flags: Flags, truncation: str | None) -> Problem |
 
 
 def packet_columns(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: Flags) -> PacketColumns:
-    """Return the columns of packets; state: int32 [starts]. Masked elements are null."""
+    """Return the columns of packets. Masked elements are null.
+
+    Args:
+        demuxed: the packets.
+        state: int32 [starts], which state a decoder must be given at each start point.
+        pts: int64 [packets].
+        flags: int32 [packets].
+    """
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         offset=demuxed.offset,

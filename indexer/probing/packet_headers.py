@@ -1,4 +1,4 @@
-"""Looking into some packets of a medium whose index was made from sample tables, by reading their headers alone."""
+"""Read the headers of some packets of a medium, such as those that a tables-depth index skipped."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from framedex.storage.reader import ObjectReader
 
 NalScanners = type[H264Scanner] | type[HevcScanner]
 
-SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}  # whose packets can be read in part
-CHEAP_BYTES = 4096  # a packet on average, which to read costs less than to look for its headers
+# The codecs whose packets can be read in part.
+SCANNERS: dict[str, NalScanners] = {"h264": H264Scanner, "hevc": HevcScanner}
+CHEAP_BYTES = 4096  # mean packet size up to which whole packets cost less to read than their headers
 MOST_AT_ONCE = 64 << 20
-FIRST_BYTES = 192  # of a packet, read at once: what stands before the first slice, and its header
+FIRST_BYTES = 192  # of a packet, read at once: the units before the first slice, and its header
 SLICE_BYTES = 80  # of a coded slice: two bytes of NAL header, and more than any slice header field read here needs
-MOST_WHOLE_BYTES = 1 << 15  # of a slice that is searched for others behind start codes
-MOST_UNIT_BYTES = 1 << 16  # of a unit that is no slice; larger ones hold several behind one length
+MOST_WHOLE_BYTES = 1 << 15  # of a slice in which further units behind start codes are searched for
+MOST_UNIT_BYTES = 1 << 16  # of a unit that is no slice; a larger one holds several units behind one length
 
 
 def condense(
@@ -33,10 +34,18 @@ def condense(
     is_slice: Callable[[int], bool],
     slice_bytes: int = SLICE_BYTES,
 ) -> bytes:
-    """Return a length-prefixed packet with its slices cut down to their headers, reading little more than those.
+    """Return a length-prefixed packet whose slices are cut down to their headers, reading little more than those.
 
-    is_slice: whether the first byte of a NAL unit says that it is a coded slice. slice_bytes: of each slice. Raises
-    BitstreamError where units are so large that they must be read whole.
+    Args:
+        read: reads ranges of the file.
+        offset: of the packet.
+        size: of the packet, in bytes.
+        length_size: bytes of each unit's length.
+        is_slice: whether the first byte of a NAL unit says that it is a coded slice.
+        slice_bytes: how many bytes of each slice to keep.
+
+    Raises:
+        BitstreamError: a unit that is no slice is so large that it must be read whole.
     """
     window, begin = read(offset, min(FIRST_BYTES, size)), offset
     parts: list[bytes] = []
@@ -48,7 +57,7 @@ def condense(
         head = window[at - begin : at - begin + length_size + slice_bytes]
         length = int.from_bytes(head[:length_size], "big")
         if at + length_size + length > end or len(head) <= length_size:
-            return window  # its lengths do not tile it: the scanner says that it is damaged
+            return window  # the lengths do not add up to the packet: the scanner reports damage
         unit = head[length_size : length_size + length]
         if not unit:
             parts.append(head[:length_size])
@@ -85,13 +94,21 @@ def scan(
     in_middle: bool = False,
     consecutive: bool = True,
 ) -> Pictures:
-    """Return the facts of packets of which each begins at offset and has size bytes, int64 [packets] each.
+    """Return the facts of some packets. Small packets that lie together are read whole, at once, which is cheaper.
 
-    more: bool [packets], those of which `MOST_WHOLE_BYTES` are read. state: what a decoder must be given before the first.
-    in_middle: the first packet is a start point behind others. consecutive: none is left out between them. Small packets
-    that lie together are read whole, at once, which is cheaper than a look at each.
+    Args:
+        read: reads ranges of the file.
+        codec: of the stream, by FFmpeg's canonical name.
+        configuration: the decoder's configuration record.
+        offset: int64 [packets], where each packet begins in the file.
+        size: int64 [packets], in bytes.
+        more: bool [packets], packets of whose slices `MOST_WHOLE_BYTES` are read. None: none of them.
+        state: what a decoder must be given before the first packet.
+        in_middle: the first packet is a start point after others.
+        consecutive: no packet between them is left out.
 
-    Raises BitstreamError, also for a codec whose packets cannot be read in part.
+    Raises:
+        BitstreamError: the scanner rejects a packet, or packets of the codec cannot be read in part.
     """
     if codec not in SCANNERS:
         raise BitstreamError("codec", f"packets of {codec} are not read in part")
@@ -115,7 +132,10 @@ def scan(
 
 
 def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> bool:
-    """Return whether the packet that ends at byte `end` closes with a unit that ends an HEVC sequence, which is two bytes long."""
+    """Return whether the packet that ends at byte `end` closes with a unit that ends an HEVC sequence.
+
+    Such a unit is two bytes long.
+    """
     if codec != "hevc":
         return False
     length_size = HevcScanner(configuration).length_size
@@ -125,13 +145,21 @@ def ends_sequence(read: Read, codec: str, configuration: bytes, end: int) -> boo
 
 
 def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
-    """Have ranges, int64 [ranges] each, read at the same time, where that is cheaper than one after the other."""
+    """Read ranges, int64 [ranges] each, concurrently if that is cheaper than one after the other (object storage)."""
     if isinstance(read, ObjectReader):
         read.prepare(offset, length)
 
 
 def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
-    """Raise BitstreamError where start points that no index looked at do what the index says that the stream does not do."""
+    """Check that start points whose headers were not read at index time keep to what the index says of the stream.
+
+    Args:
+        pictures: facts of the start points.
+        inband_sets: whether the index says that packets carry parameter sets of their own.
+
+    Raises:
+        BitstreamError: they do something that the index excludes.
+    """
     done = {
         "carry parameter sets of their own": pictures.inband_sets and not inband_sets,
         "need another state of the decoder": len(pictures.states) > 1,
@@ -157,23 +185,32 @@ def look(
     *,
     at_first_start: bool,
 ) -> Flags:
-    """Return the flags, int32 [packets], of consecutive packets of which the first is a start point.
+    """Return the flags, int32 [packets], of consecutive packets, the first of which is a start point.
 
-    known: their flags so far, of which `HIDDEN` stays. pts: int64 [packets]. at_first_start: the first packet is the
-    stream's first start point, whose leading pictures are never output. Raises BitstreamError, a ValueError, where the pictures
-    contradict the tables: in their order, or by not being output.
+    Args:
+        read: reads ranges of the file.
+        codec: of the stream, by FFmpeg's canonical name.
+        configuration: the decoder's configuration record.
+        offset: int64 [packets], where each packet begins in the file.
+        size: int64 [packets], in bytes.
+        known: int32 [packets], their flags so far, of which `HIDDEN` stays.
+        pts: int64 [packets].
+        at_first_start: the first packet is the stream's first start point, whose leading pictures are never output.
+
+    Raises:
+        BitstreamError: a ValueError. The pictures contradict the tables: in their order, or by not being output.
     """
     pictures = scan(read, codec, configuration, offset, size, in_middle=not at_first_start)
     return judge(pictures, known, pts, at_first_start=at_first_start)
 
 
 def judge(pictures: Pictures, known: Flags, pts: NDArray[np.int64], *, at_first_start: bool) -> Flags:
-    """Return the flags of consecutive packets from what their pictures say. As for `look`."""
+    """Return the flags of consecutive packets from the facts of their pictures. Arguments and errors: see `look`."""
     flags = packet_flags(pictures, (known & HIDDEN) != 0)
-    if not at_first_start:  # a decoder that started here would drop them; one that runs on does not
+    if not at_first_start:  # a decoder that starts here drops them; one that started before does not
         first_leading = pictures.leading & (np.cumsum(pictures.start != 0) <= 1)
         flags[first_leading] &= ~SKIPPED
-        # What damage keeps from being output has a number all the same: the tables gave it one.
+        # A picture that is not output because of damage has a frame number anyway: the tables gave it one.
         flags[(flags & DAMAGED) != 0] &= ~SKIPPED
         if ((flags & SKIPPED) != 0).any():
             raise BitstreamError("output_order", "a picture in the middle of the stream is not output")

@@ -1,7 +1,7 @@
-"""Describing the plainest of files without libavformat: an MP4 of one progressive 8-bit H.264 track and nothing else.
+"""Describe the plainest files without libavformat: an MP4 of one progressive 8-bit H.264 track and nothing else.
 
 Opening a file with libavformat decodes its first pictures, which takes longer than reading all of its sample tables.
-Whatever is not plain is left to libavformat; of what is, every fact is what libavformat says.
+Files that are not plain are left to libavformat. For plain files, every fact is the same as libavformat's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ CONSTRAINED = 0b010000  # constraint_set1_flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainMovie:
-    """What headers say of a plain MP4. track_id: of its one track."""
+    """What the headers of a plain MP4 say.
+
+    Attributes:
+        track_id: of its only track.
+        stream: what they state about the stream.
+        stated: what they state about its length and rate.
+    """
 
     track_id: int
     stream: StreamFacts
@@ -37,7 +43,7 @@ class PlainMovie:
 
 
 def describe_plain(movie: Movie) -> PlainMovie | None:
-    """Return what a plain movie's headers say, or None of any other."""
+    """Return what the headers of a plain movie say, or None if the movie is not plain."""
     if len(movie.tracks) != 1:
         return None
     (track,) = movie.tracks.values()
@@ -76,7 +82,7 @@ def _describe(movie: Movie, track: Track) -> PlainMovie | None:
 
 
 def _entry_boxes(data: bytes, track: Track) -> dict[bytes, bytes] | None:
-    """Return the boxes in a track's one sample entry by kind, or None where there is anything unusual."""
+    """Return the boxes in a track's only sample entry by kind, or None if anything is unusual."""
     start, end = track.tables[b"stsd"]
     ((_, first, last),) = child_boxes(data, start + 8, end)
     (depth,) = struct.unpack_from(">H", data, first + VISUAL_ENTRY_BYTES - 4)
@@ -113,7 +119,10 @@ def _stream(sequence: Sequence, track: Track, configuration: bytes) -> StreamFac
 
 
 def _stated(sequence: Sequence, movie: Movie, track: Track) -> Stated:
-    """Return what libavformat takes for the length of the stream: the least that the headers say, edits counted."""
+    """Return the stated length and rate.
+
+    The length is what libavformat takes: the shortest duration that the headers state, with edits counted.
+    """
     if b"stts" not in track.tables:
         raise UntrustedTables("the track has no stts box")
     counts, steps = entry_table(movie.data, track.tables[b"stts"], 2, "stts").astype(np.int64).T

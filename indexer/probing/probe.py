@@ -35,7 +35,7 @@ from framedex.storage.objects import Facts
 Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
 
-# Codecs whose palettes stand in the container.
+# Codecs whose palettes are stored in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
 
 
@@ -43,10 +43,14 @@ PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle"
 class ProbeTask:
     """A file and how to probe it.
 
-    depth: `packets`; `tables` where only sample tables may be read; `auto`, tables where they can be trusted. streams: `best`
-    or `all`; cover art never counts. verify: decode every frame, too, which takes depth `packets`. images: of images, how
-    they are stored and timed; None for a video. facts: of an object, as its folder was listed; None: not known. searched: nobody
-    named the file, so that one without video is skipped, not failed.
+    Attributes:
+        path: an absolute path, or the uri of an object.
+        depth: `packets`; `tables`, where only sample tables may be read; `auto`, tables where they can be trusted.
+        streams: `best` or `all`. Cover art never counts.
+        verify: also decode every frame. This implies depth `packets`.
+        images: how images are stored and timed. None: the file is a video.
+        facts: of an object, as the listing of its folder states them. None: unknown.
+        searched: a search found the file; nobody named it. Without a video stream it is then skipped, not failed.
     """
 
     path: str
@@ -59,9 +63,10 @@ class ProbeTask:
 
 
 def probe_medium(task: ProbeTask) -> list[MediumFacts]:
-    """Return the facts of each chosen stream of a file, or of each sequence of images in it; never raises for a bad file.
+    """Return the facts of each chosen stream of a file, or of each sequence of images in it.
 
-    What cannot be used has a problem with status `failed` or `refused`, a kind and a reason.
+    A bad file raises nothing. A medium that is not usable has a problem with status `failed` or `refused`, a kind and a
+    reason.
     """
     if task.images is not None:
         return probe_images(task.path, task.images, verify=task.verify)
@@ -79,14 +84,24 @@ def probe_medium(task: ProbeTask) -> list[MediumFacts]:
 
 
 def probe_opened(task: ProbeTask, file: Probed, medium: MediumFacts) -> list[MediumFacts]:
-    """Return the facts of an open file or object. medium: what is known. Raises MediaError, NeedsWholeError."""
+    """Return the facts of an open file or object.
+
+    Args:
+        task: how to probe it.
+        file: the open file or object.
+        medium: what is known of it so far.
+
+    Raises:
+        MediaError: the file is not usable as a whole.
+        NeedsWholeError: the object has to be copied to this machine first.
+    """
     av.logging.set_level(None)
     plain = _probe_plain(task, file, medium)
     return _probe_file(task, file, medium) if plain is None else [plain]
 
 
 def _probe_plain(task: ProbeTask, file: Probed, medium: MediumFacts) -> MediumFacts | None:
-    """Return the facts of a plain MP4 whose sample tables tell all, or None of any other file."""
+    """Return the facts of a plain MP4 if its sample tables are sufficient, else None."""
     if task.depth == "packets" or task.verify:
         return None
     try:
@@ -147,9 +162,10 @@ def _probe_stream(
 def _try_tables(
     task: ProbeTask, stream: av.video.stream.VideoStream, file: Probed, medium: MediumFacts, described: StreamFacts
 ) -> MediumFacts | None:
-    """Return the medium with what its sample tables say; None where packets have to be read.
+    """Return the medium with the facts from its sample tables, or None if packets have to be read.
 
-    Raises MediaError where that must not be done.
+    Raises:
+        MediaError: packets would have to be read, but depth `tables` forbids it.
     """
     if task.depth == "packets" or task.verify:
         return None
@@ -164,7 +180,10 @@ def _try_tables(
 
 
 def _rotation(file: Probed, stream_index: int) -> int:
-    """Decode the first picture, which shows that there is a decoder for the stream, and read its display matrix."""
+    """Decode the first picture, and return the rotation from its display matrix.
+
+    Decoding also shows that there is a decoder for the stream.
+    """
     try:
         with open_medium(file) as container, memory_errors():
             for frame in container.decode(container.streams[stream_index]):

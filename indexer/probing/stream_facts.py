@@ -1,4 +1,4 @@
-"""What headers say of a stream: facts that libavformat gives, and what is stated of length and rate."""
+"""What headers say about a stream: facts that libavformat gives, and the stated length and rate."""
 
 from __future__ import annotations
 
@@ -15,23 +15,29 @@ from framedex.errors import MediaError
 from framedex.indexer.facts import Stated, StreamFacts
 from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, NO_VIDEO
 
-# Containers whose headers state how long a stream is; of others, libavformat guesses.
+# Containers whose headers state how long a stream is. For others, libavformat guesses.
 STATING = frozenset({"mp4", "matroska", "avi", "flv", "asf", "mxf", "ivf"})
-CLOCKED = frozenset({"h263"})  # codecs whose rate is that of a clock
-MOST_STATED_RATE = 1000  # frames a second; streams of variable rate state their clock, as 90 000
+CLOCKED = frozenset({"h263"})  # codecs that state the rate of a clock instead of a frame rate
+MOST_STATED_RATE = 1000  # frames per second; streams of variable rate state their clock, such as 90 000
 CONTAINERS = {"mov,mp4,m4a,3gp,3g2,mj2": "mp4", "matroska,webm": "matroska"}
 
 
 def container_name(container: av.container.InputContainer) -> str:
-    """Return `mp4`, `matroska`, or libavformat's name of another container."""
+    """Return `mp4`, `matroska`, or libavformat's name for another container."""
     name = container.format.name
     return CONTAINERS.get(name, name)
 
 
 def video_streams(container: av.container.InputContainer, *, skips: bool = False) -> list[av.video.stream.VideoStream]:
-    """Return the video streams, libavformat's choice first, cover art left out.
+    """Return the video streams without cover art, libavformat's choice first.
 
-    Raises MediaError where there are none. skips: such a file is refused, which a run counts apart; else it is failed.
+    Args:
+        container: an open container.
+        skips: whether a file without a video stream is refused, so that a run counts it separately. Otherwise it is
+            failed.
+
+    Raises:
+        MediaError: there is no video stream.
     """
     cover = av.stream.Disposition.attached_pic
     videos = [stream for stream in container.streams.video if not stream.disposition & cover]
@@ -42,25 +48,25 @@ def video_streams(container: av.container.InputContainer, *, skips: bool = False
 
 
 def describe_header(container: av.container.InputContainer, stream: av.video.stream.VideoStream) -> Stated:
-    """Return what the container's header states of a stream's length and rate."""
+    """Return what the container's header states about a stream's length and rate."""
     name = container_name(container)
-    if name not in STATING or (name == "mp4" and not stream.frames):  # in fragments, none of which knows of the others
+    if name not in STATING or (name == "mp4" and not stream.frames):  # fragmented: no header covers all fragments
         return stated(None, None, fraction_of(stream.codec_context.framerate))
     seconds = None if container.duration is None else container.duration / av.time_base
     time_base = fraction_of(stream.time_base)
     if stream.duration is not None and time_base is not None:
         seconds = float(stream.duration * time_base)
-    elif len(container.streams) > 1:  # whose longest one the file's duration may be
+    elif len(container.streams) > 1:  # the file's duration may be that of a longer stream
         seconds = None
     rate = None if stream.codec_context.codec.canonical_name in CLOCKED else fraction_of(stream.codec_context.framerate)
-    if rate is None and name != "mp4":  # of which libavformat counts it
+    if rate is None and name != "mp4":  # for mp4, libavformat computes the average rate itself
         rate = fraction_of(stream.average_rate)
-    frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat makes them up of a duration
+    frames = stream.frames if name == "mp4" else None  # elsewhere, libavformat derives it from a duration
     return stated(frames, seconds, rate)
 
 
 def describe_stream(stream: av.video.stream.VideoStream) -> StreamFacts:
-    """Return what libavformat says of a stream. Raises MediaError where there is no decoder."""
+    """Return what libavformat says about a stream. Raises MediaError if there is no decoder."""
     context = stream.codec_context
     if context is None:
         raise MediaError("no_decoder", "FFmpeg has no decoder of the video stream's codec", refused=True)
@@ -95,7 +101,7 @@ def _codec_tag(context: VideoCodecContext) -> str | None:
 
 
 def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> Stated:
-    """Return what a header states; what cannot be is not stated."""
+    """Return what a header states. Impossible values become None."""
     return Stated(
         stated_frames=frames,
         stated_duration_seconds=seconds if seconds is not None and seconds > 0 else None,

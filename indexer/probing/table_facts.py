@@ -29,7 +29,7 @@ from framedex.indexer.timeline import (
 def probe_tables(
     layout: Layout, track_id: int, file: Probed, medium: MediumFacts, described: StreamFacts
 ) -> MediumFacts:
-    """Return the medium with what its sample tables say. Raises UntrustedTables where packets have to be read."""
+    """Return the medium with the facts from its sample tables. Raises UntrustedTables if packets have to be read."""
     found = tabulate(
         file.read,
         layout,
@@ -50,15 +50,18 @@ def probe_tables(
         timeline=timeline,
         rotation_degrees=found.rotation_degrees,
         problem=remarks(summary, flags, None),
-        # Of pictures, states are of start points alone.
+        # `pictures` holds start points alone, so `state` has one element per start point.
         packets=packet_columns(demuxed, pictures.state, pts, np.ma.masked_array(flags, ~(found.read | stated))),
     )
 
 
 def _summary(summary: Summary, read: NDArray[np.bool_], stated: NDArray[np.bool_]) -> Summary:
-    """Return a summary without what only reading every packet, or every start point, tells.
+    """Return a summary without the numbers that only reading every packet, or every start point, shows.
 
-    read, stated: bool [packets], whose headers were read, and which the tables call start points.
+    Args:
+        summary: of the timeline.
+        read: bool [packets], packets whose headers were read.
+        stated: bool [packets], packets that only the tables call start points.
     """
     if not read.all():
         summary = replace(summary, non_reference_share=None)
@@ -66,7 +69,7 @@ def _summary(summary: Summary, read: NDArray[np.bool_], stated: NDArray[np.bool_
 
 
 def _fields(found: Tabulated) -> bool | None:
-    """Return whether pictures are coded as fields; None where only reading every packet tells."""
+    """Return whether pictures are coded as fields, or None if only reading every packet shows it."""
     coded = bool(found.pictures.field_coded.any())
     if found.read.all() or not found.pictures.may_hold_fields:
         return coded
@@ -75,7 +78,7 @@ def _fields(found: Tabulated) -> bool | None:
 
 def _hide_unordered(found: Tabulated) -> bool:
     """Return whether hidden packets are output in another order than their timestamps say."""
-    if len(found.pictures.start) == len(found.flags):  # a picture each; else of start points alone
+    if len(found.pictures.start) == len(found.flags):  # one picture per packet; otherwise start points alone
         return has_unordered_hidden(found.demuxed.pts, found.flags, found.pictures)
-    # GOPs with hidden packets were looked at, which refuses what is out of order unless it is damaged.
+    # All headers of GOPs with hidden packets were read. `judge` rejects a wrong order, unless packets are damaged.
     return bool((found.flags & HIDDEN).any() and (found.flags & DAMAGED).any())

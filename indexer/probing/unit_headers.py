@@ -1,4 +1,4 @@
-"""Finds the samples that hold parameter sets or end a sequence, by a look at the header of every NAL unit in a file."""
+"""Find the samples that hold parameter sets or end a sequence, by reading the header of every NAL unit in a file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _by_header(scanner: type[NalScanner], types: Container[int]) -> NDArray[np.b
 
 
 ENDING = {"h264": np.zeros(256, np.bool_), "hevc": _by_header(HevcScanner, SEQUENCE_ENDS)}
-# All that change how later pictures are decoded: parameter sets, too.
+# All units that change how later pictures are decoded: those above, and parameter sets.
 LASTING = {codec: _by_header(scanner, scanner.set_parsers) | ENDING[codec] for codec, scanner in SCANNERS.items()}
-MOST_UNITS = 4096  # of a sample; one with more counts as found
-SPARSE_BYTES = 64 << 10  # a sample on average; of larger ones, single pages are read, at the same time
+MOST_UNITS = 4096  # in a sample; a sample with more counts as found
+SPARSE_BYTES = 64 << 10  # mean sample size; of larger samples, single pages are read concurrently
 
 Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], bytes) → uint8 [n, bytes]
 
@@ -31,11 +31,16 @@ Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], b
 def find_lasting(
     descriptor: int, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Return bool [samples]: those that hold a unit which changes how later pictures are decoded, or that follow the end of a
-    sequence.
+    """Return bool [samples]: samples that change how later pictures are decoded, or that follow the end of a sequence.
 
-    descriptor: an open file, in which samples of `size` bytes lie at `offset`, int64 [samples] each, within the file.
-    length_size: bytes of each unit's length. A file that is cut short meanwhile ends this process (SIGBUS), as a crash of a worker.
+    A file that is truncated during the call ends this process (SIGBUS), like any crash of a worker.
+
+    Args:
+        descriptor: an open file.
+        codec: `h264` or `hevc`.
+        length_size: bytes of each unit's length.
+        offset: int64 [samples], where each sample begins. All samples lie within the file.
+        size: int64 [samples], in bytes.
     """
     if size.mean() > SPARSE_BYTES:
         return _find(lambda at, count: _read_apart(descriptor, at, count), codec, length_size, offset, size)
@@ -44,7 +49,10 @@ def find_lasting(
 
 
 def _read_apart(descriptor: int, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
-    """Read `count` bytes at each offset. The kernel is told of all first, so that a disk seeks them at the same time."""
+    """Read `count` bytes at each offset.
+
+    The kernel is told all offsets first, so that a disk seeks them concurrently.
+    """
     places = offset.tolist()
     for at in places:
         os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_WILLNEED)

@@ -1,4 +1,4 @@
-"""Build or refresh an index: what is to do → engine → parts."""
+"""Build or refresh an index: plan the work, run it on an engine, write parts."""
 
 from __future__ import annotations
 
@@ -34,17 +34,34 @@ from framedex.storage.places import Place
 
 Probing = list[MediumFacts] | StorageError
 
-FILES_TOGETHER = 64  # that one task of a cluster probes
-SLICES_NAME = "slices.json"  # of a run in slices that is under way
+FILES_TOGETHER = 64  # files that one task of a cluster probes
+SLICES_NAME = "slices.json"  # exists while a run in slices is under way
 
 
 @dataclass(slots=True, kw_only=True)
 class IndexReport:
-    """What a run did: media by outcome (refused ones counted in every run that names them), and files by what became of them.
+    """What a run did: how many media and files had which outcome.
 
-    internal: media at which framedex itself failed; they are not among the failed ones. thumbnails: how many images were
-    skipped because they lie beside videos. without_video: files without a video stream that a search found; they are skipped, neither
-    refused nor failed. retried: files that were refused or failed before and are probed again unchanged. others: files of searched folders that were skipped for their endings.
+    Refused media count in every run that names them.
+
+    Attributes:
+        out: the index.
+        root: what uris are recorded relative to.
+        new: files that the index did not know.
+        changed: files that the index knew, and that differ now.
+        retried: files that were refused or failed before, are unchanged, and are probed again.
+        gone: files that are no longer there.
+        unchanged: files that are not probed again.
+        thumbnails: images that were skipped because they lie beside videos.
+        others: files of searched folders that were skipped because of their endings.
+        ok: media that are usable.
+        refused: media that are refused.
+        failed: media that failed, except those in `internal`.
+        internal: media at which framedex itself failed.
+        without_video: files without a video stream that a search found. They are skipped, and neither refused nor
+            failed.
+        without_video_examples: the uris of the first of these.
+        problems: name, status and reason of each medium that is refused, failed or internal.
     """
 
     out: Place
@@ -107,9 +124,14 @@ def report_of(options: IndexOptions, work: Work) -> IndexReport:
 
 
 def build_index(options: IndexOptions) -> IndexReport:
-    """Probe what is new, changed or failed, and write it as new parts. Raises OutputError, SourceError, FormatError.
+    """Probe media that are new, changed or failed, and write them as new parts.
 
-    Parts appear while the run goes on; a killed run keeps those, and the next one does the rest.
+    Parts appear during the run. If a run is killed, its parts stay, and the next run does the rest.
+
+    Raises:
+        OutputError: `out` holds something else, another run writes the index, or it is being written in slices.
+        SourceError: a source is wrong or missing.
+        FormatError: the existing index cannot be read.
     """
     work = plan_work(options)
     with opened_whole(options.out) as output:
@@ -120,17 +142,19 @@ def build_index(options: IndexOptions) -> IndexReport:
             members = probe_items(options, work.items, parts, report)
         finally:
             parts.flush()
-        if members:  # which sequences a tar holds shows when it is read
+        if members:  # the sequences of a tar are known once it is read
             write_listing(output, old, work, members)
         return report
 
 
 @contextlib.contextmanager
 def opened_whole(out: Place) -> Iterator[Output]:
-    """Open an index to be written by this run alone, without what a killed run left aside.
+    """Open an index that only this run writes, and remove the unfinished files of a killed run.
 
-    Of two runs that write one in object storage, that is refused which comes second to anything. Raises OutputError where
-    another run has it, or it is being written in slices.
+    If two runs write one index in object storage, the run that is second to write something is refused.
+
+    Raises:
+        OutputError: another run writes the index, or it is being written in slices.
     """
     with opened_output(out, HEADER, LISTING_NAME) as output:
         if (out / SLICES_NAME).exists():
@@ -145,12 +169,15 @@ def opened_whole(out: Place) -> Iterator[Output]:
 
 
 def files_a_part(options: IndexOptions) -> int:
-    """Return how many files' rows a part holds."""
+    """Return for how many files a part holds rows."""
     return VERIFIED_FILES_A_PART if options.verify else FILES_A_PART
 
 
 def begin(output: Output, work: Work) -> pa.Table | None:
-    """Write the listing and the header of a new generation; return the listing so far. Raises before anything is written."""
+    """Write the listing and the header of a new generation; return the previous listing, or None.
+
+    Errors in the listing are raised before anything is written.
+    """
     path, header_path = output.local / LISTING_NAME, output.local / HEADER
     old = pq.read_table(path) if path.exists() else None
     listing = listing_table(old, work.listed, work.root, work.members)
@@ -173,7 +200,14 @@ def begin(output: Output, work: Work) -> pa.Table | None:
 
 
 def write_listing(output: Output, old: pa.Table | None, work: Work, members: dict[str, list[str]]) -> None:
-    """Write the listing anew. members: the sequences that were found in each tar, by its uri."""
+    """Replace the listing.
+
+    Args:
+        output: the index.
+        old: the listing so far.
+        work: of the run.
+        members: the sequences that were found in each tar, by the tar's uri.
+    """
     listing = listing_table(old, work.listed, work.root, work.members | members)
     write_part(output.local / LISTING_NAME, listing, version=SCHEMA_VERSION)
     output.publish(output.local / LISTING_NAME)
@@ -182,7 +216,11 @@ def write_listing(output: Output, old: pa.Table | None, work: Work, members: dic
 def probe_items(
     options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport
 ) -> dict[str, list[str]]:
-    """Probe what is to be probed, write its rows and count it. Return the sequences found in each tar, by its uri."""
+    """Probe all items of a run that need it, write their rows and count them.
+
+    Returns:
+        The sequences that were found in each tar, by the tar's uri.
+    """
     total = sum(item.task is not None for item in items)
     calls = Calls(
         function=probe_item,
@@ -207,7 +245,7 @@ def probe_items(
 
 
 def note_row(video: Row, report: IndexReport, members: dict[str, list[str]]) -> None:
-    """Count a row of `videos`, and note which sequence of a tar it is about, by the tar's uri."""
+    """Count a row of `videos`. If it is about a sequence of a tar, add the sequence to `members`, by the tar's uri."""
     report.count(video)
     if video.get("container") == "tar" and video["member"] is not None:
         members.setdefault(video["uri"], []).append(video["member"])
@@ -219,8 +257,8 @@ def is_known(item: Item) -> bool:
 
 
 def probe_item(item: Item) -> Probing:
-    """Return the facts of the media in a file, or why no object can be had at all; runs in a worker."""
-    assert item.task is not None  # others pass
+    """Return the facts of the media in a file, or why no object of the store is readable. Runs in a worker."""
+    assert item.task is not None  # the engine does not call this for other items
     try:
         return media_there(item.task).probe()
     except StorageError as error:
@@ -228,9 +266,10 @@ def probe_item(item: Item) -> Probing:
 
 
 def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tuple[Row, Row]]:
-    """Yield the rows of a file: as probed, or of a failure where the probe itself died, or why it is not opened, or gone.
+    """Yield the rows of a file: what probing returned, or that it is gone, is not opened, or that probing itself died.
 
-    Raises StorageError where its store lets nobody in: what is known of media must not be lost to that.
+    Raises:
+        StorageError: the store denies access. The rows of known media must not be replaced because of that.
     """
     if isinstance(outcome.result, StorageError):
         raise outcome.result
@@ -242,12 +281,12 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
     elif outcome.item.error is not None:
         yield _named(uri, replace(_nothing(member), problem=problem_of(outcome.item.error)), {})
     elif outcome.result is not None:
-        assert task is not None  # which gave the result
+        assert task is not None  # the task gave the result
         for medium in outcome.result:
             yield _named(uri, medium, _tried(task, medium, options))
     else:
         assert task is not None
-        assert outcome.kind is not None  # as there is no result
+        assert outcome.kind is not None  # because there is no result
         assert outcome.message is not None
         error = MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
         nothing = _nothing(member, VIDEO if task.images is None else IMAGES)
@@ -256,26 +295,32 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
 
 
 def _tried(task: ProbeTask, medium: MediumFacts, options: IndexOptions) -> Row:
-    """Return the column that says how a failed medium was probed."""
+    """Return the column that says how a failed medium was probed. Other media have no such column."""
     if medium.problem is None or medium.problem.status != FAILED:
         return {}
     return {"tried": attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)}
 
 
 def _identity(task: ProbeTask) -> Identity | None:
-    """Return which file it was at which the probe itself died; None where it cannot be read."""
+    """Return the identity of a file whose probe died, or None if it cannot be read."""
     with contextlib.suppress(MediaError, StorageError):
         return media_there(task).identity()
     return None
 
 
 def _nothing(member: str | None, kind: str = VIDEO) -> MediumFacts:
-    """Return what is known of a medium before it is probed."""
+    """Return the facts of a medium that are known before probing."""
     return MediumFacts(kind=kind if member is None else IMAGES, member=member)
 
 
 def _named(uri: str, medium: MediumFacts, more: Row) -> tuple[Row, Row]:
-    """Return the rows of a medium with its name. more: further columns of `videos`."""
+    """Return the rows of a medium with its name.
+
+    Args:
+        uri: of the file.
+        medium: its facts.
+        more: further columns of `videos`.
+    """
     name = media_id(uri, None if medium.is_best else medium.stream_index, member=medium.member)
     video, frames = rows_of(medium)
     return video | more | {"media_id": name, "uri": uri, "probed_by": __version__}, frames | {"media_id": name}

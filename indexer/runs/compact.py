@@ -1,4 +1,4 @@
-"""Merging the parts of an index that many runs wrote into few, without the rows that no longer count."""
+"""Merge the parts of an index that many runs wrote into few parts, without the rows that no longer count."""
 
 from __future__ import annotations
 
@@ -22,13 +22,20 @@ from framedex.storage.places import Place, parquet_file
 
 MEDIA_A_PART = 16_384
 PACKETS_A_PART = 32_000_000
-# One of which is read to look one video up (decision 0019).
+# Looking up one video reads one row group (decision 0019).
 VIDEOS_A_ROW_GROUP = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactReport:
-    """What compacting did. dropped: rows that no longer counted."""
+    """What compacting did.
+
+    Attributes:
+        parts_before: parts of the index before.
+        parts: parts of the index now.
+        media: media of the index.
+        dropped: rows that no longer counted.
+    """
 
     parts_before: int
     parts: int
@@ -37,10 +44,14 @@ class CompactReport:
 
 
 def compact_index(out: Place) -> CompactReport:
-    """Write the rows that count into new parts, in the same order, and remove the old ones. Raises FormatError, OutputError.
+    """Write the rows that count into new parts, in the same order, and remove the old parts.
 
-    At every moment a reader that opens the index sees every medium. Memory is that of a row group, and of the index's rows
-    of `videos` for one part.
+    At every moment a reader that opens the index sees every medium. Memory use is one row group, plus the rows of
+    `videos` for one part.
+
+    Raises:
+        FormatError: the index cannot be read.
+        OutputError: another run writes the index, or it is being written in slices.
     """
     with opened_whole(out) as output:
         index = Index(out)
@@ -54,14 +65,14 @@ def compact_index(out: Place) -> CompactReport:
         header = read_header(out)
         write_json_aside(output.local / HEADER, header | {"generation": header["generation"] + 1})
         output.publish(output.local / HEADER)
-        for number in old:  # ascending: a row that is superseded goes before the one that supersedes it
+        for number in old:  # ascending: a superseded row is removed before the row that supersedes it
             for table in (VIDEOS_FOLDER, FRAMES_FOLDER):
                 output.remove(f"{table}/{part_path(output.local, number).name}")
         return CompactReport(parts_before=len(old), parts=merged.written, media=media, dropped=rows - media)
 
 
 class _Merged:
-    """New parts, into which rows of old ones are copied."""
+    """New parts, into which rows of old parts are copied."""
 
     def __init__(self, output: Output, first: int) -> None:
         self._output, self._number = output, first
@@ -75,7 +86,12 @@ class _Merged:
         self._group_packets = self._packets = 0
 
     def take(self, part: int, rows: NDArray[np.int64]) -> None:
-        """Copy some rows of an old part, ascending."""
+        """Copy some rows of an old part.
+
+        Args:
+            part: number of the old part.
+            rows: int64, row numbers in ascending order.
+        """
         if not len(rows):
             return
         self._videos.append(
@@ -103,11 +119,11 @@ class _Merged:
         self._group, self._group_packets = [], 0
 
     def flush(self) -> None:
-        """Make the part visible that has gathered."""
+        """Write the collected rows as a part, and make it visible."""
         if not self._videos:
             return
         self._write_group()
-        assert self._writer is not None  # there is a row of frames for each of videos
+        assert self._writer is not None  # each row of videos has a row of frames
         self._writer.commit()
         self._output.publish(part_path(self._output.local / FRAMES_FOLDER, self._number))
         videos, path = pa.concat_tables(self._videos), part_path(self._output.local / VIDEOS_FOLDER, self._number)
@@ -122,7 +138,7 @@ class _Merged:
 
 
 def _stretches(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of stretches of rows of at most so many packets together, one row at least."""
+    """Yield (first, end) of runs of rows with at most `most` packets together, or of one row; `end` is exclusive."""
     first = total = 0
     for row, length in enumerate(lengths.tolist()):
         if row > first and total + length > most:

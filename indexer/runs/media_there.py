@@ -1,4 +1,7 @@
-"""What lies where a medium is said to be: a file or folder of this machine, or objects of a store. Both answer the same."""
+"""Access to what lies at the path of a medium: a file or folder of this machine, or objects of a store.
+
+Both have the same interface.
+"""
 
 from __future__ import annotations
 
@@ -18,32 +21,32 @@ from framedex.storage.uris import is_remote
 
 
 class MediaThere(Protocol):
-    """The media of one task, where they lie."""
+    """The media of one task, at their place."""
 
     def probe(self) -> list[MediumFacts]:
-        """Return the facts of each medium. Raises StorageError where a store lets nobody in."""
+        """Return the facts of each medium. Raises StorageError if the store denies access."""
         ...
 
     def identity(self) -> Identity | None:
-        """Return what tells it from others; None where nothing lies there. Raises MediaError, StorageError."""
+        """Return the identity of what lies there, or None if nothing does. Raises MediaError, StorageError."""
         ...
 
     def is_same(self, row: Row) -> bool:
-        """Return whether it is still what a known row is about."""
+        """Return whether it is still what a known row describes."""
         ...
 
     def is_readable(self) -> bool:
-        """Return whether something could be read. A file without a byte is as good as none."""
+        """Return whether something can be read. An empty file counts as unreadable."""
         ...
 
 
 def media_there(task: ProbeTask) -> MediaThere:
-    """Return what lies where a task says."""
+    """Return access to what lies at the path of a task."""
     return _Objects(task) if is_remote(task.path) else _Files(task)
 
 
 def _is_loose(images: ImageTask | None) -> TypeGuard[ImageTask]:
-    """Return whether media are images that lie in a folder, a file each."""
+    """Return whether the media are images in a folder, one file per image."""
     return images is not None and images.form == "folder"
 
 
@@ -91,7 +94,7 @@ class _Objects:
         self._task = task
 
     def _facts(self) -> Facts | None:
-        """Return what the object is, as its folder was listed or as its store says now; None where there is none."""
+        """Return the facts of the object, from the listing of its folder or else from its store. None: no object."""
         return self._task.facts or exists(self._task.path)
 
     def probe(self) -> list[MediumFacts]:
@@ -103,7 +106,7 @@ class _Objects:
 
     def is_same(self, row: Row) -> bool:
         task = self._task
-        if row["error_kind"] == "unreadable":  # which a store may answer this time
+        if row["error_kind"] == "unreadable":  # the store may answer this time
             return False
         if _is_loose(task.images):
             try:

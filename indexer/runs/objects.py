@@ -1,4 +1,4 @@
-"""Probing objects of a store: by ranges where sample tables tell all, else by a copy that goes away again."""
+"""Probe objects of a store: by byte ranges if sample tables are sufficient, else from a temporary copy."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from framedex.indexer.sources.image_times import TIMES_NAME
 from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.reader import ObjectReader
 
-OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that no object is to blame for
-WHOLE_BYTES = 1 << 20  # of an object that is copied at once: a second request costs more
-MOST_REQUESTS = 64  # for sample tables; more cost more than a copy
+OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that are not due to one object
+WHOLE_BYTES = 1 << 20  # objects up to this size are copied at once: a second request costs more
+MOST_REQUESTS = 64  # for sample tables; more requests cost more than a copy
 
 
 def probe_object(task: ProbeTask) -> list[MediumFacts]:
-    """Return the facts of the media in an object, or of the images in a folder of a store, as `probe.probe_medium` does.
+    """Return the facts of the media in an object, or of the images in a folder of a store.
 
-    Raises StorageError where the store lets nobody in.
+    The result is that of `probe.probe_medium`.
+
+    Raises:
+        StorageError: the store denies access, or this process was forked from one that used a store.
     """
     images = task.images
     medium = MediumFacts(kind=VIDEO) if images is None else MediumFacts(kind=IMAGES, member=images.member)
@@ -67,7 +70,13 @@ def _probe_one(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) -> li
 
 
 def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts] | None:
-    """Return the facts of a video by ranges; None where that takes too many. Raises StorageError, NeedsWholeError, MediaError."""
+    """Return the facts of a video by reading byte ranges, or None if that takes too many requests.
+
+    Raises:
+        StorageError: the store does not answer.
+        NeedsWholeError: only the whole object shows the facts.
+        MediaError: the video is not usable.
+    """
     try:
         found = probe_opened(task, ProbedObject(read=reader, identity=identity_of(reader.facts)), medium)
     except StorageError as error:
@@ -78,7 +87,7 @@ def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) ->
         if reader.failure is None:
             raise
         found = []
-    if reader.failure is not None:  # libavformat took it for the end of the file
+    if reader.failure is not None:  # libavformat mistook it for the end of the file
         if reader.failure.kind == "requests":
             return None
         raise reader.failure
@@ -94,7 +103,7 @@ def _copy(uri: str, facts: Facts) -> Iterator[Path]:
 
 
 def identity_of(facts: Facts) -> Identity:
-    """Return what tells an object from others."""
+    """Return the identity of an object."""
     return Identity(size_bytes=facts.size_bytes, mtime_ns=facts.mtime_ns, fingerprint=facts.tag)
 
 
@@ -110,9 +119,14 @@ def _probe_loose(uri: str, images: ImageTask, *, verify: bool) -> list[MediumFac
 
 
 def loose_identity(images: ImageTask, there: Mapping[str, Facts]) -> Identity:
-    """Return what tells a folder's images from others. Raises MediaError where one is missing.
+    """Return the identity of the images in a folder of a store.
 
-    there: what lies in the folder, by name.
+    Args:
+        images: which images, and how they are timed.
+        there: the facts of the objects in the folder, by name.
+
+    Raises:
+        MediaError: an image is missing.
     """
     missing = next((name for name in images.names if name not in there), None)
     if missing is not None:

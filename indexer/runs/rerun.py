@@ -1,4 +1,4 @@
-"""What a rerun leaves alone: media whose rows in the index still say all that is asked of them."""
+"""Decide which media a rerun skips: those whose rows in the index still answer all that the run asks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,15 @@ KNOWN_COLUMNS = (
 
 
 def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
-    """Return the rows of one uri that tell about a medium as it was probed last, all sequences of a tar.
+    """Return the rows of one uri that describe a medium as it was probed last.
 
-    known: the rows of the uri, the one written last at the end. What an earlier state of a tar held and a later one does
-    not keeps its row in the index.
+    For a tar, these are the rows of all its sequences. A sequence that an earlier state of a tar held and a later one
+    does not keeps its row in the index.
+
+    Args:
+        known: the rows of the uri in the order in which they were written.
+        task: how the medium is probed.
+        member: which of several media of the uri.
     """
     is_tar = task.images is not None and task.images.form == "tar"
     rows = known if is_tar else [row for row in known if row["member"] == member]
@@ -49,9 +54,10 @@ def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
 
 
 def is_done(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe a medium, and all that is asked of it.
+    """Return whether known rows still describe a medium, and all that the task asks of it.
 
-    Refused media are probed again by another version of framedex, which may cover them; of failed ones, see `is_same_failure`.
+    Another version of framedex probes refused media again, because it may support them. For failed media, see
+    `is_same_failure`.
     """
     if not known or any(row["error_kind"] == NO_VIDEO and (row["status"] == REFUSED) != task.searched for row in known):
         return False
@@ -67,7 +73,7 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
 
 
 def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int | None) -> str:
-    """Return by which FFmpeg and with which options a medium is probed: what `tried` says of one that failed."""
+    """Return which FFmpeg and which options probe a medium: the column `tried` of a medium that failed."""
     asked: dict[str, object] = {"depth": task.depth, "streams": task.streams, "verify": task.verify}
     if task.images is not None:
         of_images = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
@@ -77,9 +83,14 @@ def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int
 
 
 def is_same_failure(task: ProbeTask, known: list[Row], tried: str) -> bool:
-    """Return whether probing a medium would fail as it failed before: the same file, options, framedex and FFmpeg.
+    """Return whether probing a medium would fail as before: the same file, options, framedex and FFmpeg.
 
-    A bug of framedex, and what a store did not answer, say nothing of the medium. tried: what `attempt` says of this run.
+    A bug of framedex and an unanswered request to a store do not count, because they say nothing about the medium.
+
+    Args:
+        task: how the medium is probed.
+        known: its rows.
+        tried: what `attempt` returns for this run.
     """
     if any(
         row["probed_by"] != __version__
@@ -92,14 +103,17 @@ def is_same_failure(task: ProbeTask, known: list[Row], tried: str) -> bool:
 
 
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether what lies there is what known rows are about; of what could not be read, whether it still cannot be."""
+    """Return whether the medium is still what known rows describe.
+
+    If it could not be read, return whether it still cannot be read.
+    """
     row = known[0]
     there = media_there(task)
     return not there.is_readable() if row["fingerprint"] is None else there.is_same(row)
 
 
 def _asks_no_more(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether a video's rows have the streams, and the depth, that are asked for."""
+    """Return whether a video's rows have the streams and the depth that the task asks for."""
     if task.images is not None:
         return True
     if task.streams == "all" and len(known) < (known[0]["video_streams"] or 1):
@@ -108,9 +122,9 @@ def _asks_no_more(task: ProbeTask, known: list[Row]) -> bool:
 
 
 def _is_timed(task: ImageTask, known: list[Row]) -> bool:
-    """Return whether the rows of a single image or of a tar have the rate, and the sequences, that are asked for.
+    """Return whether the rows of a single image or of a tar have the rate and the sequences that the task asks for.
 
-    The fingerprint of a folder is over its timing, too.
+    The fingerprint of a folder also covers its timing, so folders need no check.
     """
     if task.form == "folder":
         return True
@@ -122,7 +136,7 @@ def _is_timed(task: ImageTask, known: list[Row]) -> bool:
 
 
 def is_still_unopened(error: MediaError, known: list[Row]) -> bool:
-    """Return whether a known row already says that a medium is not opened for this, by this version of framedex."""
+    """Return whether a known row, by this version of framedex, has the same reason not to open a medium."""
     status = REFUSED if error.refused else FAILED
     said = ("status", status), ("error_kind", error.kind), ("error_message", error.what), ("probed_by", __version__)
     return len(known) == 1 and all(known[0][name] == value for name, value in said)

@@ -1,8 +1,10 @@
-"""One index run in slices on several machines (Slurm arrays, Kubernetes indexed jobs): the same parts as a run in one.
+"""Run an index in slices on several machines (Slurm arrays, Kubernetes indexed jobs).
 
-The first slice to come writes down what all of them do: which parts, and of which work. Each slice compares the sources with
-the index as it was before, finds the same work, and writes every n-th part of it. A part that is there is done, so a slice
-that is run again does the rest.
+The parts are the same as those of an undivided run.
+
+The first slice writes down the plan of all slices: which parts, and a digest of the work. Each slice compares the
+sources with the index as it was before the run, finds the same work, and writes every n-th part of it. A part that
+exists is done, so a slice that runs again does the rest.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Slice:
 
     @classmethod
     def parse(cls, text: str) -> Slice:
-        """Return the slice that "i/n" names. Raises ValueError."""
+        """Return the slice that `i/n` names. Raises ValueError."""
         number, _, count = text.partition("/")
         parsed = cls(number=int(number), count=int(count))
         if not 0 <= parsed.number < parsed.count:
@@ -55,8 +57,13 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedRun:
-    """What all slices of a run share, as `slices.json` holds it. work: a digest of all that is to be done. parts: how many
-    are written, from first_part on.
+    """What all slices of a run share: the contents of `slices.json`.
+
+    Attributes:
+        slices: number of slices.
+        first_part: number of the first part that they write.
+        parts: how many parts they write, from `first_part` on.
+        work: digest of all work of the run.
     """
 
     slices: int
@@ -66,9 +73,12 @@ class SlicedRun:
 
 
 def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
-    """Do one slice of an index run; the report counts its own media, and the files of the whole run.
+    """Do one slice of an index run. The report counts the media of this slice, and the files of the whole run.
 
-    Raises as `build_index`, and OutputError where other slices have other work.
+    Raises:
+        OutputError: as for `build_index`, or other slices have other work.
+        SourceError: as for `build_index`.
+        FormatError: as for `build_index`.
     """
     with opened_output(options.out, shared=True) as output:
         plan, work = _take_plan(output, options, part.count)
@@ -88,7 +98,7 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
 
 
 def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[SlicedRun, Work]:
-    """Return what the slices of a run have agreed upon, and the work; agree upon it if this is the first one."""
+    """Return the plan and the work that the slices of a run share. The first slice writes the plan."""
     with opened_output(options.out, lock=f"{LOCK_NAME}-plan", wait=True):
         stored = read_plan(options.out)
         first = next_part(options.out) if stored is None else stored.first_part
@@ -96,7 +106,7 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
         parts = -(-len(work.items) // files_a_part(options))
         plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
-            if has_locks(options.out):  # in a store, --finish does: many slices may come first
+            if has_locks(options.out):  # in a store, --finish does this: many slices may be first at the same time
                 begin(output, work)
             stored = _agree(output, plan)
         if plan != stored:
@@ -106,13 +116,14 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
                 where=str(options.out / SLICES_NAME),
                 found=plan.slices if same == "slices" else "other work than the first slice found",
                 allowed=stored.slices if same == "slices" else None,
-                remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin anew; parts that are there stay",
+                remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin anew; "
+                "parts that are there stay",
             )
         return plan, work
 
 
 def _agree(output: Output, plan: SlicedRun) -> SlicedRun:
-    """Write the plan down, unless another slice has just done so; return what is written."""
+    """Write the plan, unless another slice has just written one. Return the plan that is written."""
     write_json_aside(output.local / SLICES_NAME, asdict(plan))
     try:
         output.publish(output.local / SLICES_NAME)
@@ -125,7 +136,7 @@ def _agree(output: Output, plan: SlicedRun) -> SlicedRun:
 
 
 def read_plan(out: Place) -> SlicedRun | None:
-    """Return what the slices of a run in an index have agreed upon, None where there is no such run."""
+    """Return the plan of a run in slices, or None if the index has no such run."""
     path = out / SLICES_NAME
     return SlicedRun(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
@@ -135,7 +146,7 @@ def _part(out: Place, plan: SlicedRun, number: int) -> Place:
 
 
 def digest(options: IndexOptions, work: Work) -> str:
-    """Return 32 hex digits that change with anything a slice would do or write otherwise."""
+    """Return 32 hex digits that change with anything that a slice would do or write differently."""
     asked: dict[str, Any] = {"root": work.root, "verify": options.verify, "depth": options.depth}
     found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
     for item in work.items:
@@ -157,7 +168,9 @@ def _note_ffmpeg(output: Output, versions: set[str]) -> None:
 def finish_index(options: IndexOptions) -> IndexReport:
     """Check that all slices of a run are there, complete the listing, and return what the run did.
 
-    Raises OutputError where slices are missing, or still at work.
+    Raises:
+        OutputError: slices are missing or still running, or there is no run in slices.
+        SourceError: the sources or options differ from those of the slices.
     """
     with opened_output(options.out, HEADER, LISTING_NAME) as output:
         plan = read_plan(options.out)

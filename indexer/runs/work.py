@@ -1,4 +1,4 @@
-"""What an index run has to do: the media that sources name, compared with what an index already holds."""
+"""Plan an index run: find the media that sources name, and compare them with what the index already holds."""
 
 from __future__ import annotations
 
@@ -38,20 +38,32 @@ from framedex.indexer.sources.there import is_seen_missing, is_there, may_be_fol
 from framedex.storage.places import Place, local_of, names_in
 from framedex.storage.uris import absolute, is_inside, joined, relative
 
-# What slices of a run write in object storage before there is a header.
+# Names that slices of a run write to object storage before there is a header.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
 Identity = tuple[str, str | None]  # uri, and which of several sequences of images of one folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexOptions:
-    """What an index run is asked to do.
+    """The options of an index run.
 
-    root: what uris are recorded relative to; None takes the existing index's, else the sources' common folder.
-    follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
-    images: what the images of searched folders are (see `discover.discover`). image_fps: of images that nothing else times.
-    retry: probe failed media again though nothing changed. engine: what probes. timeout_seconds: for each medium. memory_bytes: for each worker; see `local_pool.run_local`. on_progress: called with
-    (done, total) after each medium.
+    Attributes:
+        sources: files, folders, globs, lists and listings, as the user names them.
+        out: the index.
+        root: what uris are recorded relative to. None: the root of the existing index, else the sources' common folder.
+        label_from_parent: add a column `label`, the name of each file's folder.
+        depth: see `ProbeTask`.
+        streams: see `ProbeTask`.
+        verify: see `ProbeTask`.
+        follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
+        images: what the images of searched folders are (see `discover.discover`).
+        image_fps: rate of images that nothing else times, in images per second. None: 1.
+        workers: how many processes probe.
+        engine: runs the probes.
+        retry: probe failed media again even if nothing changed.
+        timeout_seconds: limit for each medium. None: no limit.
+        memory_bytes: limit for each worker; see `local_pool.run_local`. None: no limit.
+        on_progress: called with (done, total) after each medium.
     """
 
     sources: Sequence[str]
@@ -74,7 +86,14 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, or a sequence of images, and what becomes of it: probed, not opened because of an error, or gone with rows."""
+    """A file, or a sequence of images, and what happens to it: probed, not opened, or gone.
+
+    Attributes:
+        identity: uri, and which of several sequences of images.
+        task: how it is probed. None: it is not probed.
+        error: why it is not opened.
+        rows: its known rows, if it is gone.
+    """
 
     identity: Identity
     task: ProbeTask | None = None
@@ -84,11 +103,21 @@ class Item:
 
 @dataclass(slots=True, kw_only=True)
 class Work:
-    """What a run has to do: the mentions of media, which to probe and how, which not to open, and what stays refused.
+    """What a run has to do.
 
-    gone: the known rows of files that are no longer there, by their uri. changed: how many of those to probe, or not to
-    open, the index knows and finds changed; retried: those that were refused or failed and are probed again unchanged. members: the sequences that are known of each tar that is listed, by its uri. thumbnails: how many
-    images were skipped because they lie beside videos. others: files that were skipped for their endings.
+    Attributes:
+        root: what uris are recorded relative to.
+        listed: all mentions of media.
+        thumbnails: how many images were skipped because they lie beside videos.
+        others: files that were skipped because of their endings.
+        probe: media to probe, and how.
+        unopened: media not to open, and why.
+        gone: the known rows of files that are no longer there, by uri.
+        unchanged: how many media are not probed again.
+        changed: how many media of `probe` and `unopened` the index knows and finds changed.
+        retried: how many media of `probe` were refused or failed and are unchanged.
+        problems: the rows of media that stay refused or failed.
+        members: the known sequences of each listed tar, by the tar's uri.
     """
 
     root: str
@@ -106,16 +135,22 @@ class Work:
 
     @property
     def items(self) -> list[Item]:
-        """All that is to be written, a file an item, in the order of the rows."""
+        """All items to write, one per file, in the order of the rows."""
         gone = [Item(identity=(uri, None), rows=rows) for uri, rows in self.gone.items()]
         unopened = [Item(identity=identity, error=error) for identity, error in self.unopened.items()]
         return gone + unopened + [Item(identity=identity, task=task) for identity, task in self.probe.items()]
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
-    """Find the media and compare them with what an index at `out` already holds. Writes nothing.
+    """Find the media and compare them with what the index at `out` already holds. Writes nothing.
 
-    before: as for Index.
+    Args:
+        options: of the run.
+        before: as for `Index`.
+
+    Raises:
+        OutputError: the index has another root, or `out` holds something else than an index.
+        SourceError: a source is wrong or missing.
     """
     known: dict[str, list[Row]] = {}
     root = options.root and absolute(options.root)
@@ -153,7 +188,10 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
 
 
 def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:
-    """Raise MissingSourceError for sources that are not there; what the index knows has vanished, which is no slip."""
+    """Raise MissingSourceError for sources that do not exist.
+
+    A source that the index knows is no mistake: it has disappeared.
+    """
     missing = [
         item
         for item in found.listed
@@ -174,7 +212,7 @@ def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:
 
 
 def _compare(found: Found, root: str, known: dict[str, list[Row]], options: IndexOptions) -> Work:
-    """Return what has to be done for media that are not, or not as they are now, among the known rows of their uri."""
+    """Return the work for media that are new, or that differ from the known rows of their uri."""
     explicit = {(relative(item.path, root), item.member) for item in found.listed if item.named != "search"}
     tasks: dict[Identity, ProbeTask] = {}
     errors: dict[Identity, MediaError] = {}
@@ -215,26 +253,26 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
 
 
 def _fails_again(task: ProbeTask, rows: list[Row], options: IndexOptions) -> bool:
-    """Return whether known rows are of a failure that another try would meet again."""
+    """Return whether known rows are of a failure that another try would repeat."""
     tried = attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)
     return any(row["status"] == FAILED for row in rows) and is_same_failure(task, rows, tried)
 
 
 def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
-    """Return the files that were skipped for their endings, without those of the index itself."""
+    """Return the files that were skipped because of their endings, without those of the index itself."""
     out = absolute(str(options.out))
     return other_files(path for path in found.others if not is_inside(path, out))
 
 
 def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
-    """Return whether a known medium lay in a folder that is searched, and is no longer there."""
+    """Return whether a known medium lay in a folder that is searched, and no longer exists."""
     path = joined(root, uri)
     searched = [absolute(source) for source in options.sources if may_be_folder(source)]
     return any(is_inside(path, folder) for folder in searched) and not is_there(path)
 
 
 def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
-    """Return how a medium is probed."""
+    """Return the probe task of a named medium."""
     images = None
     if item.form != "video":
         images = ImageTask(
@@ -257,12 +295,12 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
 
 
 def medium_name(uri: str, member: str | None) -> str:
-    """Return what people see of a medium: its uri, and which sequence of it."""
+    """Return the name of a medium that users see: its uri, and which of several media of it."""
     return uri if member is None else f"{uri}#{member}"
 
 
 def _is_something_else(out: Place) -> bool:
-    """Return whether what is to become an index is there, and holds what no index begins with."""
+    """Return whether the path of the new index exists and holds something that no index begins with."""
     if local_of(out) is None:
         return any(not BEGUN.fullmatch(name) for name in names_in(out))
     if not out.exists():

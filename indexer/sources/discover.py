@@ -1,4 +1,4 @@
-"""From what the user names to media: files, folders, globs, lists, DALI file lists and listings with columns."""
+"""Find the media that the user names: files, folders, globs, lists, DALI file lists and listings with columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from framedex.storage.uris import absolute, checked, common_folder, is_remote, l
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX} | TABLE_SUFFIXES | LIST_SUFFIXES
-# Names that a clip's own columns have; a user column of that name would hide one of them.
+# Names of a clip's own columns. A user column with such a name would hide one of them.
 RESERVED_COLUMNS = frozenset(
     [
         "media_id",
@@ -60,8 +60,10 @@ RESERVED_COLUMNS = frozenset(
 class Found:
     """What sources name.
 
-    thumbnails: how many images lie beside videos, and were skipped. others: the paths of files that were skipped for their
-    endings.
+    Attributes:
+        listed: the mentions of media.
+        thumbnails: how many images were skipped because they lie beside videos.
+        others: the paths of files that were skipped because of their endings.
     """
 
     listed: list[NamedMedium]
@@ -71,7 +73,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """How sources are read: see `discover`."""
+    """How sources are read. For its attributes, see `discover`."""
 
     root: str | None
     follow_symlinks: bool
@@ -81,18 +83,23 @@ class Search:
 def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
     """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri.
 
-    stream: the number of a video stream that is not its file's best one. member: which of several sequences of images
-    of one file or folder. Either goes into the hash.
+    The hash also covers `stream` and `member`, if given.
+
+    Args:
+        uri: of the file or folder.
+        stream: number of a video stream that is not the best one of its file.
+        member: which of several sequences of images of one file or folder.
     """
     name = uri if stream is None else f"{uri}#{stream}"
     if member is not None:
-        name = f"{name}\0{member}"  # which no path holds
+        name = f"{name}\0{member}"  # no path holds a zero byte
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def default_root(sources: Sequence[str]) -> str:
-    """Return the deepest folder that holds everything named on the command line, and lies on this machine; if nothing does,
-    the deepest one of a store.
+    """Return the deepest folder on this machine that holds all sources on this machine.
+
+    If all sources lie in stores, return the deepest folder of a store that holds them.
     """
     stored = [source.removeprefix("@") for source in sources if is_remote(source.removeprefix("@"))]
     if len(stored) == len(sources):
@@ -115,14 +122,20 @@ def discover(
     follow_symlinks: bool = False,
     images: Images = "sequences",
 ) -> Found:
-    """Return every mention of a medium in the order given; folders and globs sorted.
+    """Return every mention of a medium in the order given. The contents of folders and globs are sorted.
 
-    root: what relative paths inside lists and listings are relative to; by default the list's own folder, then the
-    working directory. follow_symlinks: search linked folders too, and let links lead out of the folder that a medium
-    was found through (a folder named as source, a glob's part before its wildcards, what a list's paths are relative
-    to); otherwise a medium out there has an error. A file named as source may itself be a link. images: what the images
-    of a folder that is searched are: one sequence, a medium each, or nothing. Raises SourceError for a list that cannot
-    be read and for a folder or glob that names nothing.
+    Args:
+        sources: what the user names.
+        root: what relative paths inside lists and listings are relative to. None: the folder of the list, then the
+            working directory.
+        label_from_parent: give each medium a column `label`, the name of its folder.
+        follow_symlinks: search linked folders, too, and let links lead out of the folder that a medium was found
+            through: a folder that is a source, the part of a glob before its wildcards, or what the paths of a list are
+            relative to. Without it, a medium outside has an error. A file that is a source may itself be a link.
+        images: what the images of a searched folder are: one sequence, one medium each, or nothing.
+
+    Raises:
+        SourceError: a list cannot be read, or a folder or glob names nothing.
     """
     sources = [local_path(source) for source in sources]
     search = Search(root=root, follow_symlinks=follow_symlinks, images=images)
@@ -145,7 +158,7 @@ def discover(
 
 
 def _without_stray_bytes(item: NamedMedium) -> NamedMedium:
-    """Give a medium whose name is not valid UTF-8 an error and a name that can be written."""
+    """If a medium's name is not valid UTF-8, give it an error, and a name that can be written."""
     if "\0" in item.path:
         return replace(item, error=MediaError("file_name", "no file name holds a zero byte"))
     path, spelled = readable_name(item.path), readable_name(item.spelled)
@@ -156,7 +169,7 @@ def _without_stray_bytes(item: NamedMedium) -> NamedMedium:
 
 
 def _without_stray_images(item: NamedMedium) -> NamedMedium:
-    """Give a sequence an error, of which an image has a name that is not valid UTF-8."""
+    """Give a sequence an error if the name of one of its images is not valid UTF-8."""
     wrong = next((name for name in item.images or () if readable_name(name) != name), None)
     if wrong is None:
         return item
@@ -165,7 +178,7 @@ def _without_stray_images(item: NamedMedium) -> NamedMedium:
 
 
 def _with_ways_out(listed: list[NamedMedium]) -> list[NamedMedium]:
-    """Give media that links lead out of their folder an error, unless they are also named without one."""
+    """Give media an error if links lead out of their folder, unless another mention of them follows no such link."""
     real_folder = functools.lru_cache(maxsize=4096)(os.path.realpath)
     ways_out = [_way_out_error(item, real_folder) for item in listed]
     allowed = {(item.path, item.member) for item, error in zip(listed, ways_out, strict=True) if error is None}
@@ -195,18 +208,18 @@ def _way_out_error(item: NamedMedium, real_folder: Callable[[str], str]) -> Medi
 
 
 def _object_folder(source: str) -> str:
-    """Return the folder of a store that a source names, or in which what it names lies."""
+    """Return the folder of a store that a source names, or that holds what it names."""
     uri = checked(pattern_folder(source) if is_pattern(source) else source)
     return uri.rpartition("/")[0] if _names_object(uri) else uri
 
 
 def _names_object(uri: str) -> bool:
-    """Return whether the end of a uri says that it is an object's."""
+    """Return whether the ending of a uri is that of an object."""
     return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES
 
 
 def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
-    """Yield what a uri names: an object, those of a folder or of a pattern, or what a list says."""
+    """Yield what a uri names: an object, the objects of a folder or pattern, or the entries of a list."""
     suffix = os.path.splitext(source)[1].lower()
     if is_pattern(source):
         found = expand_pattern(checked(source))
@@ -222,7 +235,7 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[N
     else:
         folders = object_folders(checked(source))
         if not folders and not source.endswith("/"):
-            yield _plain(source)  # an object whose name has no ending, or nothing, which shows when it is probed
+            yield _plain(source)  # an object whose name has no ending, or nothing; probing shows which
             return
         media: list[NamedMedium] = []
         for folder in folders:
@@ -259,12 +272,15 @@ def _in_list(path: Path, search: Search) -> Iterator[NamedMedium]:
 
 
 def _folder_or_file(item: NamedMedium) -> NamedMedium:
-    """Return a mention as that of a sequence, if it names a folder."""
+    """If a mention names a folder, return it as the mention of a sequence. Return others unchanged."""
     return folder_sequence(item) if names_folder(item.path, item.spelled) else item
 
 
 def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
-    """Yield the files that a glob names, and the media in the folders that it names; links to folders as in a search."""
+    """Yield the files that a glob names, and the media in the folders that it names.
+
+    Links to folders are treated as in a search.
+    """
     names = expand_glob(source, follow_symlinks=search.follow_symlinks)
     if not search.follow_symlinks:
         names = [name for name in names if not (os.path.isdir(name) and os.path.islink(name.rstrip("/")))]
@@ -284,7 +300,7 @@ def _found(name: str, folder: str | None) -> NamedMedium:
 
 
 def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
-    """Yield the media in a folder and below it, and add the paths of what it does not take to `skipped`."""
+    """Yield the media in a folder and below it. Add the paths of files that are not taken to `skipped`."""
     media: list[NamedMedium] = []
     for base, files in folders_below(top, follow_symlinks=search.follow_symlinks):
         media += _media_of(base, files, folder, search, skipped)
@@ -294,7 +310,7 @@ def _walk(top: str, folder: str, search: Search, skipped: Skipped) -> Iterator[N
 def _media_of(
     base: str, files: list[str], folder: str | None, search: Search, skipped: Skipped
 ) -> Iterator[NamedMedium]:
-    """Yield the media that files of one folder are, and add the paths of what it does not take to `skipped`."""
+    """Yield the media among the files of one folder. Add the paths of files that are not taken to `skipped`."""
     videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
     yield from (_found(os.path.join(base, name), folder) for name in videos)
     skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
@@ -311,13 +327,14 @@ def _media_of(
 
 
 def _some(media: list[NamedMedium], top: str) -> Iterator[NamedMedium]:
-    """Yield the media of a folder, sorted. Raises SourceError where there are none."""
+    """Yield the media of a folder, sorted. Raises SourceError if there are none."""
     if not media:
         raise SourceError(
             "the folder holds no video and no image",
             where=top,
             allowed="files ending in " + " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX})),
-            remedy="name the files themselves if they have other endings; --follow-symlinks also searches linked folders",
+            remedy="name the files themselves if they have other endings; "
+            "--follow-symlinks also searches linked folders",
         )
     yield from sorted(media, key=lambda item: item.spelled)
 
@@ -334,7 +351,10 @@ def _with_parent_label(item: NamedMedium) -> NamedMedium:
 
 
 def _without_repeats(listed: list[NamedMedium]) -> list[NamedMedium]:
-    """Drop mentions that say nothing new: the same path with the same columns. One that names it outdoes one by a search."""
+    """Drop repeated mentions: the same path with the same columns.
+
+    If one of them comes from a search and another one names the medium, the result counts as named.
+    """
     kept: dict[tuple[str, str | None, str], NamedMedium] = {}
     for item in listed:
         key = (item.path, item.member, repr(sorted(item.columns.items())))

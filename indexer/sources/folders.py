@@ -1,4 +1,4 @@
-"""Searching folders and expanding globs, and whether a path leaves its folder through a symbolic link."""
+"""Search folders, expand globs, and find out whether a path leaves its folder through a symbolic link."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from framedex.errors import SourceError
 
 
 def is_glob(source: str) -> bool:
-    """Return whether a source is a pattern rather than the name of something that exists."""
+    """Return whether a source is a pattern and not the name of an existing file or folder."""
     return glob.has_magic(source) and not os.path.lexists(source)
 
 
 def fixed_prefix(source: str) -> str:
-    """Return a glob's part before its first wildcard folder; other sources as they are."""
+    """Return the part of a glob before its first wildcard folder. Return other sources unchanged."""
     if not is_glob(source):
         return source
     parts = Path(source).parts
@@ -25,15 +25,17 @@ def fixed_prefix(source: str) -> str:
 
 
 def folders_below(top: str, *, follow_symlinks: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield (folder, names of its files) for a folder and what lies below it.
+    """Yield (folder, names of its files) for a folder and all folders below it.
 
     Links to folders are skipped, or with `follow_symlinks` searched after all true folders. Each true folder is
-    searched once, by whichever path reaches it first, so that links in circles end. Raises SourceError for a folder
-    that cannot be read.
+    searched once, through the path that reaches it first, so circular links end.
+
+    Raises:
+        SourceError: a folder cannot be read.
     """
     visited: set[str] = set()
     waiting = [top]
-    for start in waiting:  # grows while it is walked
+    for start in waiting:  # grows during the loop
         for base, names, files in os.walk(start, onerror=_unreadable):
             real = os.path.realpath(base)
             if real in visited:
@@ -52,7 +54,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def expand_glob(pattern: str, *, follow_symlinks: bool) -> list[str]:
-    """Return what a glob names, sorted. `**` stands for any number of folders, searched as `folders_below` does."""
+    """Return what a glob names, sorted. `**` stands for any number of folders, searched as by `folders_below`."""
     parts = Path(pattern).parts
     if "**" not in parts:
         return sorted(glob.glob(pattern))
@@ -74,12 +76,15 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def way_out(path: str, folder: str, real_folder: Callable[[str], str]) -> str | None:
-    """Return where an absolute path under a folder really leads, when links take it out of that folder; else None.
+    """Return where an absolute path really leads if links take it out of its folder; else None.
 
-    real_folder: os.path.realpath, or a cache of it that is as old as the search.
+    Args:
+        path: an absolute path.
+        folder: the folder.
+        real_folder: `os.path.realpath`, or a cache of it that is as old as the search.
     """
     if not is_below(path, os.path.abspath(folder)):
-        return None  # named from elsewhere: no link of this folder leads there
+        return None  # the path was named elsewhere: no link of this folder leads there
     if os.path.islink(path):
         real = os.path.realpath(path)
     else:

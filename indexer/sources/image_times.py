@@ -1,4 +1,4 @@
-"""The times of images, which state none themselves: from a rate, from a listing, or from a file beside them."""
+"""Determine the times of images, which state none themselves: from a rate, a listing, or a file beside them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from framedex.errors import MediaError
 from framedex.indexer.timeline import COUNTED, LISTED
 
 TIMES_NAME = "timestamps.txt"
-PER_SECOND = 1_000_000  # ticks of times that a file or a listing states
+PER_SECOND = 1_000_000  # ticks per second for times that a file or a listing states
 MOST = (1 << 31) - 1  # a time base is two numbers of 32 bits
-FARTHEST_SECONDS = 1 << 40  # in ticks still far from the ends of 64 bits
-# Numbers as people write them; Fraction itself would work on 1e999999999 for hours.
+FARTHEST_SECONDS = 1 << 40  # in ticks this is still far from the limits of 64 bits
+# Numbers as people write them. Fraction itself would compute 1e999999999 for hours.
 NUMBER = re.compile(r"[+-]?([0-9]{1,20}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2})?")
 RATE = re.compile(r"[0-9]{1,20}(\.[0-9]{0,20})?|[0-9]{1,20}/[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTimes:
-    """When images are shown. pts: int64 [images], in units of `tick` seconds. last_duration: of the last one, in ticks; 0:
-    the median distance. source: as `videos.pts_source`.
+    """When images are shown.
+
+    Attributes:
+        pts: int64 [images], in units of `tick`.
+        tick: in seconds.
+        last_duration: of the last image, in ticks. 0: the median distance.
+        source: as `videos.pts_source`.
     """
 
     pts: NDArray[np.int64]
@@ -37,7 +42,7 @@ class ImageTimes:
 
 
 def rate_of(value: object) -> Fraction:
-    """Return frames a second, from a number or from text such as `25`, `29.97` or `30000/1001`. Raises ValueError."""
+    """Return frames per second, from a number or text such as `25`, `29.97` or `30000/1001`. Raises ValueError."""
     text = str(value).strip()
     if not RATE.fullmatch(text) or not any(digit in "123456789" for digit in text.rpartition("/")[2]):
         raise ValueError(f"{value!r} is no number of frames a second above 0")
@@ -48,7 +53,7 @@ def rate_of(value: object) -> Fraction:
 
 
 def at_rate(count: int, rate: Fraction | None) -> ImageTimes:
-    """Return the times of images at a rate; without one, an image a second."""
+    """Return the times of `count` images at a rate. None: one image per second."""
     return ImageTimes(
         pts=np.arange(count, dtype=np.int64),
         tick=1 / rate if rate is not None else Fraction(1),
@@ -58,9 +63,14 @@ def at_rate(count: int, rate: Fraction | None) -> ImageTimes:
 
 
 def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> ImageTimes:
-    """Return times as stated, rounded to microseconds; a lone image lasts a second.
+    """Return times as stated, rounded to microseconds. A single image lasts one second.
 
-    Raises MediaError for too few or too many, for one that is missing, and for times that do not ascend.
+    Args:
+        seconds: one time per image.
+        count: number of images.
+
+    Raises:
+        MediaError: there are too few or too many times, one is missing or too large, or they do not ascend.
     """
     if len(seconds) != count:
         raise _refused(f"{len(seconds)} timestamps for {count} images")
@@ -68,7 +78,8 @@ def at_seconds(seconds: Sequence[Fraction | float | None], count: int) -> ImageT
     for number, (before, after) in enumerate(itertools.pairwise(ticks), 1):
         if after <= before:
             raise _refused(
-                f"timestamps do not ascend: image {number} at {after / PER_SECOND:g} s follows {before / PER_SECOND:g} s"
+                f"timestamps do not ascend: image {number} at {after / PER_SECOND:g} s "
+                f"follows {before / PER_SECOND:g} s"
             )
     return ImageTimes(
         pts=np.array(ticks, np.int64),
@@ -87,10 +98,16 @@ def _ticks(time: Fraction | float | None, number: int) -> int:
 
 
 def read_times(text: str, names: Sequence[str]) -> list[Fraction | None]:
-    """Return the time in seconds of each of some images, from the lines of a timestamps file.
+    """Return the time in seconds of each image, from the text of a timestamps file. None: the file has no time for it.
 
-    A line is a time, for the images in turn, or `name time`, in any order. Blank lines and # comments pass. Raises
-    MediaError for lines that are neither, that mix the two, or that name an image twice or one that is not there.
+    Each line is a time, for the images in turn, or `name time`, in any order. Blank lines and # comments are ignored.
+
+    Args:
+        text: of the file.
+        names: of the images.
+
+    Raises:
+        MediaError: a line is neither, lines mix the two, or a line names an image twice or one that does not exist.
     """
     lines = [line for line in (line.strip() for line in text.splitlines()) if line and not line.startswith("#")]
     pairs = [line.rsplit(None, 1) for line in lines]

@@ -1,4 +1,4 @@
-"""Lists and listings: text files that name media, and tables that name them with the user's columns."""
+"""Read lists and listings: text files that name media, and tables that name media with the user's columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.places import Place, opened
 from framedex.storage.uris import checked, is_remote, local_path
 
-# DALI's file lists: path label start end, or path label. Tried in this order; paths may have spaces.
+# DALI's file lists: path label start end, or path label. Tried in this order. Paths may contain spaces.
 DALI_LINES = (
     re.compile(
         r"(?P<path>.*\S)\s+(?P<label>-?\d{1,18})\s+(?P<start>-?\d{1,18}(?:\.\d*)?)\s+(?P<end>-?\d{1,18}(?:\.\d*)?)"
@@ -29,7 +29,7 @@ DALI_LINES = (
 
 
 def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None]:
-    """Return (absolute path or uri of an entry of a list, folder that it was found through if it lies in one)."""
+    """Return (absolute path or uri of an entry of a list, the folder that it was found through or None)."""
     if is_remote(spelled):
         return checked(spelled), None
     spelled = local_path(spelled)
@@ -43,7 +43,10 @@ def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None
 
 
 def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
-    """Read a text list: a path a line, or DALI's `path label [start end]`; blank lines and # comments pass."""
+    """Read a text list: one path per line, or DALI's `path label [start end]`.
+
+    Blank lines and # comments are ignored.
+    """
     for line in _read_text(path).split("\n"):
         line = line.strip()
         if not line or line.startswith("#"):
@@ -52,7 +55,10 @@ def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
 
 
 def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
-    """Return the reading of a line whose path exists; where none does, the one with the most fields."""
+    """Return the first reading of a line whose path exists.
+
+    If none exists, return the reading with the most fields.
+    """
     path, folder = _resolve(line, base, root)
     readings = [NamedMedium(path=path, spelled=line, folder=folder)]
     for pattern in DALI_LINES:
@@ -74,7 +80,7 @@ def _read_text(path: Place) -> str:
 
 
 def _check_lines(file: BinaryIO, where: str) -> None:
-    """Raise SourceError for a line of JSON that is nested too deeply; pyarrow's reader would end the process."""
+    """Raise SourceError for a line of JSON that is nested too deeply. pyarrow's reader would end the process."""
     for number, line in enumerate(file, 1):
         depth = json_depth(line.decode("utf-8", "replace"))
         if depth > MOST_NESTED + 1:  # the row itself is one
@@ -111,7 +117,7 @@ def read_table(path: Place, root: str | None) -> Iterator[NamedMedium]:
         OverflowError,
         pa.ArrowException,
         StorageError,
-    ) as error:  # strings that are not UTF-8 among them
+    ) as error:  # for instance strings that are not UTF-8
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     if "uri" not in names:
         raise SourceError("the listing has no uri column", where=str(path), found=f"columns {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""One mention of a medium, and what a file's name says that it holds."""
+"""One mention of a medium, and what the name of a file says about its contents."""
 
 from __future__ import annotations
 
@@ -70,14 +70,20 @@ TAR_SUFFIX = ".tar"
 class NamedMedium:
     """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
 
-    folder: through which it was found, if it was not named itself; no link may lead out of it.
-    error: why the medium must not be opened; None for most. A name that is not valid UTF-8 cannot be written into an
-    index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
-    member: which of several sequences of one folder, by the value of a listing's `sequence` column.
-    images: of a sequence of loose images, their names in the folder `path`, in order; else None. fps, seconds: the times
-    of images as a listing states them: a rate, or one time an image, None where there is none. facts: of an object, where
-    its folder was listed. named: how it was named: as a source itself, by a list or listing, or not at all: a search of a folder
-    or a pattern found it.
+    Attributes:
+        path: the absolute path, or the uri of an object.
+        spelled: the uri as the user spells it.
+        columns: the user's columns, by name.
+        folder: the folder that it was found through; no link may lead out of it. None: it was named itself.
+        error: why the medium must not be opened; None for most media. A name that is not valid UTF-8 cannot be written
+            into an index: such a medium has an error, and `path` and `spelled` show its stray bytes as `\\xNN`.
+        member: which of several sequences of one folder, by the value of a listing's `sequence` column.
+        images: names of a sequence's loose images in the folder `path`, in order. None: not a sequence of loose images.
+        fps: rate of the images, as a listing states it. None: not stated.
+        seconds: one time per image, as a listing states them; None for a missing one. None: not stated.
+        facts: of an object, if its folder was listed.
+        named: how it was named: as a `source` itself, by a `list` or listing, or not at all: the `search` of a folder
+            or pattern found it.
     """
 
     path: str
@@ -94,20 +100,20 @@ class NamedMedium:
 
     @property
     def form(self) -> Form:
-        """What the medium is stored as: a folder of images, one image, a tar of images, or a file that is a video."""
+        """How the medium is stored: a folder of images, one image, a tar of images, or a file that is a video."""
         if self.images is not None:
             return "folder"
         return form_of(self.path)
 
 
 def form_of(name: str) -> Form:
-    """Return what a file is by its name; whatever is no image and no tar may be a video."""
+    """Return what a file is by its name. Whatever is neither an image nor a tar may be a video."""
     suffix = Path(name).suffix.lower()
     return "image" if suffix in IMAGE_SUFFIXES else "tar" if suffix == TAR_SUFFIX else "video"
 
 
 def is_image_name(name: str) -> bool:
-    """Return whether a file's name ends as those of images do, in any case."""
+    """Return whether a file name has the ending of an image, in upper or lower case."""
     return Path(name).suffix.lower() in IMAGE_SUFFIXES
 
 

@@ -1,4 +1,4 @@
-"""Searching folders of a store, and expanding patterns over the names of its objects."""
+"""Search folders of a store, and expand patterns over the names of its objects."""
 
 from __future__ import annotations
 
@@ -15,14 +15,23 @@ MAGIC = re.compile(r"[*?[]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFolder:
-    """A folder that holds objects. files: what they are, by their names."""
+    """A folder that holds objects.
+
+    Attributes:
+        uri: of the folder.
+        files: the facts of its objects, by name.
+    """
 
     uri: str
     files: dict[str, Facts]
 
 
 def object_folders(uri: str) -> list[ObjectFolder]:
-    """Return the folders at and below a uri that hold objects, sorted. Raises SourceError where the store cannot say."""
+    """Return the folders at and below a uri that hold objects, sorted.
+
+    Raises:
+        SourceError: the store cannot list them.
+    """
     folders: dict[str, dict[str, Facts]] = {}
     for name, facts in listed_objects(uri):
         folder, _, base = name.rpartition("/")
@@ -31,7 +40,7 @@ def object_folders(uri: str) -> list[ObjectFolder]:
 
 
 def listed_objects(uri: str) -> Iterator[tuple[str, Facts]]:
-    """Yield (uri, facts) of every object below a folder. Raises SourceError where the store cannot say."""
+    """Yield (uri, facts) of every object below a folder. Raises SourceError if the store cannot list them."""
     try:
         yield from listing(uri)
     except StorageError as error:
@@ -41,7 +50,7 @@ def listed_objects(uri: str) -> Iterator[tuple[str, Facts]]:
 
 
 def is_folder(uri: str) -> bool:
-    """Return whether there are objects below a uri; only asked where its name does not say that it is one itself."""
+    """Return whether there are objects below a uri. Only called if the name does not look like an object's."""
     return any(True for _ in listed_objects(uri))
 
 
@@ -51,7 +60,7 @@ def is_pattern(uri: str) -> bool:
 
 
 def pattern_folder(uri: str) -> str:
-    """Return a pattern's part before its first part with wildcards."""
+    """Return the part of a pattern before its first path component with wildcards."""
     scheme, rest = uri.split("://", 1)
     fixed: list[str] = []
     for part in rest.split("/"):
@@ -62,7 +71,7 @@ def pattern_folder(uri: str) -> str:
 
 
 def expand_pattern(uri: str) -> list[tuple[str, Facts]]:
-    """Return the objects that a pattern names, sorted; `**` stands for any number of folders. Raises SourceError."""
+    """Return the objects that a pattern names, sorted. `**` stands for any number of folders. Raises SourceError."""
     folder = pattern_folder(uri)
     pattern = _compiled(uri[len(folder) + 1 :])
     return [(name, facts) for name, facts in listed_objects(folder) if pattern.fullmatch(name[len(folder) + 1 :])]
@@ -75,7 +84,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _part(part: str) -> str:
-    """Return a regular expression for the name of one folder or object; wildcards do not match a dot at its beginning."""
+    """Return a regular expression for the name of one folder or object.
+
+    Wildcards do not match a dot at the beginning of a name.
+    """
     made = "(?!\\.)" if part[:1] in "*?[" else ""
     for piece in re.split(r"(\*|\?|\[[^]]+\])", part):
         if piece == "*":

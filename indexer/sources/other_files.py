@@ -1,4 +1,4 @@
-"""What a search of folders does not take: images beside videos, and files whose endings are none of video."""
+"""Files that a search of folders skips: images beside videos, and files whose endings are not those of videos."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ TAKEN = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX}
 
 @dataclass(slots=True)
 class Skipped:
-    """The absolute paths that a search does not take: images that lie beside videos, and files of other endings."""
+    """The absolute paths that a search skips.
+
+    Attributes:
+        thumbnails: images that lie beside videos.
+        others: files with other endings.
+    """
 
     thumbnails: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
@@ -22,7 +27,13 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherFiles:
-    """The files of one ending that are no media. ending: in small letters, empty for none. example: the first one's path."""
+    """Skipped files with the same ending.
+
+    Attributes:
+        ending: in lower case, empty for none.
+        count: number of files.
+        example: path of the first file.
+    """
 
     ending: str
     count: int
@@ -30,12 +41,12 @@ class OtherFiles:
 
 
 def is_other(name: str) -> bool:
-    """Return whether a file is skipped for its ending. Hidden files and the times of images are not worth a word."""
+    """Return whether a file is skipped because of its ending. Hidden files and timestamps files are not reported."""
     return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
 
 
 def other_files(paths: Iterable[str]) -> list[OtherFiles]:
-    """Return skipped files by their endings, the most frequent one first."""
+    """Return skipped files grouped by ending, the most frequent ending first."""
     by_ending: dict[str, list[str]] = {}
     for path in sorted(paths):
         by_ending.setdefault(_ending(path), []).append(path)

@@ -1,4 +1,4 @@
-"""Which images make a sequence: those of a folder, of a part of a tar, or of rows of a listing."""
+"""Decide which images form a sequence: those of a folder, of a part of a tar, or of rows of a listing."""
 
 from __future__ import annotations
 
@@ -16,22 +16,26 @@ from framedex.indexer.sources.named_medium import NamedMedium, form_of, is_image
 from framedex.indexer.sources.there import files_in
 
 SEQUENCE, SECONDS, RATE = "sequence", "seconds", "fps"  # columns of a listing
-NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several parts of a sample
-NONE = (None, "")  # CSV has no other way to leave text out
-TOP = "."  # the name of a tar's own images, which lie in no folder
+NUMBERED = re.compile(r"(?P<key>[^.]+)\.[0-9]+\.[^.]+")  # webdataset's name for one of several files of a sample
+NONE = (None, "")  # missing values; CSV cannot tell an empty text from a missing one
+TOP = "."  # name of the sequence of a tar's images that lie in no folder
 
 
 def visible_images(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of images in natural order; hidden files are none."""
+    """Return the names of images in natural order, without hidden files."""
     return tuple(sorted((name for name in names if is_image_name(name) and name[:1] != "."), key=natural_key))
 
 
 def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list[str]]:
-    """Return the sequences that files of a tar make, by name: those that share a key, else those of one folder.
+    """Return the sequences of the image files in a tar, by name: files that share a key, else files of one folder.
 
-    A key is the path up to the first dot of names such as `key.000.jpg`; it counts where several images share it, and no
-    folder that holds images has that name. Images at the top make the sequence `.`. Each name stands in one sequence, in
-    natural order. single: every image makes one of its own.
+    A key is the path up to the first dot of a name such as `key.000.jpg`. It counts if several images share it, and if
+    no folder that holds images has the same name. Images at the top form the sequence `.`. Each image belongs to one
+    sequence. Sequences and their images are in natural order.
+
+    Args:
+        names: of the files.
+        single: every image forms a sequence of its own.
     """
     if single:
         return {name: [name] for name in names}
@@ -50,7 +54,7 @@ def group_names(names: Iterable[str], *, single: bool = False) -> dict[str, list
 
 
 def folder_sequence(item: NamedMedium) -> NamedMedium:
-    """Return the mention of a folder as that of the sequence of the images that lie directly in it."""
+    """Return the mention of a folder as that of the sequence of the images directly in it."""
     try:
         images = visible_images(files_in(item.path))
     except OSError as error:
@@ -63,11 +67,16 @@ def folder_sequence(item: NamedMedium) -> NamedMedium:
 
 
 def join_rows(rows: Sequence[NamedMedium], where: str) -> list[NamedMedium]:
-    """Return a listing's rows with those joined that make a sequence, at the place of its first one.
+    """Return the rows of a listing, with the rows of each sequence joined at the place of its first row.
 
-    Rows make one that have the same value in a column `sequence`, and are images. Columns that differ from row to row are
-    left out. where: the listing, for messages. Raises SourceError for images of one sequence that lie in several folders,
-    or are no images, and for a rate that is none.
+    Images with the same value in a column `sequence` form a sequence. Columns that differ between its rows are dropped.
+
+    Args:
+        rows: of the listing.
+        where: the listing, for messages.
+
+    Raises:
+        SourceError: images of one sequence lie in several folders, files of it are not images, or a rate is invalid.
     """
     groups: dict[str, list[NamedMedium]] = {}
     places: list[str | NamedMedium] = []
@@ -122,7 +131,7 @@ def _seconds(value: object, name: str, where: str) -> float | None:
 
 
 def _with_rate(row: NamedMedium, where: str) -> NamedMedium:
-    """Return a mention with the rate that its `fps` column states; that of a video is a column like others."""
+    """Return a mention with the rate that its `fps` column states. For a video, `fps` is a column like any other."""
     rate = row.columns.get(RATE)
     if rate in NONE or (row.form == "video" and not os.path.isdir(row.path)):
         return row
@@ -133,7 +142,7 @@ def _with_rate(row: NamedMedium, where: str) -> NamedMedium:
 
 
 def check_one_timing(items: Iterable[NamedMedium]) -> None:
-    """Raise SourceError where a medium is mentioned several times with different rates or times."""
+    """Raise SourceError if a medium is mentioned several times with different rates or times."""
     seen: dict[tuple[str, str | None], tuple[Fraction | None, Any]] = {}
     for item in items:
         timing = item.fps, item.seconds

@@ -1,4 +1,4 @@
-"""Which images a tar holds, and where their bytes are; nothing is ever unpacked."""
+"""Find the images in a tar, and where their bytes are. Nothing is ever unpacked."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from framedex.errors import MediaError
 from framedex.indexer.sources.named_medium import is_image_name
 
 BLOCK = 512
-MOST_IMAGES = 10_000_000  # bounds the memory that a hostile tar takes
+MOST_IMAGES = 10_000_000  # limits the memory that a malicious tar takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarImage:
-    """An image in a tar: its name, and the byte range that holds it. problem: why it is none, or None."""
+    """An image in a tar.
+
+    Attributes:
+        name: its path in the tar.
+        offset: of its first byte in the tar.
+        size: in bytes.
+        problem: why it is not usable as an image, or None.
+    """
 
     name: str
     offset: int
@@ -27,16 +34,28 @@ class TarImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarImages:
-    """The images of a tar in its own order. truncation: what is broken or cut off at its end, or None."""
+    """The images of a tar in the order of the tar.
+
+    Attributes:
+        images: the images.
+        truncation: what is damaged or cut off at the end of the tar, or None.
+    """
 
     images: list[TarImage]
     truncation: str | None
 
 
 def read_tar(descriptor: int, size_bytes: int) -> TarImages:
-    """Read a tar's headers, ustar, GNU or pax. Names are names alone: none is looked up outside of the tar.
+    """Read the headers of a tar: ustar, GNU or pax. Names are never looked up outside of the tar.
 
-    Files of other kinds, hidden ones and folders are skipped. Raises MediaError for what is no tar.
+    Files of other kinds, hidden files and folders are skipped.
+
+    Args:
+        descriptor: the open tar.
+        size_bytes: of the tar.
+
+    Raises:
+        MediaError: the file is not a tar, or holds more than `MOST_IMAGES` images.
     """
     images: list[TarImage] = []
     truncation = None
@@ -53,7 +72,7 @@ def read_tar(descriptor: int, size_bytes: int) -> TarImages:
                         images.append(image)
                     if len(images) > MOST_IMAGES:
                         raise MediaError("tar", f"the tar has more than {MOST_IMAGES} images", refused=True)
-                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all of them
+                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all members
                     end = tar.offset
         except (tarfile.TarError, OSError, ValueError, OverflowError, RecursionError) as error:
             if last < 0:
@@ -78,7 +97,10 @@ def _image(member: tarfile.TarInfo, size_bytes: int) -> TarImage | None:
 
 
 def _ending(descriptor: int, end: int, size_bytes: int) -> str | None:
-    """Return why headers end where they do, unless the tar does: at a block of zeros, or with the file."""
+    """Return why the headers end at byte `end`, or None if the tar ends there.
+
+    A tar ends at a block of zeros, or with its file.
+    """
     if end > size_bytes:
         return f"it ends at byte {size_bytes}, within a member that goes to byte {end}"
     if end >= 0 and any(os.pread(descriptor, BLOCK, end)):

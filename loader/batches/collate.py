@@ -1,4 +1,4 @@
-"""From clips to a batch, of numpy arrays: what a batch holds besides frames on a GPU."""
+"""Collates clips into a batch of numpy arrays: everything in a batch except frames on a GPU."""
 
 from __future__ import annotations
 
@@ -24,9 +24,15 @@ PADDINGS = {
 def collate_clips(items: list[dict[str, Any]], mode: Collate) -> dict[str, Any]:
     """Return one dict of batched values from the dicts of several clips.
 
-    Arrays are stacked along a new first axis; numbers become an array, everything else lists. Where shapes differ,
-    mode says what happens: "error" raises FramedexError, "pad" pads at the end of each axis (frames with zeros, mask
-    with False), "list" leaves every array of the batch in a list.
+    Arrays are stacked along a new first axis. Numbers become an array. Everything else becomes a list.
+
+    Args:
+        items: one dict per clip.
+        mode: what to do if shapes differ. "error" raises FramedexError. "pad" pads at the end of each axis (frames with
+            zeros, mask with False). "list" leaves all arrays of the batch in lists.
+
+    Raises:
+        FramedexError: shapes differ, and `mode` is "error".
     """
     return {name: _collate_column(name, [item.get(name) for item in items], mode) for name in items[0]}
 
@@ -44,7 +50,7 @@ def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:
 
 
 def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> bool:
-    """Return whether a batch's arrays can be stacked. Raises FramedexError where they differ and mode is "error"."""
+    """Return whether a batch's arrays can be stacked. Raises FramedexError if they differ and `mode` is "error"."""
     different = sorted(set(shapes))
     if len(different) > 1 and mode == "error":
         raise FramedexError(
@@ -57,7 +63,7 @@ def have_one_shape(name: str, shapes: list[tuple[int, ...]], mode: Collate) -> b
 
 
 def greatest_shape(shapes: list[tuple[int, ...]]) -> list[int]:
-    """Return the shape into which all of these fit."""
+    """Return the smallest shape into which all of these fit."""
     return [max(sizes) for sizes in zip(*shapes, strict=True)]
 
 

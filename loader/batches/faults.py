@@ -1,4 +1,4 @@
-"""What to do with a clip that cannot be had while a run goes on."""
+"""Clips that are not available during a run: how they are recorded, and what a loader counts."""
 
 from __future__ import annotations
 
@@ -15,18 +15,23 @@ OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
 KINDS: dict[type[Exception], str] = {StaleError: "stale", DecodeError: "undecodable", DamageError: "damaged"}
 ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError}
-# What is no fault of a clip, but of the run: whatever is to be done with faults, it ends. The kinds of a StorageError.
+# Kinds of a StorageError that concern the run and not one clip: the run ends, whatever `on_error` says.
 OF_THE_RUN = frozenset({"denied", "forked"})
 
-MOST_FAULTS = 1000  # that a report keeps
-_COUNTING = threading.Lock()  # held for moments, by the threads of all loaders
+MOST_FAULTS = 1000  # how many a report keeps
+_COUNTING = threading.Lock()  # held briefly, by the threads of all loaders
 LOG = logging.getLogger("framedex.loader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A clip that cannot be had. kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), `denied` and `forked` (what
-    ends the run: its store cannot be used), or `error`.
+    """A clip that is not available.
+
+    Attributes:
+        number: number of the clip.
+        kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), `error`, or one that ends the run because
+            the store cannot be used: `denied` or `forked`.
+        message: the reason.
     """
 
     number: int
@@ -35,18 +40,18 @@ class Fault:
 
     @property
     def ends_the_run(self) -> bool:
-        """Whether no other clip can be had either."""
+        """Whether no other clip is available either."""
         return self.kind in OF_THE_RUN
 
     def error(self) -> FramedexError:
-        """Return what is raised for it."""
+        """Return the exception to raise for this clip."""
         if self.ends_the_run:
             return StorageError(self.message, kind=self.kind)
         return ERRORS.get(self.kind, DecodeError)(f"clip {self.number}: {self.message}")
 
 
 def fault_of(number: int, error: Exception) -> Fault:
-    """Return the fault that an exception stands for."""
+    """Return the fault for an exception."""
     kind = next((kind for known, kind in KINDS.items() if isinstance(error, known)), "error")
     if isinstance(error, StorageError) and error.kind in OF_THE_RUN:
         kind = error.kind
@@ -56,10 +61,19 @@ def fault_of(number: int, error: Exception) -> Fault:
 
 @dataclass(slots=True)
 class LoaderReport:
-    """What a loader did so far. decoded: clips by decoder (`cpu`, `nvdec`, `nvjpeg`). seconds: where time went, of this
-    process and, summed over all of them, of workers. failures: clips that could not be had, by kind. retried: clips that a
-    decoder failed on and another one decoded, and tasks of workers that died, by kind. replaced, skipped: clips.
-    bytes_read: of sources. packets: that were decoded. frames: that were wanted of them.
+    """What a loader did so far.
+
+    Attributes:
+        decoded: clips by decoder (`cpu`, `nvdec`, `nvjpeg`).
+        seconds: where time went, by stage: that of this process, and that of workers summed over all of them.
+        failures: clips that were not available, by kind.
+        retried: by kind, clips that one decoder failed on and another one decoded, and tasks of workers that died.
+        replaced: clips that were replaced by another clip.
+        skipped: clips that were left out.
+        bytes_read: bytes read from sources.
+        packets: packets that were decoded.
+        frames: frames that were wanted from these packets.
+        faults: the first MOST_FAULTS clips that were not available.
     """
 
     decoded: Counter[str] = field(default_factory=Counter)
@@ -74,13 +88,13 @@ class LoaderReport:
     faults: list[Fault] = field(default_factory=list)
 
     def add_seconds(self, **stages: float) -> None:
-        """Add to where time went; for threads."""
+        """Add to the time of stages. Safe to call from threads."""
         with _COUNTING:
             for name, seconds in stages.items():
                 self.seconds[name] += seconds
 
     def count(self, clip: Fetched) -> None:
-        """Count a clip of a batch; for threads."""
+        """Count a clip of a batch. Safe to call from threads."""
         self.add_seconds(**{"workers reading": clip.read_seconds, "workers decoding": clip.decode_seconds})
         with _COUNTING:
             self.decoded["nvdec" if clip.movie else "nvjpeg" if clip.images else "cpu"] += 1
@@ -89,7 +103,7 @@ class LoaderReport:
             self.frames += int((clip.item["frame_index"] >= 0).sum())
 
     def add(self, *, skipped: int = 0, replaced: int = 0, retried: str | None = None) -> None:
-        """Add to what became of clips that could not be had at once; for threads."""
+        """Count what happened to clips that were not available at once. Safe to call from threads."""
         with _COUNTING:
             self.skipped += skipped
             self.replaced += replaced
@@ -97,7 +111,7 @@ class LoaderReport:
                 self.retried[retried] += 1
 
     def note(self, fault: Fault) -> None:
-        """Count a clip that cannot be had, and log it; for threads."""
+        """Count and log a clip that is not available. Safe to call from threads."""
         with _COUNTING:
             self.failures[fault.kind] += 1
             if len(self.faults) < MOST_FAULTS:

@@ -1,4 +1,4 @@
-"""What runs in the loader's workers: read a clip, decide who decodes it, and decode it unless a GPU will."""
+"""The task of the loader's workers: read a clip, choose its decoder, and decode it unless a GPU does."""
 
 from __future__ import annotations
 
@@ -26,9 +26,15 @@ from framedex.sharder.schema import PAD
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How clips are fetched. size: (height, width) that frames are scaled to. threads: decoder threads a clip. upright: turn
-    frames as their medium says; size is that of what comes out. colour: how close a GPU's must come. caps: what the GPU's driver
-    supports. nvjpeg: the GPU takes JPEGs too.
+    """How clips are fetched.
+
+    Attributes:
+        size: (height, width) to which frames are scaled, after they are turned. None: as they are stored.
+        threads: decoder threads per clip.
+        upright: turn frames as their medium says.
+        colour: how close a GPU's colours must come to the CPU's.
+        caps: what the GPU's driver supports.
+        nvjpeg: whether the GPU decodes JPEGs too.
     """
 
     size: Size | None = None
@@ -46,7 +52,7 @@ class Fetcher:
         self._dataset, self._options = dataset, options
 
     def __call__(self, wanted: ClipRequest) -> Fetched | Fault:
-        """Return a clip, or why it is not available. What is raised is a bug."""
+        """Return a clip, or the reason why it is not available. An exception that this raises is a bug."""
         try:
             return self._fetch(wanted)
         except MEDIUM_ERRORS as error:
@@ -74,7 +80,7 @@ class Fetcher:
         return fetched
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
-        """Fill in what a GPU decodes; return whether it may."""
+        """Add what a GPU decodes to a fetched clip. Return False if the CPU must decode it."""
         position = clip.recipe.position.astype(np.int64)
         unique = np.unique(position[position != PAD])
         if clip.medium.kind == IMAGES:
@@ -93,7 +99,7 @@ class Fetcher:
 
 
 def _images(clip: Clip, encoded: EncodedClip, ranks: NDArray[np.int64]) -> list[NDArray[np.uint8]]:
-    """Return the bytes of the images of some ranks."""
+    """Return the encoded images with the given ranks."""
     packet = np.empty(len(clip.recipe.packet_rank), np.int64)
     packet[clip.recipe.packet_rank] = np.arange(len(packet))
     edges = encoded.packet_first

@@ -1,4 +1,4 @@
-"""Clips on their way from a worker into a batch: what was asked for, and what came of it."""
+"""Clips on their way from a worker into a batch: the request and the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from framedex.sharder.decoding.video import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipRequest:
-    """A clip to fetch. on_gpu: a GPU is to decode it, if it can."""
+    """A clip to fetch.
+
+    Attributes:
+        number: number of the clip.
+        on_gpu: whether a GPU decodes it, if it can.
+    """
 
     number: int
     on_gpu: bool
@@ -22,7 +27,12 @@ class ClipRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvdecClip:
-    """A clip for NVDEC. wanted: int32 [unique], ascending frame numbers among the packets' pictures."""
+    """A clip for NVDEC.
+
+    Attributes:
+        packets: the movie.
+        wanted: int32 [unique], ascending frame numbers among the packets' pictures.
+    """
 
     packets: GpuMovie
     wanted: NDArray[np.int32]
@@ -30,19 +40,33 @@ class NvdecClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvjpegClip:
-    """A clip for nvJPEG. content: uint8 [bytes] of each image, a JPEG."""
+    """A clip for nvJPEG.
+
+    Attributes:
+        content: the bytes of each image, a JPEG, as uint8 [bytes].
+    """
 
     content: list[NDArray[np.uint8]]
 
 
 @dataclass(slots=True, kw_only=True)
 class Fetched:
-    """A clip on its way into a batch: `frames`, or what a GPU decodes.
+    """A clip on its way into a batch: decoded frames, or what a GPU decodes.
 
-    item: what a batch holds of it besides frames. frames: uint8 [F, H, W, 3]. order: int64 [F], which of the decoded
-    frames stands at each place, -1 where padded; None where frames are in their order. size: (height, width) that a GPU
-    scales to; None: none. turns: quarter turns, anticlockwise, that it makes then. read_seconds, decode_seconds: of
-    the worker. bytes_read, packets: of the clip.
+    Attributes:
+        number: number of the clip.
+        item: the entries of a batch besides frames.
+        frames: uint8 [F, H, W, 3], if a worker decoded them.
+        movie: what NVDEC decodes, if it does.
+        images: what nvJPEG decodes, if it does.
+        order: int64 [F], which of the decoded frames is at each place, -1 where padded. None: frames are in their
+            order.
+        size: (height, width) to which a GPU scales. None: it does not scale.
+        turns: quarter turns counterclockwise by which a GPU then turns frames.
+        read_seconds: the worker's time for reading.
+        decode_seconds: the worker's time for decoding.
+        bytes_read: bytes read for the clip.
+        packets: packets of the clip.
     """
 
     number: int

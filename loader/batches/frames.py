@@ -1,4 +1,4 @@
-"""What becomes of decoded frames on a CPU before they are a batch: the user's transform, normalising, layout, stacking."""
+"""What happens to decoded frames before they are a batch: the user's transform, normalising, layout and stacking."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """What decoded frames are made into. transform, audio_transform: functions of DALI operations on each clip's
-    frames and sound. normalize: (mean, std) for RGB in 0…1, which makes float32. layout: of frames as delivered. collate:
-    where clips differ in shape.
+    """What decoded frames are made into.
+
+    Attributes:
+        transform: a function of DALI operations on each clip's frames.
+        audio_transform: a function of DALI operations on each clip's sound.
+        normalize: (mean, std) for RGB in 0…1. It makes frames float32.
+        layout: the layout of the delivered frames.
+        collate: what to do if clips differ in shape.
     """
 
     transform: Callable[[Any], Any] | None
@@ -38,7 +43,7 @@ class Finish:
         check_normalize(self.normalize)
 
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return float32 [3] each: normalised = value × scale + offset."""
+        """Return (scale, offset), float32 [3] each: normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
         return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
@@ -53,51 +58,62 @@ class Runs(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A batch that is made, perhaps with work on its way."""
+    """A finished batch. Some of its work may still be in progress on a GPU."""
 
     content: dict[str, Any]
 
     def hand_over(self) -> dict[str, Any]:
-        """Return the batch, usable where the caller's thread is."""
+        """Return the batch, ready for use in the caller's thread."""
         return self.content
 
 
 class Frames(Protocol):
-    """Makes batches of fetched clips on some device."""
+    """Makes batches of fetched clips on one device."""
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
         """Return the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails."""
         ...
 
     def finish(self, frames: list[Any]) -> Any:
-        """Return a batch's frames as delivered. Raises RuntimeError where a transform fails, FramedexError for shapes."""
+        """Return a batch's frames as delivered.
+
+        Raises:
+            RuntimeError: a transform fails.
+            FramedexError: shapes do not fit together.
+        """
         ...
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        """Take the sound out of a batch's items and return it transformed: an empty dict if there is no transform."""
         ...
 
     def working(self) -> AbstractContextManager[Any]:
-        """Return the context in which the two are called, by one thread."""
+        """Return the context in which one thread calls the other methods."""
         ...
 
     def made(self, content: dict[str, Any]) -> Made:
-        """Return a batch that is made, to be handed over."""
+        """Return a finished batch, ready to be handed over."""
         ...
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return how much of the device's memory is free, in words, where an error says that it is full; else None."""
+        """Return how much of the device's memory is free, in words, if an error says that it is full, else None."""
         ...
 
 
 class CpuFrames:
-    """Frames that workers decoded. transformer, audio: run the transforms of `finish`; None: there is none."""
+    """Makes batches of frames that workers decoded.
+
+    Args:
+        finish: what frames are made into.
+        transformer: runs the transform of `finish`. None: there is no transform.
+        audio: runs the audio transform of `finish`. None: there is no audio transform.
+    """
 
     def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
         self._finish, self._transformer, self._audio = finish, transformer, audio
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
-        """Return the frames of each clip, which are decoded already."""
+        """Return the frames of each clip, which workers have decoded already."""
         return [clip.frames for clip in clips]
 
     def finish(self, frames: list[NDArray[Any]]) -> Any:
@@ -115,7 +131,7 @@ class CpuFrames:
         return np.ascontiguousarray(frames.transpose(0, 3, 1, 2)) if self._finish.layout == "FCHW" else frames
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        """Take the sound out of a batch's items and return it transformed: an empty dict if there is no transform."""
         if self._audio is None:
             return {}
         output = self._audio.run([item.pop("audio") for item in items])
@@ -127,9 +143,9 @@ class CpuFrames:
         return contextlib.nullcontext()
 
     def made(self, content: dict[str, Any]) -> Made:
-        """Return a batch that is there already."""
+        """Return a batch, which is complete."""
         return Made(content=content)
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return None: this memory is the machine's, and its errors are MemoryErrors, which go to the caller as they are."""
+        """Return None. Main memory is meant here, and its errors are MemoryErrors, which reach the caller unchanged."""
         return None

@@ -1,4 +1,4 @@
-"""What the loader asks of a dataset, and the part of an item that describes its frames."""
+"""What the loader needs from a dataset, and the part of an item that describes its frames."""
 
 from __future__ import annotations
 
@@ -9,23 +9,27 @@ from framedex.sharder.reading.sources import SourceFiles
 
 
 class ClipSource(Protocol):
-    """Clips by number, as ClipDataset has them. sources: what their packets are read from."""
+    """Clips by number, as in ClipDataset.
+
+    Attributes:
+        sources: where their packets are read from.
+    """
 
     sources: SourceFiles
 
     def __len__(self) -> int: ...
 
     def clip(self, number: int) -> Clip:
-        """Return clip `number` as the manifest or the plan says it."""
+        """Return clip `number` as the manifest or the plan describes it."""
         ...
 
     def sound(self, clip: Clip) -> dict[str, Any]:
-        """Return the part of an item that is its audio; nothing where the dataset has none."""
+        """Return the audio entries of an item. They are empty where the dataset has no audio."""
         ...
 
 
 def describe(clip: Clip) -> dict[str, Any]:
-    """Return the part of an item that says which frames it has."""
+    """Return the part of an item that describes its frames."""
     return {
         "pts": clip.pts.copy(),  # Arrow's memory is read-only, which torch warns about
         "seconds": clip.seconds.copy(),

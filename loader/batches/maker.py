@@ -1,4 +1,4 @@
-"""Making batches of fetched clips: decoding, finishing and collating them, beside the trainer's thread where a GPU does it."""
+"""Makes batches of fetched clips: decodes, finishes and collates them, beside the trainer's thread if a GPU does it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ LOG = logging.getLogger("framedex.loader")
 class Batch:
     """A batch that is being fetched and made.
 
-    numbers: of its clips. on_gpu: whether each clip is a GPU's, if it can be. padding: how many of the last clips only fill
-    it up. fetched: each clip's result to come. made: the batch to come, where threads make it.
+    Attributes:
+        numbers: numbers of its clips.
+        on_gpu: per clip, whether a GPU decodes it, if it can.
+        padding: how many clips at the end are padding.
+        fetched: the future result of each clip.
+        made: the future batch, if threads make it.
     """
 
     numbers: list[int]
@@ -39,7 +43,7 @@ class Batch:
     made: Future[Made] | None = None
 
     def cancel(self) -> None:
-        """Give up what has not begun."""
+        """Cancel the work that has not begun."""
         for future in (*self.fetched, self.made):
             if future is not None:
                 future.cancel()
@@ -50,11 +54,11 @@ class BatchMaker:
 
     Args:
         supply: where clips come from.
-        stages: what decodes and finishes frames; each serves one thread at a time.
-        beside: make batches in threads, one for each stage, while the caller goes on.
+        stages: what decodes and finishes frames. Each stage serves one thread at a time.
+        beside: make batches in threads, one per stage, while the caller continues.
         options: what batches are made of clips.
-        share: of the clips, the CPU's; it learns from each batch.
-        size: (height, width) that frames are scaled to, for messages.
+        share: the CPU's share of the clips. It learns from each batch.
+        size: (height, width) to which frames are scaled, for messages.
         report: counts clips and seconds.
     """
 
@@ -77,16 +81,16 @@ class BatchMaker:
         self._as_torch = tensor_maker() if options.output == "torch" else None
 
     def begin(self, batch: Batch) -> None:
-        """Have a batch made as its clips arrive, where threads do that."""
+        """Start to make a batch as its clips arrive, if threads make batches."""
         if self._threads is not None:
             batch.made = self._threads.submit(self._make, batch)
 
     def result(self, batch: Batch) -> Made:
-        """Return a batch as delivered; waits for it, or makes it."""
+        """Return a batch as delivered: wait for the thread that makes it, or make it here."""
         return self._make(batch) if batch.made is None else batch.made.result()
 
     def close(self) -> None:
-        """Give up the batches that are waiting, and wait for those that are being made."""
+        """Cancel the batches that are waiting, and wait for those that are being made."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
 
@@ -104,7 +108,7 @@ class BatchMaker:
             self._stages.put(stage)
 
     def _too_little_memory(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
-        """Return the error that says what was asked of the GPU's memory, and how to ask for less."""
+        """Return the error that says what needed the GPU's memory, and how to need less."""
         clips = [self._supply.dataset.clip(number) for number in batch.numbers]
         frames = sum(len(clip.frame_index) for clip in clips)
         height, width = self._size or max((clip.medium.height, clip.medium.width) for clip in clips)
@@ -114,7 +118,8 @@ class BatchMaker:
             "the GPU's memory is full",
             where=f"{asked}, {self._options.prefetch} batches ahead",
             found=f"{str(error).splitlines()[0]} ({free})",
-            remedy=f"a smaller batch_size, {scale}, or fewer batches ahead (prefetch); look at nvidia-smi for other processes",
+            remedy=f"a smaller batch_size, {scale}, or fewer batches ahead (prefetch); "
+            "look at nvidia-smi for other processes",
         )
 
     def _content(self, batch: Batch, stage: Frames) -> dict[str, Any]:
@@ -139,9 +144,9 @@ class BatchMaker:
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
     def _decoded(self, batch: Batch, stage: Frames) -> dict[int, tuple[Fetched, Any]]:
-        """Return the available clips of a batch, or those taken instead, and their frames, by their places in order.
+        """Return the available clips of a batch, or their replacements, with their frames, by place in ascending order.
 
-        What a GPU decodes comes first: workers decode the rest meanwhile.
+        The clips for the GPU come first: workers decode the rest meanwhile.
         """
         had: dict[int, tuple[Fetched, Any] | None] = {}
         decoding = 0.0
@@ -167,7 +172,7 @@ class BatchMaker:
         return clips_had
 
     def _frames_of(self, clips: list[Fetched], stage: Frames) -> list[tuple[Fetched, Any] | None]:
-        """Return each clip, or what stands for it, and its frames; None where nothing does."""
+        """Return each clip, or its replacement, with its frames. An entry is None where there is neither."""
         if not clips:
             return []
         try:
@@ -180,7 +185,7 @@ class BatchMaker:
             return [self._alone(clip, stage) for clip in clips]
 
     def _alone(self, clip: Fetched, stage: Frames) -> tuple[Fetched, Any] | None:
-        """Decode a clip by itself; where the GPU fails on it, a worker does."""
+        """Decode one clip. If the GPU fails on it, a worker decodes it."""
         try:
             return clip, stage.decode([clip], self._report)[0]
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""What ClipLoader was told, as checked records: who decodes clips and to what, and what batches are made of them."""
+"""ClipLoader's arguments as checked records: how clips are decoded, and what batches are made of them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from framedex.sharder.decoding.video import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOptions:
-    """Who decodes clips, and to what. The names are those of ClipLoader's arguments, which explains them.
+    """How clips are decoded.
 
-    Raises FramedexError for a value that is not allowed.
+    The fields have the names of ClipLoader's arguments, which explains them.
+
+    Raises:
+        FramedexError: a value is not allowed.
     """
 
     device: Device
@@ -42,9 +45,12 @@ class DecodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What batches are made of clips. The names are those of ClipLoader's arguments, which explains them.
+    """What batches are made of clips.
 
-    Raises FramedexError for a value that is not allowed.
+    The fields have the names of ClipLoader's arguments, which explains them.
+
+    Raises:
+        FramedexError: a value is not allowed.
     """
 
     batch_size: int
@@ -64,7 +70,7 @@ class BatchOptions:
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
 
     def ahead(self, decoding: DecodeOptions) -> int:
-        """Return how many batches are begun before the one that is delivered."""
+        """Return how many batches begin before the one that is delivered."""
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
         return max(self.prefetch, -(-2 * decoding.num_workers // self.batch_size))

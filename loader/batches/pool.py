@@ -1,7 +1,8 @@
-"""Worker processes that are given one task at a time. Large arrays come back through shared memory, and a worker that dies
-costs the one task that it was at.
+"""Worker processes that are given one task at a time.
 
-torch's DataLoader hands whole batches to workers; here every clip is a task, so that all workers decode the same batch.
+Large arrays come back through shared memory. A worker that dies costs only the task that it was working on.
+
+torch's DataLoader gives whole batches to workers. Here every clip is a task, so that all workers decode the same batch.
 """
 
 from __future__ import annotations
@@ -28,18 +29,23 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 ALIGNMENT = 64  # of arrays in shared memory
-NICENESS = 10  # so that a main process which feeds a GPU is not kept waiting by its own workers
-SECONDS_TO_END = 5.0  # which a worker has before it is killed
+NICENESS = 10  # so that a main process which feeds a GPU does not wait for its own workers
+SECONDS_TO_END = 5.0  # how long a worker may take to end before it is killed
 
 
 class WorkerDiedError(Exception):
-    """The process that was at a task ended, or took too long and was ended."""
+    """The process that worked on a task ended, or took too long and was ended."""
 
 
 class WorkerPool(Generic[Task, Result]):
-    """Calls a function in other processes. function: picklable; each process gets it once. timeout_seconds: a call.
+    """Calls a function in other processes.
 
-    workers: 0 calls it in this process, at once. Processes are spawned, not forked: decoder libraries have threads.
+    Processes are spawned, not forked, because decoder libraries have threads.
+
+    Args:
+        function: a picklable function. Each process receives it once.
+        workers: number of processes. 0: the function is called in this process, at once.
+        timeout_seconds: time limit per call.
     """
 
     def __init__(self, function: Callable[[Task], Result], *, workers: int, timeout_seconds: float) -> None:
@@ -49,14 +55,14 @@ class WorkerPool(Generic[Task, Result]):
         self._workers = [_Worker(function, context) for _ in range(workers)]
         for worker in self._workers:
             self._idle.put(worker)
-        # A thread a worker waits for it; all of them sleep in the kernel.
+        # One thread per worker waits for it. All of them sleep in the kernel.
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="framedex") if workers else None
         self._close = weakref.finalize(self, _close, self._threads, self._workers)
 
     def submit(self, task: Task) -> Future[Result]:
-        """Return the future of a task's result; tasks begin in the order submitted.
+        """Return the future of a task's result. Tasks begin in the order in which they are submitted.
 
-        It raises WorkerDiedError where the process died, and InternalError for what else the function raised.
+        The future raises WorkerDiedError if the process died, and InternalError for anything that the function raised.
         """
         if self._threads is not None:
             return self._threads.submit(self._call, task)
@@ -77,11 +83,11 @@ class WorkerPool(Generic[Task, Result]):
 
     @property
     def process_ids(self) -> list[int]:
-        """The processes that run now."""
+        """The ids of the processes that are running."""
         return [worker.process_id for worker in self._workers if worker.process_id is not None]
 
     def close(self) -> None:
-        """End all processes; what was not begun is cancelled."""
+        """End all processes. Tasks that have not begun are cancelled."""
         self._close()
 
 
@@ -150,7 +156,7 @@ class _Worker:
 
 
 def _limit(connection: Any, seconds: float) -> None:
-    """Let no single read or write of a connection take longer: a worker may be stopped in the middle of its answer."""
+    """Limit the time of each read and write of a connection: a worker may be stopped in the middle of its answer."""
     whole = max(1, math.ceil(seconds))
     with socket.socket(fileno=os.dup(connection.fileno())) as shared:
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
@@ -158,7 +164,7 @@ def _limit(connection: Any, seconds: float) -> None:
 
 
 def _serve(connection: Any, function: Callable[[Any], Any]) -> None:
-    """Answer tasks until the other side is gone."""
+    """Answer tasks until the other side has closed the connection."""
     os.nice(NICENESS)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
@@ -166,13 +172,13 @@ def _serve(connection: Any, function: Callable[[Any], Any]) -> None:
             task = connection.recv()
             try:
                 answer = True, function(task)
-            except Exception as error:  # a bug that one task meets must not take the worker down
+            except Exception as error:  # a bug in one task must not end the worker
                 answer = False, internal_error(error)
             _send(connection, answer)
 
 
 def _send(connection: Any, answer: tuple[bool, object]) -> None:
-    """Send an object: its arrays' bytes in shared memory of its own, which has no name and ends with its last user."""
+    """Send an object, with the bytes of its arrays in shared memory that has no name and ends with its last user."""
     buffers: list[pickle.PickleBuffer] = []
     content = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]

@@ -1,4 +1,4 @@
-"""Turning pictures upright: what a container's display matrix asks a player to do, as numpy on either decoder's frames."""
+"""Turns pictures upright with numpy, as a container's display matrix asks a player to do, whatever decoded them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Size = tuple[int, int]  # height, width
 
 
 def quarter_turns(degrees: int) -> int:
-    """Return how many quarter turns counterclockwise, 0 to 3, are nearest to `rotation_degrees` of a medium."""
+    """Return the number of quarter turns counterclockwise, 0 to 3, that is nearest to a medium's `rotation_degrees`."""
     return round(degrees / 90) % 4
 
 
 def upright(frames: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
-    """Return uint8 [F, H, W, 3] turned counterclockwise by `degrees`, contiguous; by 90 or 270, H and W change places.
+    """Return uint8 [F, H, W, 3] turned counterclockwise by `degrees`, contiguous. 90 and 270 exchange H and W.
 
-    Angles between the quarter turns go to the nearest one; ffmpeg would draw black corners. Where a clip is scaled as well,
-    its size is that of the upright picture: decode to `stored_size`, then turn.
+    Angles between quarter turns are rounded to the nearest one, where ffmpeg would draw black corners. If a clip is
+    scaled as well, the size is that of the upright picture: decode to `stored_size`, then turn.
     """
     return np.ascontiguousarray(np.rot90(frames, quarter_turns(degrees), axes=(1, 2)))
 
 
 def stored_size(size: Size, degrees: int) -> Size:
-    """Return (height, width) to scale a decoded picture to, so that turned upright it has this size."""
+    """Return the (height, width) to scale a decoded picture to, so that it has this size when turned upright."""
     height, width = size
     return (width, height) if quarter_turns(degrees) % 2 else (height, width)

@@ -11,7 +11,11 @@ from framedex.errors import MissingExtraError
 
 
 def tensor_maker() -> Callable[[Any], Any]:
-    """Return what makes torch tensors of arrays, and of lists of them, without a copy."""
+    """Return a function that makes torch tensors of arrays, and of lists of arrays, without a copy.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+    """
     try:
         import torch
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`framedex bench`."""
+"""The command `framedex bench`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RULES = (
 
 
 def _placed(value: str) -> tuple[Device, int | None]:
-    """Return what a device names, and the number of the GPU where it names one."""
+    """Return the device that a value names, and the number of the GPU if the value has one."""
     try:
         device, number = placed(value, 0)
         return device, number if ":" in value else None
@@ -101,11 +101,12 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how fast a dataset loads here: clips a second, what is read and decoded for them, and where the time goes.
+    """Measure how fast a dataset loads here: clips a second, what is read and decoded for them, and where the time
+    goes.
 
-    --compare runs what is installed of torchcodec, decord, PyNvVideoCodec, OpenCV and DALI on the same clips, by the frame
-    numbers of the index and with the same number of workers, and checks that they return the same pictures. Each runs in
-    a process of its own; one that fails is said to, and why.
+    --compare runs what is installed of torchcodec, decord, PyNvVideoCodec, OpenCV and DALI on the same clips, by the
+    frame numbers of the index and with the same number of workers, and checks that they return the same pictures. Each
+    runs in a process of its own; one that fails is said to, and why.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips failed than --max-failures.
     """
@@ -126,13 +127,13 @@ def bench(
 
 
 def as_facts(result: BenchResult, peers: list[PeerResult]) -> dict[str, Any]:
-    """Return a measurement as what JSON holds."""
+    """Return a measurement as a dict for JSON."""
     rates = {"clips_a_second": result.clips_a_second, "frames_a_second": result.frames_a_second}
     return asdict(result) | rates | {"peers": [asdict(peer) | _relation(result, peer) for peer in peers]}
 
 
 def _relation(result: BenchResult, peer: PeerResult) -> dict[str, Any]:
-    """Return what a peer did in a second, and how many times that framedex does."""
+    """Return a peer's clips per second and how many times as fast framedex is. Both are None for an unfinished peer."""
     if not peer.seconds or not peer.clips:
         return {"clips_a_second": None, "framedex_is_faster_by": None}
     rate = peer.clips / peer.seconds
@@ -140,7 +141,7 @@ def _relation(result: BenchResult, peer: PeerResult) -> dict[str, Any]:
 
 
 def as_text(result: BenchResult, peers: list[PeerResult]) -> str:
-    """Return a measurement as lines for people."""
+    """Return a measurement as text for people."""
     cost, load = result.cost, result.load
     each = cost.decoded_frames / max(1, cost.wanted_frames)
     rows = {

@@ -1,7 +1,7 @@
-"""Running another loader in a process of its own, with a time limit, and checking whether its frames are the same.
+"""Runs another loader in a process of its own, with a time limit, and checks whether it returns the same frames.
 
-What it does goes through files in a folder: request.json, progress.jsonl (a line a batch), pictures.npz (small pictures of
-what it gave), errors.txt. So a peer that crashes or hangs harms nobody, and says how far it came.
+The process exchanges files in a folder: request.json, progress.jsonl (one line per batch), pictures.npz (thumbnails of
+the frames it returned) and errors.txt. So a peer that crashes or hangs does no harm, and its progress is known.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
 
-SIDE = 64  # of the small pictures
-PIECES = 16  # of SIDE * SIDE: how many of the most different places of two small pictures count
-DIFFERENT = 16.0  # levels: a frame's number one further on lies above 26, another scaler's same frame below 10
-FITTED = 200_000  # pixels from which the change of colour is found
-CHECKED_CLIPS = 8  # at a peer's beginning, unscaled: scalers differ more than frames that follow each other may
+SIDE = 64  # pixels: the side of a thumbnail
+PIECES = 16  # of SIDE * SIDE: how many of the most different places of two thumbnails count
+DIFFERENT = 16.0  # levels: the next frame's number differs by more than 26, another scaler's same frame by less than 10
+FITTED = 200_000  # pixels to which the map of colours is fitted
+CHECKED_CLIPS = 8  # a peer's first clips, unscaled: scalers may differ by more than consecutive frames do
 
 Thumbnails = dict[int, NDArray[np.uint8]]
 """Clip's number → uint8 [F, SIDE, SIDE, 3]."""
@@ -37,8 +37,18 @@ Thumbnails = dict[int, NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerResult:
-    """What became of a peer. seconds: for `clips` clips, None where it did not get through them; then clips counts those
-    delivered in `seconds_so_far`, and reason says why. The limit is for all of it, starting and checking included. compared: frames compared with framedex', of which `different` were other pictures.
+    """The result of running a peer.
+
+    Attributes:
+        name: the peer's name.
+        version: its installed version. None: it did not load.
+        clips: how many clips it delivered, in `seconds` or, if it did not finish, in `seconds_so_far`.
+        seconds: time for all clips. None: it did not finish.
+        seconds_so_far: time until its last batch.
+        stopped_after: the limit in seconds that ended it, if any. The limit includes startup and checking.
+        reason: why it did not finish.
+        compared: how many frames were compared with framedex's.
+        different: how many of these were other pictures.
     """
 
     name: str
@@ -53,7 +63,11 @@ class PeerResult:
 
 
 def thumbnails(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return uint8 [F, SIDE, SIDE, 3]: means over the boxes of a grid. pictures: uint8 [F, H, W, 3], H and W ≥ SIDE."""
+    """Return uint8 [F, SIDE, SIDE, 3]: the mean of each box of a grid.
+
+    Args:
+        pictures: uint8 [F, H, W, 3]. H and W are at least SIDE.
+    """
     values: NDArray[Any] = pictures.astype(np.float32)
     for axis in (1, 2):
         edges = np.linspace(0, pictures.shape[axis], SIDE + 1).astype(np.int64)
@@ -64,18 +78,22 @@ def thumbnails(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def enlarged(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return pictures with every pixel repeated until both sides are SIDE at least."""
+    """Return pictures with every pixel repeated until both sides are at least SIDE."""
     for axis in (1, 2):
         pictures = np.repeat(pictures, -(-SIDE // pictures.shape[axis]), axis=axis)
     return pictures
 
 
 def differences(ours: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return float64 [N]: how far small pictures are apart, in levels of 255. ours, theirs: uint8 [N, SIDE, SIDE, 3].
+    """Return float64 [N]: how far apart thumbnails are, in levels of 255.
 
-    Colour does not count: loaders differ in matrix and range, so theirs are first led to ours by the one affine map of
-    RGB that fits best. What counts is the mean absolute difference over the PIECES most different places, so that a small
-    thing in another place, or a digit of a frame's number, is seen.
+    Colour does not count: loaders differ in matrix and range, so `theirs` is first mapped to `ours` by the single
+    affine map of RGB that fits best. The result is the mean absolute difference over the PIECES most different places,
+    so that a small object in another place, or a digit of a frame's number, is detected.
+
+    Args:
+        ours: uint8 [N, SIDE, SIDE, 3].
+        theirs: uint8 [N, SIDE, SIDE, 3].
     """
     flat, wanted = (pictures.reshape(-1, 3).astype(np.float64) for pictures in (theirs, ours))
     some = slice(None, None, max(1, len(flat) // FITTED))
@@ -87,7 +105,7 @@ def differences(ours: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> NDArray[n
 
 
 def count_different(ours: Thumbnails, theirs: Thumbnails) -> tuple[int, int]:
-    """Return (frames compared, frames of them that are other pictures); clips of another length are all different."""
+    """Return (frames compared, how many of them are other pictures). All frames of a clip of another length count."""
     both = [number for number in theirs if number in ours]
     alike = [number for number in both if len(ours[number]) == len(theirs[number])]
     compared = sum(len(ours[number]) for number in both)
@@ -99,7 +117,7 @@ def count_different(ours: Thumbnails, theirs: Thumbnails) -> tuple[int, int]:
 
 
 def save_thumbnails(path: Path, found: Thumbnails) -> None:
-    """Write small pictures aside and rename."""
+    """Write thumbnails to a temporary file and rename it."""
     aside = path.with_suffix(".tmp.npz")
     arrays: dict[str, Any] = {str(number): pictures for number, pictures in found.items()}
     np.savez(aside, **arrays)
@@ -107,7 +125,7 @@ def save_thumbnails(path: Path, found: Thumbnails) -> None:
 
 
 def load_thumbnails(path: Path) -> Thumbnails:
-    """Return what `save_thumbnails` wrote; nothing where it wrote nothing."""
+    """Return what `save_thumbnails` wrote, or an empty dict if it wrote nothing."""
     if not path.exists():
         return {}
     with np.load(path) as stored:
@@ -117,9 +135,14 @@ def load_thumbnails(path: Path) -> Thumbnails:
 def run_peer(
     name: str, clips: Sequence[PeerClip], options: PeerOptions, *, limit_seconds: float, ours: Thumbnails
 ) -> PeerResult:
-    """Run a peer over clips in a process of its own, at most for so long, and compare its first CHECKED_CLIPS with ours.
+    """Run a peer over clips in a process of its own, and compare its first CHECKED_CLIPS clips with ours.
 
-    ours: small pictures of those, unscaled (see `measure.checked_thumbnails`).
+    Args:
+        name: a name in PEERS.
+        clips: what the peer loads.
+        options: how the peer runs.
+        limit_seconds: time limit of the process.
+        ours: thumbnails of the clips that are compared, unscaled (see `measure.checked_thumbnails`).
     """
     with tempfile.TemporaryDirectory(prefix="framedex-bench-") as scratch:
         folder = Path(scratch)
@@ -149,7 +172,7 @@ def run_peer(
 
 
 def run_limited(statement: str, folder: Path, limit_seconds: float) -> int | None:
-    """Run a Python statement with a folder as its argument; return its exit code, None where the limit ended it."""
+    """Run a Python statement with a folder as its argument. Return its exit code. None: the time limit ended it."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     with (folder / "errors.txt").open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
@@ -165,13 +188,13 @@ def run_limited(statement: str, folder: Path, limit_seconds: float) -> int | Non
         except subprocess.TimeoutExpired:
             return None
         finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # and whatever it started
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # also ends the processes that it started
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def serve() -> None:
-    """Do what a folder's request says; the folder is the first argument. The other end of `run_peer`."""
+    """Handle the request in the folder that the first argument names. This is the other end of `run_peer`."""
     folder = Path(sys.argv[1])
     request, code = json.loads((folder / "request.json").read_text(encoding="utf-8")), 0
     with (folder / "progress.jsonl").open("w", encoding="utf-8", buffering=1) as progress:
@@ -188,7 +211,7 @@ def serve() -> None:
             traceback.print_exc()
             code = 1
     sys.stderr.flush()
-    os._exit(code)  # some peers hang, or crash, where they are taken down
+    os._exit(code)  # some peers hang or crash during shutdown
 
 
 def _serve(folder: Path, request: dict[str, Any], say: Any) -> None:
@@ -225,7 +248,12 @@ def _small(clips: Sequence[PeerClip], given: Iterable[tuple[list[int], list[Any]
 
 
 def _deliver(pictures: list[Any], options: PeerOptions) -> Any:
-    """Return a batch as a training step would take it: a tensor where shapes allow, where and as options say."""
+    """Return a batch as a training step takes it: one tensor, or a list of them where shapes differ.
+
+    Args:
+        pictures: a tensor uint8 [F, H, W, 3] per clip.
+        options: the device and type of the result.
+    """
     import torch
 
     if len({picture.shape for picture in pictures}) > 1:

@@ -22,10 +22,14 @@ ReadGpu = Callable[[], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Means over the time measured. cpu_cores: busy cores of the whole machine, None where the system does not say.
+    """How busy the machine was: means over the measured time.
 
-    nvdec_percent, gpu_percent: of the video decoders, and of the rest of the GPU, None where nothing says. nvdec_peak: the
-    highest sample. measured_by: what said so, or why nothing does.
+    Attributes:
+        cpu_cores: busy cores of the whole machine. None: the system does not report them.
+        nvdec_percent: use of the GPU's video decoders. None: no tool reports it.
+        nvdec_peak: the highest sample of `nvdec_percent`.
+        gpu_percent: use of the rest of the GPU. None: no tool reports it.
+        measured_by: the tool that measured the GPU, or the reason why none did.
     """
 
     cpu_cores: float | None
@@ -36,7 +40,11 @@ class Load:
 
 
 class LoadSampler:
-    """A context manager that samples the load in a thread; `load` afterwards. gpu: number of the GPU, or None."""
+    """Context manager that samples the load in a thread. `load` holds the result afterwards.
+
+    Args:
+        gpu: number of the GPU. None: only the CPU is measured.
+    """
 
     def __init__(self, gpu: int | None = None) -> None:
         self._gpu = gpu
@@ -71,7 +79,7 @@ class LoadSampler:
         )
 
     def _sample(self, gpu: int) -> None:
-        """Fill the samples; a GPU that does not answer leaves none, and says why."""
+        """Collect samples. If the GPU does not answer, collect none and record the reason."""
         try:
             read, self._measured_by = _nvml(gpu)
         except Exception as error:
@@ -83,12 +91,12 @@ class LoadSampler:
                 self._measured_by = f"neither NVML ({reason}) nor nvidia-smi ({second})"
                 return
         while not self._stop.wait(INTERVAL_SECONDS):
-            with contextlib.suppress(Exception):  # a sample that is missing says nothing of the run
+            with contextlib.suppress(Exception):  # a missing sample does no harm
                 self._samples.append(read())
 
 
 def _busy_seconds() -> float | None:
-    """Return the seconds that all cores together were busy since the system started."""
+    """Return how many seconds all cores together were busy since the system started. None: the system does not say."""
     try:
         columns = [int(word) for word in CPU_TIMES.read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""How fast a dataset loads on this machine, what that costs, and where the time goes."""
+"""Measures how fast a dataset loads on this machine, what that costs, and where the time goes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,19 @@ from framedex.storage.places import Stored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What is measured. clips: how many, chosen by seed; None: all. epochs: measured, after `warm_up` that are not.
+    """What is measured.
 
-    size: (height, width) to scale to. workers: processes of the loader. gpu: its number, where device is "gpu".
+    Attributes:
+        batch_size: clips per batch.
+        clips: how many clips, chosen by `seed`. None: all.
+        device: where frames are delivered.
+        decode: what decodes on a GPU, as for ClipLoader.
+        size: (height, width) to which frames are scaled. None: as they are stored.
+        workers: processes of the loader.
+        seed: the seed of the choice of clips and of their order.
+        epochs: how many epochs are measured.
+        warm_up: how many epochs run before these.
+        gpu: number of the GPU, if `device` is "gpu".
     """
 
     batch_size: int = 8
@@ -50,9 +60,14 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What an epoch takes, by its recipes. decoded_frames: packets given to decoders. wanted_frames: each once a clip.
+    """What an epoch takes, according to its recipes.
 
-    frames: delivered, padding not counted. bytes: read, sound not counted.
+    Attributes:
+        clips: clips of the epoch.
+        frames: frames delivered, without padding.
+        wanted_frames: distinct frames of each clip.
+        decoded_frames: packets given to decoders.
+        bytes: bytes read, without sound.
     """
 
     clips: int
@@ -64,10 +79,17 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """A measurement. seconds: of each epoch measured; first_seconds: of the first warm-up epoch, starting included.
+    """A measurement.
 
-    decoded: decoder → clips, stages: where time went, in seconds (of all processes together), failures: kind → clips; all
-    three over the measured epochs. load: the machine's, over them.
+    Attributes:
+        cost: what each epoch takes.
+        seconds: time of each measured epoch.
+        first_seconds: time of the first warm-up epoch, including startup. None: there was no warm-up.
+        batches: batches per epoch.
+        load: the machine's load during the measured epochs.
+        decoded: clips by decoder, over the measured epochs.
+        stages: seconds by stage, of all processes together, over the measured epochs.
+        failures: clips by kind of failure, over the measured epochs.
     """
 
     cost: Cost
@@ -81,23 +103,23 @@ class BenchResult:
 
     @property
     def median_seconds(self) -> float:
-        """Of the measured epochs."""
+        """Median time of the measured epochs."""
         return float(np.median(self.seconds))
 
     @property
     def clips_a_second(self) -> float:
-        """By the median epoch."""
+        """Clips per second in the median epoch."""
         return self.cost.clips / self.median_seconds
 
     @property
     def frames_a_second(self) -> float:
-        """By the median epoch."""
+        """Frames per second in the median epoch."""
         return self.cost.frames / self.median_seconds
 
 
 @dataclass(slots=True)
 class EpochOrder:
-    """What a loader asks for: some clips, in another order each time it is iterated."""
+    """A sampler of some clips, in another order on each iteration."""
 
     numbers: NDArray[np.int64]
     seed: int
@@ -113,7 +135,7 @@ class EpochOrder:
 
 
 def recipe_cost(clips: Iterable[Clip]) -> Cost:
-    """Add up what clips take, without reading any."""
+    """Add up the costs of clips by their recipes, without reading the clips."""
     counts = np.zeros(5, np.int64)
     for clip in clips:
         position, packets = clip.recipe.position, clip.recipe
@@ -130,7 +152,7 @@ def recipe_cost(clips: Iterable[Clip]) -> Cost:
 
 
 def chosen_clips(dataset: ClipDataset, options: BenchOptions) -> NDArray[np.int64]:
-    """Return int64: the numbers of the clips that are measured, ascending. Raises FramedexError where there are none."""
+    """Return int64: the numbers of the measured clips, ascending. Raises FramedexError if the dataset has no clips."""
     numbers = sample_of(len(dataset), size=options.clips, seed=options.seed)
     if not len(numbers):
         raise FramedexError("the dataset has no clips", where=str(dataset.manifest.path))
@@ -138,7 +160,14 @@ def chosen_clips(dataset: ClipDataset, options: BenchOptions) -> NDArray[np.int6
 
 
 def open_loader(dataset: ClipDataset, options: BenchOptions, order: Any, **how: Any) -> Any:
-    """Return a ClipLoader as options say."""
+    """Return a ClipLoader for these options.
+
+    Args:
+        dataset: the clips.
+        options: what is measured.
+        order: the sampler.
+        how: more arguments of ClipLoader.
+    """
 
     return ClipLoader(
         dataset,
@@ -160,7 +189,12 @@ def reported(loader: Any) -> dict[str, dict[str, Any]]:
 
 
 def run_epoch(loader: Any, see: Callable[[dict[str, Any]], None] | None = None) -> tuple[float, int]:
-    """Return the seconds and the batches of one epoch, everything on the GPU done. see: is shown every batch."""
+    """Return the seconds and the number of batches of one epoch. All work on the GPU is then done.
+
+    Args:
+        loader: a ClipLoader.
+        see: called with every batch.
+    """
     started, batches, frames = time.perf_counter(), 0, None
     for batch in loader:
         batches, frames = batches + 1, batch["frames"]
@@ -171,7 +205,7 @@ def run_epoch(loader: Any, see: Callable[[dict[str, Any]], None] | None = None) 
 
 
 def wait_for(frames: Any) -> None:
-    """Return when what was asked of the frames' device is done."""
+    """Wait until the device that holds the frames has finished its work."""
     first = frames[0] if isinstance(frames, list) and frames else frames
     if getattr(getattr(first, "device", None), "type", "cpu") == "cuda":
         import torch
@@ -182,7 +216,14 @@ def wait_for(frames: Any) -> None:
 def measure_loader(
     loader: Any, options: BenchOptions, cost: Cost, see: Callable[[dict[str, Any]], None] | None = None
 ) -> BenchResult:
-    """Run a loader's epochs and time those after the warm-up. see: is shown every batch of the first warm-up epoch."""
+    """Run a loader's epochs and time those after the warm-up.
+
+    Args:
+        loader: a ClipLoader.
+        options: what is measured.
+        cost: what an epoch takes.
+        see: called with every batch of the first warm-up epoch.
+    """
     first = None
     for number in range(options.warm_up):
         seconds, _ = run_epoch(loader, see if number == 0 else None)
@@ -217,9 +258,20 @@ def bench(
     limit_seconds: float = 300.0,
     on_peer: Callable[[PeerResult], None] | None = None,
 ) -> tuple[BenchResult, list[PeerResult]]:
-    """Measure how fast a dataset loads, and the peers named on the same clips. Raises FramedexError.
+    """Measure how fast a dataset loads, and how fast the named peers load the same clips.
 
-    root: where the sources lie now. on_peer: is told of each as it is done. A peer that fails is a result with a reason.
+    A peer that fails gives a result with a reason.
+
+    Args:
+        path: the dataset.
+        options: what is measured.
+        root: where the sources are now, if they moved.
+        peers: names in PEERS.
+        limit_seconds: time limit per peer.
+        on_peer: called with each peer's result when that peer is done.
+
+    Raises:
+        FramedexError: there is no such dataset, or it has no clips.
     """
     dataset = ClipDataset(path, root=root)
     numbers = chosen_clips(dataset, options)
@@ -243,7 +295,7 @@ def bench(
 def compare(
     name: str, asked: list[PeerClip], options: BenchOptions, limit_seconds: float, ours: Thumbnails
 ) -> PeerResult:
-    """Return what became of one peer, run with the same batches, size and number of workers."""
+    """Run one peer with the same batches, size and number of workers, and return its result."""
     if not asked:
         return PeerResult(name=name, reason="no clip is unpadded video by reference of a whole file")
     how = PeerOptions(
@@ -256,7 +308,7 @@ def compare(
 
 
 def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnails:
-    """Return small pictures of the clips whose frames are compared, unscaled, as the CPU decodes them."""
+    """Return thumbnails of the clips whose frames are compared: unscaled, as the CPU decodes them."""
 
     def small(clip: PeerClip) -> NDArray[np.uint8]:
         wanted = dataset.clip(clip.number)
@@ -269,7 +321,7 @@ def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnail
 
 
 def peer_clips(clips: dict[int, Clip]) -> list[PeerClip]:
-    """Return the clips that others can be asked for: video by reference of whole files, unpadded, first stream alone."""
+    """Return the clips that other loaders can load: unpadded clips of video whose packets are in the source itself."""
     return [
         PeerClip(number=number, path=clip.medium.path, frames=tuple(clip.frame_index.tolist()))
         for number, clip in clips.items()
@@ -278,7 +330,12 @@ def peer_clips(clips: dict[int, Clip]) -> list[PeerClip]:
 
 
 def keep_thumbnails(into: Thumbnails, numbers: dict[str, int]) -> Callable[[dict[str, Any]], None]:
-    """Return a function that keeps small pictures of every batch's clips. numbers: of each clip_id."""
+    """Return a function that keeps thumbnails of the clips in each batch that it is called with.
+
+    Args:
+        into: receives the thumbnails.
+        numbers: the number of each clip_id.
+    """
 
     def see(batch: dict[str, Any]) -> None:
         for clip_id, frames in zip(batch["clip_id"], batch["frames"], strict=True):
@@ -288,7 +345,7 @@ def keep_thumbnails(into: Thumbnails, numbers: dict[str, int]) -> Callable[[dict
 
 
 def as_pictures(frames: Any) -> NDArray[np.uint8]:
-    """Return uint8 [F, H, W, 3] of a clip's frames as a loader delivers them, on any device, floats in 0…1 as well."""
+    """Return uint8 [F, H, W, 3] of a clip's frames as a loader delivers them: on any device, also as floats in 0…1."""
     values: NDArray[Any] = frames if isinstance(frames, np.ndarray) else frames.cpu().numpy()
     if values.shape[1] == 3 and values.shape[-1] != 3:
         values = values.transpose(0, 2, 3, 1)

@@ -1,6 +1,7 @@
-"""Other ways to the same frames, for `framedex bench --compare`: one small class each, its library imported when it is used.
+"""Other loaders for `framedex bench --compare`: one small class each, which imports its library when it is used.
 
-Each opens a clip's file anew, as a dataset of many videos makes it do, and gives uint8 RGB of the frames asked for.
+Each of them opens a file again for every clip, as a dataset of many videos makes it do, and returns uint8 RGB of the
+requested frames.
 """
 
 from __future__ import annotations
@@ -28,7 +29,13 @@ Size = tuple[int, int]  # height, width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerClip:
-    """A clip as a peer is asked for it. number: in the dataset. frames: numbers in presentation order, no padding."""
+    """A clip as a peer is asked for it.
+
+    Attributes:
+        number: its number in the dataset.
+        path: the video file.
+        frames: frame numbers in presentation order, without padding.
+    """
 
     number: int
     path: str
@@ -37,8 +44,14 @@ class PeerClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerOptions:
-    """What a peer is run with. size: (height, width) that is measured, None: as pictures are. gpu: number of the GPU on which
-    batches are delivered, None: in memory. floats: deliver float32 [B, F, 3, H, W] in 0…1, not uint8 [B, F, H, W, 3].
+    """How a peer is run.
+
+    Attributes:
+        batch_size: clips per batch.
+        workers: processes or threads that decode.
+        size: (height, width) of the measured pictures. None: as they are stored.
+        gpu: number of the GPU on which batches are delivered. None: in main memory.
+        floats: deliver float32 [B, F, 3, H, W] in 0…1, not uint8 [B, F, H, W, 3].
     """
 
     batch_size: int
@@ -49,11 +62,21 @@ class PeerOptions:
 
 
 Batches = Callable[[Sequence[int], Size | None], Iterator[tuple[list[int], list[Any]]]]
-"""Places in the list of clips, and a size or None; what can be made before the first batch is made → batches of (places, a torch tensor uint8 [F, H, W, 3] for each)."""
+(
+    "Places in the list of clips, and a size or None; what can be made before the first batch is made → "
+    "batches of (places, a torch tensor uint8 [F, H, W, 3] for each)."
+)
 
 
 class Peer:
-    """Another loader. name: as people call it. distribution: what is installed. needs_gpu: whether it decodes there."""
+    """Another loader.
+
+    Attributes:
+        name: its common name.
+        distribution: the package that is installed.
+        module: the module that is imported.
+        needs_gpu: whether it decodes on a GPU.
+    """
 
     name: ClassVar[str]
     distribution: ClassVar[str]
@@ -61,7 +84,7 @@ class Peer:
     needs_gpu: ClassVar[bool] = False
 
     def version(self) -> str:
-        """Return the installed version. Raises ImportError where it is not installed or does not load."""
+        """Return the installed version. Raises ImportError if it is not installed or does not load."""
         module = importlib.import_module(self.module)
         try:
             return importlib.metadata.version(self.distribution)
@@ -69,15 +92,21 @@ class Peer:
             return str(getattr(module, "__version__", "unknown"))
 
     def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
-        """Return what decodes some of these clips; workers that it starts live as long as it does."""
+        """Return a function that decodes some of these clips. Workers that it starts live as long as it does."""
         raise NotImplementedError
 
 
 class CpuPeer(Peer):
-    """A peer that decodes on the CPU: a clip a task, in the processes of torch's DataLoader."""
+    """A peer that decodes on the CPU: one clip per task, in the processes of torch's DataLoader."""
 
     def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
-        """Return uint8 [F, H, W, 3] of some frames of a file, ascending, each asked for once."""
+        """Return uint8 [F, H, W, 3]: some frames of a file.
+
+        Args:
+            path: the video file.
+            frames: frame numbers, ascending, each once.
+            size: (height, width) of the result. None: as stored.
+        """
         raise NotImplementedError
 
     def open(self, clips: Sequence[PeerClip], options: PeerOptions) -> Batches:
@@ -87,7 +116,7 @@ class CpuPeer(Peer):
         in_flight = math.ceil(2 * options.batch_size / max(1, options.workers))
         loader: Any = DataLoader(
             _Reads(self, list(clips)),  # type: ignore[arg-type]
-            batch_size=None,  # a clip a task, as in ClipLoader; batches are put together here
+            batch_size=None,  # one clip per task, as in ClipLoader; `batches` puts batches together
             sampler=asked,
             num_workers=options.workers,
             multiprocessing_context="spawn" if options.workers else None,
@@ -108,7 +137,7 @@ class CpuPeer(Peer):
 
 
 class _Reads:
-    """What runs in the workers of a CPU peer."""
+    """The dataset that the workers of a CPU peer read."""
 
     def __init__(self, peer: CpuPeer, clips: list[PeerClip]) -> None:
         self._peer, self._clips = peer, clips
@@ -161,7 +190,7 @@ class Decord(CpuPeer):
 
 
 class OpenCv(CpuPeer):
-    """OpenCV's VideoCapture, sent to each frame by its number."""
+    """OpenCV's VideoCapture, which seeks each frame by its number."""
 
     name, distribution, module = "OpenCV", "opencv-python-headless", "cv2"
 
@@ -183,7 +212,7 @@ class OpenCv(CpuPeer):
 
 
 def _scaled(pictures: Any, size: Size | None) -> Any:
-    """Return a tensor uint8 [F, H, W, 3] on a GPU at some size."""
+    """Scale a tensor uint8 [F, H, W, 3] on a GPU to (height, width). None leaves it as it is."""
     if size is None:
         return pictures
     from torch.nn.functional import interpolate
@@ -194,7 +223,7 @@ def _scaled(pictures: Any, size: Size | None) -> Any:
 
 
 class PyNvVideoCodec(Peer):
-    """PyNvVideoCodec's SimpleDecoder on NVDEC: a decoder a thread, told the next clip's file."""
+    """PyNvVideoCodec's SimpleDecoder on NVDEC: one decoder per thread, reconfigured for the file of each clip."""
 
     name, distribution, module, needs_gpu = "PyNvVideoCodec", "PyNvVideoCodec", "PyNvVideoCodec", True
 
@@ -232,12 +261,12 @@ class PyNvVideoCodec(Peer):
         if len(found) != len(frames):
             raise FramedexError(f"PyNvVideoCodec gave {len(found)} of {len(frames)} frames", where=clip.path)
         pictures = _scaled(torch.stack([from_dlpack(frame) for frame in found]), size)
-        torch.cuda.current_stream().synchronize()  # the decoder writes its next frames where these lay
+        torch.cuda.current_stream().synchronize()  # the decoder overwrites these frames with its next ones
         return pictures[torch.from_numpy(order).to(pictures.device)]
 
 
 class DaliPeer(Peer):
-    """A DALI pipeline of a whole batch of clips."""
+    """A peer that is a DALI pipeline. Each run decodes a whole batch of clips."""
 
     distribution, module, needs_gpu = "nvidia-dali", "nvidia.dali", True
 
@@ -258,7 +287,7 @@ def _resized(pictures: Any, size: Size | None) -> Any:
 
 
 class DaliDecoders(DaliPeer):
-    """`fn.decoders.video` on NVDEC, given whole files and the numbers of the frames."""
+    """`fn.decoders.video` on NVDEC, which takes whole files and frame numbers."""
 
     name = "DALI decoders.video"
 
@@ -272,7 +301,7 @@ class DaliDecoders(DaliPeer):
             wanted = fn.external_source(name="wanted", dtype=types.INT32, ndim=1)
             return _resized(fn.decoders.video(movie, device="mixed", frames=wanted), size)
 
-        last: dict[Size | None, Any] = {}  # the pipeline of the size asked for last
+        last: dict[Size | None, Any] = {}  # the pipeline for the most recent size
 
         def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
             if size not in last:
@@ -294,7 +323,10 @@ class DaliDecoders(DaliPeer):
 
 
 class DaliReaders(DaliPeer):
-    """`fn.readers.video`: a line of its file list a clip. Frames must lie equally far apart, and equally many a clip."""
+    """`fn.readers.video`, with one line of its file list per clip.
+
+    All clips must have the same number of frames and the same distance between frames.
+    """
 
     name = "DALI readers.video"
 
@@ -308,7 +340,7 @@ class DaliReaders(DaliPeer):
         links = self._links(Path(folder.name), clips)
 
         def batches(places: Sequence[int], size: Size | None) -> Iterator[tuple[list[int], list[Any]]]:
-            count = min(options.batch_size, len(places))  # the reader fills its last batch by beginning again
+            count = min(options.batch_size, len(places))  # the reader fills its last batch from the beginning
             lines = [(links[place], clips[place], place) for place in places]
             built = self._build(Path(folder.name), lines, replace(options, batch_size=count, size=size))
             return self._run(built, len(places), count)
@@ -324,7 +356,7 @@ class DaliReaders(DaliPeer):
             yield numbers, [from_dlpack(pictures[number]).clone() for number in range(len(numbers))]
 
     def _links(self, folder: Path, clips: Sequence[PeerClip]) -> list[Path]:
-        """Return a name without spaces for each clip's file, which a line of the list can hold."""
+        """Return a path without spaces for each clip's file, because a line of the list cannot hold spaces."""
         names: dict[str, Path] = {}
         for clip in clips:
             if clip.path not in names:
@@ -333,7 +365,10 @@ class DaliReaders(DaliPeer):
         return [names[clip.path] for clip in clips]
 
     def _build(self, folder: Path, lines: list[tuple[Path, PeerClip, int]], options: PeerOptions) -> Any:
-        """Return a pipeline that reads one sequence a line; whether ends count in is found out."""
+        """Return a pipeline that reads one sequence per line of the file list.
+
+        Whether the end of a range is one frame or one stride after its last frame is tried out.
+        """
         from nvidia.dali import fn, pipeline_def
 
         clip = lines[0][1]
@@ -349,7 +384,7 @@ class DaliReaders(DaliPeer):
                 file_list_frame_num=True,
                 sequence_length=len(clip.frames),
                 stride=stride,
-                step=1 << 30,  # one sequence a line
+                step=1 << 30,  # one sequence per line
             )
             return _resized(pictures, options.size), labels
 

@@ -1,4 +1,4 @@
-"""`framedex inspect`."""
+"""The command `framedex inspect`."""
 
 from __future__ import annotations
 
@@ -96,14 +96,15 @@ def inspect(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_aside(out, sheet)
     echo(
-        f"{counted(len(numbers), 'clip')} of {frames:,} frames, {failed} failed → {printable(str(out))} ({size_text(len(sheet))})"
+        f"{counted(len(numbers), 'clip')} of {frames:,} frames, {failed} failed → "
+        f"{printable(str(out))} ({size_text(len(sheet))})"
     )
     if failed:
         sys.exit(3)
 
 
 def _check_output(out: Path, overwrite: bool) -> None:
-    """Raise unless a sheet can be written there; before anything is decoded."""
+    """Raise FramedexError or OutputError if a sheet cannot be written there, before anything is decoded."""
     if out.suffix.lower() not in SHEETS:
         raise FramedexError(
             "the ending of --out says what to draw, and this is none",

@@ -1,4 +1,4 @@
-"""What a contact sheet shows: plain records of clips and their pictures, whatever draws them."""
+"""The content of a contact sheet: plain records of clips and their pictures, independent of what draws them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,14 @@ WAVE_COLUMNS = 600  # of a waveform strip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFrame:
-    """One place of a clip. frame_index, seconds, picture: None where a constant pads. gap_seconds: since the place
-    before. picture: uint8 [h, w, 3].
+    """One place of a clip.
+
+    Attributes:
+        frame_index: number of the frame. None: constant padding.
+        seconds: time of the frame. None: constant padding.
+        gap_seconds: time since the previous place. None: unknown.
+        padding: whether the place is padding.
+        picture: uint8 [h, w, 3]. None: constant padding.
     """
 
     frame_index: int | None
@@ -39,7 +45,13 @@ class ShownFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waveform:
-    """A clip's audio. low, high: float32 [columns], least and greatest sample of all channels in each stretch, -1…1."""
+    """A clip's audio.
+
+    Attributes:
+        low: float32 [columns], the least sample of all channels in each stretch, -1…1.
+        high: float32 [columns], the greatest sample of all channels in each stretch, -1…1.
+        text: number of channels, sample rate and duration.
+    """
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
@@ -48,9 +60,18 @@ class Waveform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownClip:
-    """One clip. columns: (name, value) of the user's columns, `label` first. facts: (name, text) of source, clip and cost.
-    size: (height, width) of its pictures; magnified: by how much to enlarge each of their pixels. error: why frames is
-    empty.
+    """One clip.
+
+    Attributes:
+        clip_id: the clip's name.
+        uri: its source.
+        columns: (name, value) of the user's columns, `label` first.
+        facts: (name, text) of source, clip and cost.
+        size: (height, width) of its pictures.
+        magnified: factor by which to enlarge each of their pixels.
+        frames: one record per place.
+        audio: its sound, if it has any.
+        error: why `frames` is empty, else None.
     """
 
     clip_id: str
@@ -66,7 +87,16 @@ class ShownClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heading:
-    """The dataset that the clips are of. shown: how many a sheet has. failures: (kind, count). policy: its YAML."""
+    """The dataset that the clips belong to.
+
+    Attributes:
+        name: the dataset's name.
+        shown: how many clips the sheet has.
+        clips: how many clips the dataset has.
+        media: how many media the clips come from.
+        failures: (kind, count) of the clips that the dataset does not have.
+        policy: its policy as YAML.
+    """
 
     name: str
     shown: int
@@ -88,7 +118,13 @@ class Heading:
 class Inspector:
     """Opens a dataset to show its clips at thumbnail size.
 
-    longest_side: bound of a picture's longer side, in pixels. root: as of ClipDataset. Raises FormatError.
+    Args:
+        path: the dataset.
+        longest_side: limit of a picture's longer side, in pixels.
+        root: as for ClipDataset.
+
+    Raises:
+        FormatError: there is no dataset at `path`, or it is damaged.
     """
 
     def __init__(self, path: Place, *, longest_side: int, root: Root | None = None) -> None:
@@ -141,7 +177,12 @@ def _has_audio(item: dict[str, Any]) -> bool:
 
 
 def shown_frames(clip: Clip, pictures: NDArray[np.uint8]) -> list[ShownFrame]:
-    """Return a record a place. pictures: uint8 [F, h, w, 3]."""
+    """Return one record per place.
+
+    Args:
+        clip: the clip.
+        pictures: uint8 [F, h, w, 3].
+    """
     gaps = np.diff(clip.seconds, prepend=np.nan)
     rows = zip(clip.frame_index.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), strict=True)
     return [
@@ -161,13 +202,13 @@ def _known(seconds: float) -> float | None:
 
 
 def shown_columns(columns: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, text) of the user's columns, `label` first, the others in the dataset's order."""
+    """Return (name, text) of the user's columns: `label` first, the others in the dataset's order."""
     ordered = sorted(columns.items(), key=lambda pair: pair[0] != "label")
     return [(printable(name), value_text(value)) for name, value in ordered]
 
 
 def value_text(value: Any) -> str:
-    """Return one line for a user's value, cut where it is very long."""
+    """Return a user's value as one line, cut if it is very long."""
     if value is None:
         return "null"
     if isinstance(value, bytes):
@@ -179,7 +220,7 @@ def value_text(value: Any) -> str:
 
 
 def source_text(medium: Medium) -> str:
-    """Return what the clip is cut from."""
+    """Return a description of the medium that the clip is cut from."""
     seconds = medium.duration_pts * medium.time_base_num / medium.time_base_den
     parts = [medium.codec, f"{medium.width} × {medium.height}", counted(medium.frame_count, "frame")]
     if medium.frame_count > 1 and seconds > 0:
@@ -192,7 +233,7 @@ def source_text(medium: Medium) -> str:
 
 
 def clip_text(clip: Clip) -> str:
-    """Return which frames the clip has, when, and how dense."""
+    """Return which frames the clip has, at what times, and how dense they are."""
     parts = [counted(len(clip.mask), "frame")]
     padded = int((~clip.mask).sum())
     if padded:
@@ -209,13 +250,13 @@ def clip_text(clip: Clip) -> str:
 
 
 def rate_text(gaps: NDArray[np.float64]) -> str:
-    """Return frames a second, or their range where gaps differ by more than 1 %."""
+    """Return the frames per second, or their range if gaps differ by more than 1 %."""
     low, high = 1 / gaps.max(), 1 / gaps.min()
     return f"{1 / np.median(gaps):.3g} fps" if high <= 1.01 * low else f"{low:.3g} to {high:.3g} fps"
 
 
 def cost_text(clip: Clip) -> str:
-    """Return what a read of the clip takes."""
+    """Return what reading and decoding the clip takes."""
     recipe = clip.recipe
     decoded, wanted = len(recipe.packet_rank), len(np.unique(recipe.position[recipe.position != PAD]))
     each = f"{counted(decoded, 'frame')} decoded for {wanted:,} wanted ({decoded / max(1, wanted):.1f} each)"

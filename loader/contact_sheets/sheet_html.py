@@ -16,7 +16,13 @@ WAVE_HEIGHT = 48
 
 
 def html_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> bytes:
-    """Return the page. columns: most frames a line; None means as many as fit."""
+    """Return a contact sheet as an HTML page.
+
+    Args:
+        heading: the dataset.
+        clips: the clips to show.
+        columns: most frames per line. None: as many as fit.
+    """
     articles, names, widest = [], [], 0
     for number, clip in enumerate(clips, 1):
         articles.append(markup(_article(clip, number)))

@@ -40,7 +40,16 @@ class Line:
 
 
 def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> bytes:
-    """Return the picture as a PNG file. columns: most frames a line. Raises OutputError for a sheet too large."""
+    """Return a contact sheet as a PNG file.
+
+    Args:
+        heading: the dataset.
+        clips: the clips to show.
+        columns: most frames per line. None: COLUMNS.
+
+    Raises:
+        OutputError: the sheet is too large.
+    """
     kept = list(_while_they_fit(clips))
     cells = max((_cell_width(clip) for clip in kept), default=LEAST_CELL)
     most = max((len(clip.frames) for clip in kept), default=1)

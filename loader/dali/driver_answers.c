@@ -1,8 +1,9 @@
 /* Answers cuvidGetDecoderCaps from memory once the driver has answered it for a device and a format.
 
-DALI 2.4 asks for each movie (FramesDecoderGpu::SelectVideoStream). The driver takes about 8 ms, one call after the other on the
-whole machine, and its answer never changes. This library carries the name by which DALI looks for the driver's, libnvcuvid.so,
-and depends on the driver's own, libnvcuvid.so.1, in which dlsym finds every other function. See driver_answers.py. */
+DALI 2.4 calls it for each movie (FramesDecoderGpu::SelectVideoStream). The driver takes about 8 ms, handles one call at
+a time on the whole machine, and its answer never changes. This library has the name by which DALI looks for the
+driver's library, libnvcuvid.so, and depends on the driver's own, libnvcuvid.so.1, in which dlsym finds every other
+function. See driver_answers.py. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -11,7 +12,7 @@ and depends on the driver's own, libnvcuvid.so.1, in which dlsym finds every oth
 
 enum { SUCCESS = 0, NOT_INITIALIZED = 3, MOST_ANSWERS = 512 };
 
-/* CUVIDDECODECAPS of cuviddec.h: what is asked, and the answer. */
+/* CUVIDDECODECAPS of cuviddec.h: the request, and the answer. */
 typedef struct {
     unsigned asked[6];
     unsigned char answer[64];

@@ -1,9 +1,11 @@
-"""Has the video driver's answers remembered, which DALI asks for again with each movie.
+"""Keeps the video driver's answers in memory, which DALI would request again for each movie.
 
-DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer, one call after the other on the whole
-machine: as long as decoding thirty small pictures (docs/performance.md). The answer depends on the device and the format alone, so a
-small library in C (`driver_answers.c`) keeps it. DALI loads the driver by the name libnvcuvid.so; a library that is loaded
-before and has that name in its header (`DT_SONAME`) is what it gets. The library is compiled in a temporary folder, in less than 0.2 s.
+DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer, and handles one call at a
+time on the whole machine. That is as long as decoding thirty small pictures (docs/performance.md). The answer depends
+only on the device and the format, so a small library in C (`driver_answers.c`) keeps it.
+
+DALI loads the driver by the name libnvcuvid.so. If a library with that name in its header (`DT_SONAME`) is loaded
+earlier, DALI gets that library. It is compiled in a temporary folder, in less than 0.2 s.
 """
 
 from __future__ import annotations
@@ -22,16 +24,17 @@ from framedex.errors import FramedexError
 SOURCE = Path(__file__).with_name("driver_answers.c")
 DRIVER, ASKED_BY = "libnvcuvid.so.1", "libnvcuvid.so"  # the driver's own name, and the one that DALI asks for
 COMPILERS = ("cc", "gcc", "clang")
-SECONDS = 60  # a compiler may take
+SECONDS = 60  # how long a compiler may take
 SWITCH = "FRAMEDEX_DRIVER_ANSWERS"  # "ask": have DALI ask the driver each time
 LOG = logging.getLogger("framedex.loader")
 
 
 @functools.lru_cache
 def remember_driver_answers() -> bool:
-    """Have DALI's questions answered from memory in this process; return whether they are.
+    """Answer DALI's requests from memory in this process. Return whether this works.
 
-    Works until DALI has first loaded the driver. Where it does not work, a warning says why, and DALI asks the driver each time.
+    It works only before DALI first loads the driver. If it does not work, a warning says why, and DALI asks the driver
+    each time.
     """
     if os.environ.get(SWITCH) == "ask":
         return False
@@ -39,8 +42,8 @@ def remember_driver_answers() -> bool:
         load_library()
     except (FramedexError, OSError, subprocess.SubprocessError) as error:
         LOG.warning(
-            "NVDEC will be slower: DALI asks the video driver what it can decode for each movie, about 8 ms, and its answers could "
-            "not be kept: %s\n  to go without, and without this message, set %s=ask",
+            "NVDEC will be slower: DALI asks the video driver what it can decode for each movie, about 8 ms, "
+            "and its answers could not be kept: %s\n  to go without, and without this message, set %s=ask",
             error,
             SWITCH,
         )
@@ -49,10 +52,12 @@ def remember_driver_answers() -> bool:
 
 
 def load_library() -> ctypes.CDLL:
-    """Compile the library, load it under the name that DALI asks for, and return it.
+    """Compile the library, load it under the name that DALI looks for, and return it.
 
-    Raises FramedexError where there is no compiler, or the driver was loaded under that name before; OSError and SubprocessError
-    where compiling or loading fails.
+    Raises:
+        FramedexError: there is no compiler, the compiler failed, or the driver was already loaded under that name.
+        OSError: loading failed.
+        SubprocessError: the compiler took too long.
     """
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         library = ctypes.CDLL(str(compiled(Path(folder))))
@@ -66,11 +71,16 @@ def load_library() -> ctypes.CDLL:
 
 
 def compiled(folder: Path) -> Path:
-    """Compile the library in a folder and return its path. Raises FramedexError without a compiler, SubprocessError."""
+    """Compile the library in a folder and return its path.
+
+    Raises:
+        FramedexError: there is no compiler, or it failed.
+        SubprocessError: it took too long.
+    """
     compiler = _compiler()
     driver, library = folder / DRIVER, folder / "driver_answers.so"
     shared = [compiler, "-shared", "-fPIC", "-O2"]
-    # An empty library in the driver's place: linking needs its name alone.
+    # An empty library stands for the driver: linking needs only its name.
     _run([*shared, "-x", "c", os.devnull, f"-Wl,-soname,{DRIVER}", "-o", str(driver)])
     links = [f"-Wl,-soname,{ASKED_BY}", "-Wl,--no-as-needed", str(driver), "-ldl", "-lpthread"]
     _run([*shared, str(SOURCE), *links, "-o", str(library)])

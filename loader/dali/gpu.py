@@ -1,4 +1,4 @@
-"""Clips as CUDA tensors: NVDEC, nvJPEG and what workers decoded, each clip's frames in their order."""
+"""Clips as CUDA tensors: decoded by NVDEC, by nvJPEG or by workers, with each clip's frames in their order."""
 
 from __future__ import annotations
 
@@ -26,13 +26,18 @@ from framedex.sharder.schema import PAD
 
 @dataclass(frozen=True, kw_only=True)
 class OnStream(Made):
-    """A batch that a stream of the loader's works on. event: it is done with it."""
+    """A batch that a CUDA stream of the loader works on.
+
+    Attributes:
+        event: the stream reaches it when the batch is complete.
+        device: the GPU.
+    """
 
     event: torch.cuda.Event
     device: torch.device
 
     def hand_over(self) -> dict[str, Any]:
-        """Let the caller's stream wait until the batch is there, and own it from then on."""
+        """Let the caller's stream wait until the batch is complete, and own the batch from then on."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(self.event)
         for value in self.content.values():
@@ -43,9 +48,17 @@ class OnStream(Made):
 
 
 class GpuFrames:
-    """Makes batches of fetched clips on one GPU. scaled: clips say to which size. stagger: shared by all that make batches at once.
+    """Makes batches of fetched clips on one GPU.
 
-    Work goes on a stream of its own, so that it runs beside the trainer's.
+    The work runs on a stream of its own, so that it runs beside the trainer's.
+
+    Args:
+        finish: what frames are made into.
+        device_id: number of the GPU.
+        batch_size: clips per batch.
+        threads: threads of DALI's pipelines for images and transforms.
+        scaled: whether frames are scaled, each clip to its own `size`.
+        stagger: shared by all that make batches at the same time on this GPU.
     """
 
     def __init__(
@@ -75,15 +88,15 @@ class GpuFrames:
             yield
 
     def made(self, content: dict[str, Any]) -> Made:
-        """Return a batch that is there once the loader's stream is done with what was asked of it so far."""
+        """Return a batch that is complete when the loader's stream has finished the work submitted so far."""
         return OnStream(content=content, event=self._stream.record_event(), device=self._device)
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return how much of the GPU's memory is free, where an error of torch, DALI or NVDEC says that it is full."""
+        """Return how much GPU memory is free if an error of torch, DALI or NVDEC says that it is full, else None."""
         return free_memory(self._device.index) if is_out_of_memory(error) else None
 
     def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
-        """Return uint8 [F, H, W, 3] a clip, zeros where padded. Raises RuntimeError where DALI does."""
+        """Return uint8 [F, H, W, 3] per clip, zeros where padded. Raises RuntimeError if DALI does."""
         frames: list[Tensor | None] = [None] * len(clips)
         movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
         images = [place for place, clip in enumerate(clips) if clip.images is not None]
@@ -120,7 +133,7 @@ class GpuFrames:
         return [by_clip[number] for number in range(len(clips))]
 
     def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
-        """Return uint8 [unique, H, W, 3] a clip."""
+        """Return uint8 [unique, H, W, 3] per clip."""
         if not clips:
             return []
         counts = [len(clip.images.content) for clip in clips if clip.images is not None]
@@ -134,12 +147,12 @@ class GpuFrames:
     def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
         """Return a batch's frames as delivered."""
         if self._transformer is not None:
-            self._stream.synchronize()  # what DALI reads on its own stream must be there
+            self._stream.synchronize()  # DALI reads these frames on a stream of its own
             frames = tensors_of(self._transformer.run(frames))
         return collated("frames", frames, self._finish.collate, self._one)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take the sound out of a batch's items and return it transformed; nothing where no transform is asked for."""
+        """Take the sound out of a batch's items and return it transformed: an empty dict if there is no transform."""
         if self._audio is None:
             return {}
         made = tensors_of(self._audio.run([item.pop("audio") for item in items]))
@@ -157,7 +170,17 @@ class GpuFrames:
 def collated(
     name: str, clips: list[Tensor], collate: Collate, finish: Callable[[Tensor], Tensor]
 ) -> Tensor | list[Tensor]:
-    """Return a batch of tensors, each or all together finished. Raises FramedexError for shapes, as `collate_clips`."""
+    """Return a batch of finished tensors.
+
+    Args:
+        name: the batch's key, for errors.
+        clips: one tensor per clip.
+        collate: what to do if shapes differ, as in `collate_clips`.
+        finish: applied to each tensor, or to all of them stacked.
+
+    Raises:
+        FramedexError: shapes differ, and `collate` is "error".
+    """
     if collate == "list":
         return [finish(clip) for clip in clips]
     if have_one_shape(name, [tuple(clip.shape) for clip in clips], collate):
@@ -178,7 +201,10 @@ def tensors_of(output: Any) -> list[Tensor]:
 
 
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
-    """Return the frames of a clip upright at their places, zeros where padded; without a copy where they are so already."""
+    """Return the frames of a clip upright at their places, zeros where padded.
+
+    The result is not a copy where the frames are in order and upright already.
+    """
     frames, order = decoded, clip.order
     if order is not None and not np.array_equal(order, np.arange(len(decoded))):
         frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
@@ -187,7 +213,7 @@ def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
 
 
 def stacked(frames: list[Tensor]) -> Tensor:
-    """Return clips of one shape as one tensor; without a copy where they lie in one, one behind the other."""
+    """Return clips of one shape as one tensor, without a copy where they are adjacent in the same memory."""
     first, step = frames[0], frames[0].numel()
     together = all(
         tensor.is_contiguous()

@@ -1,7 +1,7 @@
 """DALI pipelines: NVDEC for tiny movies, nvJPEG for images, and the user's transform on either device.
 
-Each is fed one batch and gives one tensor a sample. A pipeline for DALI Proxy does all in one. DALI declares a pipeline invalid after any error in it; it is then built
-anew for the next batch.
+Each pipeline takes one batch and returns one tensor per sample. A pipeline for DALI Proxy does all of this in one. DALI
+declares a pipeline invalid after any error in it. It is then built again for the next batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ except ModuleNotFoundError as error:
 Transform = Callable[[Any], Any]
 
 MOVIES_AT_ONCE, IMAGES_AT_ONCE = 16, 1024
-FRAMES, AUDIO = "FHWC", "Ct"  # layouts of what is transformed
+FRAMES, AUDIO = "FHWC", "Ct"  # layouts of a transform's input
 
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
@@ -47,7 +47,7 @@ def _images(scaled: bool) -> DataNode:
 
 
 def _movie_inputs() -> tuple[DataNode, ...]:
-    """Return what `MovieFeed.inputs` names."""
+    """Return the inputs that `MovieFeed.inputs` names."""
     return (
         fn.external_source(name="movie", dtype=types.UINT8, ndim=1),
         fn.external_source(name="wanted", dtype=types.INT32, ndim=1),
@@ -109,11 +109,15 @@ def clip_pipeline(
     threads: int = 4,
     prefetch: int = 2,
 ) -> Any:
-    """Return a DALI pipeline for a DALIServer, which clips of `ClipDataset.with_proxy` are sent to.
+    """Return a DALI pipeline for a DALIServer that receives the clips of `ClipDataset.with_proxy`.
 
-    size: (height, width) that frames are scaled to; the dataset's must be the same. transform: a function of DALI
-    operations, frames → frames, whose input is uint8 FHWC on the GPU. prefetch: batches that the server has on the way, as
-    many as workers ask for.
+    Args:
+        batch_size: clips per batch.
+        size: (height, width) to which frames are scaled. The dataset's size must be the same.
+        transform: a function of DALI operations, frames → frames. Its input is uint8 FHWC on the GPU.
+        device_id: number of the GPU.
+        threads: threads of the pipeline.
+        prefetch: batches in progress in the server, as many as workers request.
     """
     remember_driver_answers()
     options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
@@ -129,10 +133,10 @@ class _Pipeline:
         self._built: Any = None
 
     def run(self, feeds: Mapping[str, Any]) -> Any:
-        """Return the only output's tensor list. Raises RuntimeError as DALI does.
+        """Return the tensor list of the only output. Raises RuntimeError as DALI does.
 
-        What is fed is copied by DALI, and what comes out is no buffer that a later run writes: outputs of DALI's dynamic
-        executor live as long as they are referred to.
+        DALI copies its input. The output is not a buffer that a later run overwrites: outputs of DALI's dynamic
+        executor live as long as they are referenced.
         """
         try:
             if self._built is None:
@@ -148,10 +152,17 @@ class _Pipeline:
 
 
 class MovieDecoder:
-    """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` in a run, each in a thread where there are cores enough.
+    """Decodes tiny movies on NVDEC, `MOVIES_AT_ONCE` per run, each in a thread of its own if there are enough cores.
 
-    scaled: each is scaled to a size. stagger: shared by all decoders that run at once on a GPU. most_packets: of several clips in
-    one movie, so that fewer movies are fed where each one costs time; 0 where none does.
+    Args:
+        scaled: whether each movie is scaled to a size.
+        batch_size: clips per batch.
+        device_id: number of the GPU.
+        stagger: shared by all decoders that run on a GPU at the same time.
+
+    Attributes:
+        most_packets: how many packets of several clips are joined in one movie at most, where each movie costs time. 0:
+            movies cost no time, and clips are not joined.
     """
 
     def __init__(self, *, scaled: bool, batch_size: int, device_id: int, stagger: Stagger | None = None) -> None:
@@ -162,7 +173,18 @@ class MovieDecoder:
         self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
 
     def run(self, movies: Sequence[MovieFeed], sizes: Sequence[Size | None]) -> list[Any]:
-        """Return tensor lists on the GPU, uint8 [unique, H, W, 3] a movie, of one run's movies each. Raises RuntimeError."""
+        """Return one tensor list on the GPU per run.
+
+        Args:
+            movies: the inputs of each movie.
+            sizes: (height, width) to which each is scaled, if movies are scaled.
+
+        Returns:
+            Tensor lists with uint8 [unique, H, W, 3] per movie of the run.
+
+        Raises:
+            RuntimeError: DALI fails.
+        """
         outputs = []
         for part in even_parts(len(movies), MOVIES_AT_ONCE):
             inputs = [movie.inputs() for movie in movies[part]]
@@ -173,20 +195,37 @@ class MovieDecoder:
 
 
 class ImageDecoder:
-    """Decodes JPEGs on the GPU. scaled: each is scaled to a size."""
+    """Decodes JPEGs on the GPU.
+
+    Args:
+        scaled: whether each image is scaled to a size.
+        threads: threads of the pipeline.
+        device_id: number of the GPU.
+    """
 
     def __init__(self, *, scaled: bool, threads: int, device_id: int) -> None:
         self._scaled = scaled
         self._pipeline = _Pipeline(_images, scaled, batch_size=IMAGES_AT_ONCE, threads=threads, device_id=device_id)
 
     def run(self, images: Sequence[NDArray[np.uint8]], sizes: Sequence[Size | None]) -> list[Any]:
-        """Return tensor lists on the GPU, uint8 [H, W, 3] an image, of `IMAGES_AT_ONCE` images each. Raises RuntimeError."""
+        """Return tensor lists on the GPU, of `IMAGES_AT_ONCE` images each.
+
+        Args:
+            images: the JPEGs, uint8 [bytes] each.
+            sizes: (height, width) to which each is scaled, if images are scaled.
+
+        Returns:
+            Tensor lists with uint8 [H, W, 3] per image.
+
+        Raises:
+            RuntimeError: DALI fails.
+        """
         parts = [slice(first, first + IMAGES_AT_ONCE) for first in range(0, len(images), IMAGES_AT_ONCE)]
         return [self._pipeline.run({"image": list(images[part])} | _sizes(sizes[part], self._scaled)) for part in parts]
 
 
 def even_parts(count: int, most: int) -> list[slice]:
-    """Return slices of so many things, of `most` each at most, that differ by one in length."""
+    """Return slices that divide `count` things into parts of at most `most`, whose lengths differ by at most one."""
     parts = -(-count // most)
     return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
 
@@ -196,7 +235,15 @@ def _sizes(sizes: Sequence[Size | None], scaled: bool) -> dict[str, list[Any]]:
 
 
 class Transformer:
-    """Runs a function of DALI operations over clips. device_id: None on the CPU. layout: FRAMES or AUDIO."""
+    """Runs a function of DALI operations over clips.
+
+    Args:
+        transform: the function.
+        layout: FRAMES or AUDIO.
+        batch_size: clips per batch.
+        threads: threads of the pipeline.
+        device_id: number of the GPU. None: on the CPU.
+    """
 
     def __init__(self, transform: Transform, *, layout: str, batch_size: int, threads: int, device_id: int | None):
         device = "cpu" if device_id is None else "gpu"
@@ -205,14 +252,20 @@ class Transformer:
         )
 
     def run(self, clips: Sequence[Any]) -> Any:
-        """Return a tensor list of what the function makes of each clip, an array on the device. Raises RuntimeError."""
+        """Return a tensor list of the function's results, one array on the device per clip. Raises RuntimeError."""
         return self._pipeline.run({"given": list(clips)})
 
 
 def transformers(
     transform: Transform | None, audio_transform: Transform | None, **options: Any
 ) -> tuple[Transformer | None, Transformer | None]:
-    """Return what transforms frames and sound, where that is asked for. options: as for Transformer."""
+    """Return what transforms frames and what transforms sound, each None if it is not requested.
+
+    Args:
+        transform: the function for frames.
+        audio_transform: the function for sound.
+        options: as for Transformer.
+    """
     return (
         None if transform is None else Transformer(transform, layout=FRAMES, **options),
         None if audio_transform is None else Transformer(audio_transform, layout=AUDIO, **options),

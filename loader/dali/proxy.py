@@ -1,4 +1,4 @@
-"""Clips for DALI Proxy: workers of a torch DataLoader fetch them, one pipeline in the main process decodes on the GPU."""
+"""Clips for DALI Proxy: workers of a torch DataLoader fetch them, a pipeline in the main process decodes on the GPU."""
 
 from __future__ import annotations
 
@@ -29,10 +29,17 @@ NO_MOVIE = MovieFeed(
 
 
 class ProxiedDataset:
-    """The clips of a dataset with `frames` that a DALI pipeline (`clip_pipeline`) makes of them in the main process.
+    """The clips of a dataset, with `frames` from a DALI pipeline (`clip_pipeline`) in the main process. Picklable.
 
-    A clip that cannot be had, or that the gate keeps from NVDEC, is found out here, in the worker: a pipeline that fails
-    fails its whole batch. What must not go to NVDEC is decoded here and passes the pipeline as raw frames. Picklable.
+    A pipeline that fails fails its whole batch. So the worker finds out which clips are not available, and which the
+    rules for NVDEC exclude. It decodes the excluded clips itself, and they pass through the pipeline as raw frames.
+
+    Args:
+        dataset: the clips.
+        proxy: the `proxy` of a DALIServer that runs `clip_pipeline`.
+        size: (height, width) to which frames are scaled. None: as they are stored.
+        threads: decoder threads per clip.
+        device_id: number of the GPU that decodes.
     """
 
     def __init__(
@@ -47,7 +54,7 @@ class ProxiedDataset:
         return len(self._dataset)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return an item as ClipDataset does, its `frames` a reference that the DataLoader's batch turns into a tensor.
+        """Return an item as ClipDataset does. The DataLoader's batch turns its `frames`, a reference, into a tensor.
 
         Raises as ClipDataset does.
         """
@@ -58,9 +65,9 @@ class ProxiedDataset:
 
 
 def proxy_inputs(clip: Fetched) -> dict[str, NDArray[Any]]:
-    """Return the inputs of `clip_pipeline` by name; those of the branch not taken hold a placeholder."""
+    """Return the inputs of `clip_pipeline` by name. Inputs of the branch that is not taken hold a placeholder."""
     if clip.movie is None or clip.order is None:
-        assert clip.frames is not None  # what is no movie was decoded
+        assert clip.frames is not None  # a clip without a movie was decoded
         movie, order, mask, frames = NO_MOVIE, NO_ORDER, NO_FRAMES, clip.frames
     else:
         movie = movie_feed([clip.movie.packets], [clip.movie.wanted])

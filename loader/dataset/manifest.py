@@ -1,4 +1,4 @@
-"""Reading a dataset's manifest, one clip at a time, without ever holding it in memory."""
+"""Reads a dataset's manifest one clip at a time, without ever holding it in memory."""
 
 from __future__ import annotations
 
@@ -56,18 +56,26 @@ GROUP_ROWS = {
 }
 SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
 REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
-CLOSE_MATCHES = 3  # names to suggest for one that is not there
-SEARCHED_FOR_CLOSE = 100_000  # clips among which they are sought
-OPEN_PARTS = 256  # parts whose footers are kept; a footer is about 1 MB in memory
+CLOSE_MATCHES = 3  # how many names are suggested for one that does not exist
+SEARCHED_FOR_CLOSE = 100_000  # how many clips are searched for these names
+OPEN_PARTS = 256  # how many parts' footers are kept; a footer is about 1 MB in memory
 
 
 class Manifest:
-    """A dataset directory, or one in object storage, opened for reading. Picklable; open files stay behind. Raises FormatError.
+    """A dataset, in a folder or in object storage, opened for reading. It is picklable; open files are not pickled.
 
-    images: how frames were stored (`--pack images`), else None. ffmpeg: the versions of FFmpeg's libraries by which the index was
-    made, as `Index.ffmpeg`. root: where the sources lie now, when they
-    moved: a folder in place of the recorded root, or a mapping {old prefix: new prefix} applied to absolute paths. cache: for
-    what is read of a dataset in object storage.
+    Args:
+        path: the dataset.
+        root: where the sources are now, if they moved: a folder that replaces the recorded root, or a mapping {old
+            prefix: new prefix} that is applied to absolute paths.
+        cache: a cache for what is read from a dataset in object storage.
+
+    Attributes:
+        images: how frames were stored (`--pack images`), else None.
+        ffmpeg: the versions of FFmpeg's libraries that made the index, as in `Index.ffmpeg`.
+
+    Raises:
+        FormatError: there is no dataset at `path`, or it is damaged.
     """
 
     def __init__(self, path: str | Path | Stored, *, root: Root | None = None, cache: DiskCache | None = None) -> None:
@@ -91,7 +99,7 @@ class Manifest:
         self._open()
 
     def _open(self) -> None:
-        # Caches of this process alone; see __getstate__.
+        # These caches belong to this process alone; see __getstate__.
         self._lock = threading.Lock()
         self._part = functools.lru_cache(OPEN_PARTS)(self._open_part)
         self._group = functools.lru_cache(4)(self._read_group)
@@ -110,9 +118,14 @@ class Manifest:
         return int(self._first[CLIPS_FOLDER][-1])
 
     def clip(self, number: int, epoch: int = 0) -> Clip:
-        """Return clip `number`, the same in every epoch. Raises IndexError, and FormatError for rows that cannot be."""
+        """Return clip `number`, which is the same in every epoch.
+
+        Raises:
+            IndexError: there is no such clip.
+            FormatError: its rows have values that are not possible.
+        """
         at, recipe_at = self._at(CLIPS_FOLDER, number), self._at(RECIPES_FOLDER, number)
-        with self._lock:  # pyarrow's readers are not for several threads at once
+        with self._lock:  # pyarrow's readers are not safe for several threads at once
             row, recipe = self._row(CLIPS_FOLDER, number), self._row(RECIPES_FOLDER, number)
             media_row = row["media_row"][0].as_py()
             if media_row is None or not 0 <= media_row < self.media_count:
@@ -134,13 +147,20 @@ class Manifest:
         return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in CLIPS.names]
 
     def clip_id(self, number: int) -> str:
-        """Return the name of clip `number`, whose row may be damaged otherwise; "" where that is, too. Raises IndexError."""
+        """Return the name of clip `number`, whose row may be damaged.
+
+        Returns:
+            The name, or "" if the name is damaged too.
+
+        Raises:
+            IndexError: there is no such clip.
+        """
         with contextlib.suppress(FormatError, ValueError), self._lock:
             return str(self._row(CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
         return ""
 
     def media_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the row in `media` of every clip's medium. Reads that one column of all parts."""
+        """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column of all parts."""
         parts = [part.fill_null(-1).to_numpy() for part in self._column("media_row")]
         rows = np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
         wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
@@ -150,9 +170,12 @@ class Manifest:
         return rows
 
     def tar_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip; of one that lies in none, that of the last before it, or -1.
+        """Return int64 [clips]: the tar of every clip. Reads only that column of all parts.
 
-        Reads that one column of all parts. Raises FramedexError where no clip is in a tar.
+        A clip that is not in a tar has the number of the last tar before it, or -1.
+
+        Raises:
+            FramedexError: no clip is in a tar.
         """
         parts = [part.fill_null(-1).to_numpy() for part in self._column("shard")]
         rows = np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
@@ -161,9 +184,13 @@ class Manifest:
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
 
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
-        """Return int64: the numbers of clips whose columns have these values, ascending. Reads those columns of all parts.
+        """Return int64: the numbers of the clips whose columns have these values, ascending.
 
-        Raises FramedexError for a column that the clips do not have, or whose type has no such value, and where no clip has them.
+        Reads only these columns of all parts.
+
+        Raises:
+            FramedexError: the clips have no such column, the column's type has no such value, or no clip has these
+                values.
         """
         chosen = np.ones(len(self), np.bool_)
         for name, value in wanted.items():
@@ -191,8 +218,8 @@ class Manifest:
         """Yield a column of `clips`, part by part. Raises KeyError."""
         for part in range(len(self._first[CLIPS_FOLDER]) - 1):
             with self._lock, reading(f"{self._file(CLIPS_FOLDER, part)}, column {name}", REMEDY):
-                opened = self._open_part(CLIPS_FOLDER, part)  # no footer is kept
-                if name not in opened.schema_arrow.names and name in CLIPS.names:  # a nullable one that is left out
+                opened = self._open_part(CLIPS_FOLDER, part)  # does not keep the footer
+                if name not in opened.schema_arrow.names and name in CLIPS.names:  # a nullable column was left out
                     column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
                 else:
                     column = opened.read([name], use_threads=False)[name]
@@ -204,7 +231,7 @@ class Manifest:
         return int(self._first[MEDIA_FOLDER][-1])
 
     def find(self, clip_id: str) -> int:
-        """Return the number of the clip of that name. Reads one column, part by part. Raises FramedexError."""
+        """Return the number of the clip with this name. Reads one column, part by part. Raises FramedexError."""
         close: list[str] = []
         for first, names in zip(self._first[CLIPS_FOLDER].tolist(), self._column("clip_id"), strict=False):
             row = pc.index(names, clip_id).as_py()
@@ -216,7 +243,7 @@ class Manifest:
         raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
-        """Return one row of a table that is written in parts, each in groups of GROUP_ROWS."""
+        """Return one row of a table that is written in parts, each in row groups of GROUP_ROWS."""
         first = self._first[folder]
         if not 0 <= number < first[-1]:
             raise IndexError(f"row {number} of {first[-1]} {folder}")
@@ -231,7 +258,7 @@ class Manifest:
         return str(part_path(self.path / folder, part))
 
     def _at(self, folder: str, number: int) -> RowAt:
-        """Return where a row lies, for errors."""
+        """Return the position of a row, for errors."""
         part = self._part_of(folder, number)
         row = number - int(self._first[folder][max(part, 0)])
         return RowAt(file=self._file(folder, part), row=row, remedy=REMEDY)
@@ -246,7 +273,7 @@ class Manifest:
             return table.combine_chunks().to_batches()[0]
 
     def _find_constants(self, part: int) -> dict[str, Any]:
-        """Return the columns that are the same for all media of a part, with their values, by its footer alone."""
+        """Return the columns that are the same for all media of a part, with their values. Reads only its footer."""
         file = self._part(MEDIA_FOLDER, part)
         with reading(self._file(MEDIA_FOLDER, part), REMEDY):
             return constant_columns(file.metadata, MEDIA)
@@ -269,7 +296,7 @@ class Manifest:
         return file
 
     def _check_rows(self, footer: pq.FileMetaData, folder: str, part: int, where: str) -> None:
-        """Raise FormatError for a part of other rows, or of other row groups, than rows are found by."""
+        """Raise FormatError if a part does not have the rows and row groups by which its rows are found."""
         rows, most = int(np.diff(self._first[folder])[part]), GROUP_ROWS[folder]
         groups = [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
         expected = [most] * (rows // most) + [rows % most] * (rows % most > 0)
@@ -319,9 +346,9 @@ class Manifest:
 
 
 def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, Any]:
-    """Return the columns of whole numbers, truth values and strings that hold one value, or nulls alone, in a whole file.
+    """Return the columns of integers, booleans and strings that hold one value, or only nulls, in a whole file.
 
-    What its footer does not say is not among them.
+    Only the file's footer is used. A column is left out if the footer does not say enough about it.
     """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     leaves = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
@@ -342,7 +369,7 @@ def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, 
 
 
 def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
-    """Return how frames were stored, as the header says it."""
+    """Return how frames were stored, as the header says."""
     if stored is None:
         return None
     size = None if stored["size"] is None else tuple(stored["size"])

@@ -1,4 +1,4 @@
-"""A number that worker processes see change: the epoch whose draws a dataset gives."""
+"""A number whose changes worker processes see: the epoch whose random draws a dataset uses."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ TOKEN_BYTES, NUMBER_BYTES = 16, 8
 class SharedEpoch:
     """A whole number of 0 or more that all copies of this object on this machine share: forked, spawned or pickled.
 
-    It lies in anonymous memory that lives as long as somebody uses it. A copy that cannot reach that memory any more (on
-    another machine, after the first process ended) keeps the number that it was pickled with, and is alone.
+    It is in anonymous memory that lives as long as a process uses it. A copy that can no longer reach that memory (on
+    another machine, or after the first process ended) keeps the number that it was pickled with, and shares it with no
+    other copy.
     """
 
     def __init__(self, number: int = 0) -> None:
@@ -26,11 +27,11 @@ class SharedEpoch:
         descriptor = os.memfd_create("framedex-epoch")
         os.write(descriptor, self._token + bytes(NUMBER_BYTES))
         self._memory = mmap.mmap(descriptor, TOKEN_BYTES + NUMBER_BYTES)
-        self._descriptor: int | None = descriptor  # by which other processes find the memory
+        self._descriptor: int | None = descriptor  # other processes find the memory by it
         self._place = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.set(number)
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # kept: at exit, modules may be gone
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # a default, as `os` may be gone at exit
         descriptor = getattr(self, "_descriptor", None)
         if descriptor is not None:
             close(descriptor)
@@ -51,7 +52,7 @@ class SharedEpoch:
             descriptor = os.open(state["place"], os.O_RDWR | os.O_CLOEXEC)
             try:
                 if os.pread(descriptor, TOKEN_BYTES, 0) != state["token"]:
-                    raise FileNotFoundError(state["place"])  # a later process has that number
+                    raise FileNotFoundError(state["place"])  # a later process has the same process id
                 self._memory = mmap.mmap(descriptor, TOKEN_BYTES + NUMBER_BYTES)
             finally:
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""In which order an epoch visits its clips, and who takes which: pure functions of numbers, a seed and an epoch."""
+"""The order in which an epoch visits clips, and each rank's share: pure functions of numbers, a seed and an epoch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ Uneven = Literal["pad", "drop", "allow"]
 def epoch_order(
     count: int, *, shuffle: bool, seed: int, epoch: int, blocks: NDArray[np.int64] | None = None, window: int = 1
 ) -> NDArray[np.int64]:
-    """Return int64 [count]: a permutation of the clips; the same for every rank, another one each epoch.
+    """Return int64 [count]: a permutation of the clips. It is the same for every rank, and another one in each epoch.
 
-    blocks: int64 [count], which block each clip is of, numbered from 0. The blocks are shuffled, and then the clips among
-    every `window` blocks that follow each other: what is read at a time lies in few blocks.
+    Args:
+        count: number of clips.
+        shuffle: whether to shuffle. Without it, the order is that of the dataset.
+        seed: the seed of the shuffle.
+        epoch: number of the epoch.
+        blocks: int64 [count], the block of each clip, numbered from 0. Blocks are shuffled, and then the clips among
+            every `window` consecutive blocks, so that clips that are read at the same time are in few blocks. None:
+            clips are shuffled without blocks.
+        window: how many consecutive blocks are mixed.
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)
@@ -30,12 +37,19 @@ def epoch_order(
 def rank_share(
     order: NDArray[np.int64], *, rank: int, world_size: int, uneven: Uneven = "pad", delivered: int = 0
 ) -> NDArray[np.int64]:
-    """Return what one rank still visits of an epoch's order after its first `delivered` clips.
+    """Return what one rank still visits of an epoch's order after the epoch's first `delivered` clips.
 
-    The rest is dealt out clip by clip, so that n clips of every rank are together the next n × world_size of the order:
-    whenever all ranks have delivered equally many, what was delivered is a prefix of it. Where the rest does not come
-    out even, the epoch's first clips are repeated ("pad"), its last ones left out ("drop"), or the first ranks have one
-    more ("allow").
+    The rest is dealt out clip by clip, so that the next n clips of every rank are together the next n × world_size
+    clips of the order. So whenever all ranks have delivered the same number of clips, these clips are a prefix of the
+    order.
+
+    Args:
+        order: int64, the order of the epoch.
+        rank: number of this rank.
+        world_size: number of ranks.
+        uneven: what to do if the rest cannot be divided evenly: "pad" repeats the epoch's first clips, "drop" leaves
+            out its last ones, and "allow" gives the first ranks one clip more.
+        delivered: clips of the epoch that all ranks together have delivered.
     """
     rest = order[delivered:]
     odd = len(rest) % world_size
@@ -47,13 +61,13 @@ def rank_share(
 
 
 def share_length(left: int, *, rank: int, world_size: int, uneven: Uneven = "pad") -> int:
-    """Return how long `rank_share` is where `left` clips of the epoch are left."""
+    """Return the length of `rank_share` when `left` clips of the epoch are left."""
     beyond = {"pad": world_size - 1, "drop": 0, "allow": world_size - 1 - rank}[uneven]
     return (left + beyond) // world_size
 
 
 def sample_of(count: int, *, size: int | None, seed: int) -> NDArray[np.int64]:
-    """Return int64 [size]: clips chosen by seed, ascending; all of them where size is None or more than there are."""
+    """Return int64 [size]: clips chosen by seed, ascending. If size is None or more than `count`, return all clips."""
     if size is None or size >= count:
         return np.arange(count, dtype=np.int64)
     return np.sort(np.random.default_rng(seed).choice(count, size, replace=False)).astype(np.int64)

@@ -19,25 +19,36 @@ try:
 except ModuleNotFoundError:
 
     class Sampler(Generic[Number]):  # type: ignore[no-redef]
-        """What stands for torch's class where torch is not installed."""
+        """Stands for torch's class where torch is not installed."""
 
 
 Blocks = Literal["tar", "medium"] | int
-ORDER = ("count", "shuffle", "seed", "locality")  # what makes two samplers' epochs the same
+ORDER = ("count", "shuffle", "seed", "locality")  # samplers that agree in these have the same epochs
 
 
 class ClipSampler(Sampler[int]):
-    """Visits the clips of a dataset once an epoch, in order or shuffled. Each pass that is begun is an epoch.
+    """Visits the clips of a dataset once per epoch, in order or shuffled. Each pass that is begun is an epoch.
 
-    The order of all clips follows from seed and epoch alone. The ranks take turns in it, clip by clip, so that whenever
-    all have delivered equally many, what was delivered is a prefix of it: the state, from which a run goes on with any
-    number of ranks and workers.
+    The order of all clips depends only on seed and epoch. The ranks take clips from it in turn, so that whenever all
+    ranks have delivered the same number of clips, these clips are a prefix of the order. This prefix is the sampler's
+    state, and a run can continue from it with any number of ranks and workers.
 
-    rank, world_size: this process' share in distributed training. uneven: where clips do not come out even, "pad" repeats
-    the epoch's first ones and "drop" leaves its last ones out, so that all ranks have equally many clips and batches;
-    "allow" gives the first ranks one clip more. blocks: keep what is read at a time in few places: shuffle whole blocks,
-    each the clips of a tar ("tar") or of a medium ("medium"), or so many neighbours (a number), and then the clips among
-    every `window` blocks that follow each other. Raises FramedexError.
+    Args:
+        dataset: the clips.
+        shuffle: whether to shuffle.
+        seed: the seed of the shuffle.
+        rank: number of this process in distributed training.
+        world_size: number of processes in distributed training.
+        uneven: what to do if clips cannot be divided evenly. "pad" repeats the epoch's first clips and "drop" leaves
+            out its last ones, so that all ranks have the same number of clips and batches. "allow" gives the first
+            ranks one clip more.
+        blocks: keep the clips that are read at the same time in few places: shuffle whole blocks, and then the clips
+            among every `window` consecutive blocks. A block is the clips of a tar ("tar"), of a medium ("medium"), or a
+            number of neighbouring clips (an int). None: no blocks.
+        window: how many consecutive blocks are mixed.
+
+    Raises:
+        FramedexError: an argument is out of range, or the dataset does not have such blocks.
     """
 
     def __init__(
@@ -71,40 +82,40 @@ class ClipSampler(Sampler[int]):
     def _begin(self, epoch: int, start: int) -> None:
         self.epoch = epoch
         self._start = start  # clips of the epoch that all ranks had delivered when this iteration began
-        self._begun = False  # whether this iteration gave a clip, or had none to give
-        self._given = 0  # clips that it gave; a DataLoader asks ahead
-        self._delivered: int | None = None  # clips that it delivered, where somebody counts them
+        self._begun = False  # whether this iteration yielded a clip, or had none to yield
+        self._given = 0  # clips that it yielded; a DataLoader requests clips ahead
+        self._delivered: int | None = None  # clips that it delivered, if a loader counts them
 
     def _next(self) -> tuple[int, int]:
-        """Return the epoch that the next iteration visits, and after how many of its clips."""
+        """Return the epoch that the next iteration visits, and how many of its clips come before that iteration."""
         if self._delivered is not None:
             return self.epoch, self._place(self._delivered)
         return (self.epoch + 1, 0) if self._begun else (self.epoch, self._start)
 
     def _place(self, delivered: int) -> int:
-        """Return how many clips all ranks delivered of the epoch, when this one did so many in this iteration."""
+        """Return how many clips of the epoch all ranks delivered when this one delivered so many in this iteration."""
         return min(self._start + min(delivered, self._length(self._start)) * self.world_size, self._count)
 
     def _length(self, start: int) -> int:
         return share_length(self._count - start, rank=self.rank, world_size=self.world_size, uneven=self.uneven)
 
     def __len__(self) -> int:
-        """Return how many clips this rank visits in a whole epoch."""
+        """Return the number of clips that this rank visits in a whole epoch."""
         return self._length(0)
 
     @property
     def remaining(self) -> int:
-        """How many clips the next iteration gives this rank: those of a whole epoch, or of the rest of one."""
+        """How many clips the next iteration yields to this rank: those of a whole epoch, or of the rest of one."""
         return self._length(self._next()[1])
 
     def __iter__(self) -> Iterator[int]:
-        """Begin an epoch, or the rest of one after `load_state_dict` and where deliveries are counted."""
+        """Begin an epoch, or the rest of one after `load_state_dict` and when deliveries are counted."""
         self._begin(*self._next())
         self._begun = self._length(self._start) == 0
         return self._give()
 
     def _give(self) -> Iterator[int]:
-        # Runs when first asked: loaders make iterators that they never use.
+        # Runs at the first `next`: loaders make iterators that they never use.
         order = epoch_order(
             self._count,
             shuffle=self.shuffle,
@@ -119,24 +130,30 @@ class ClipSampler(Sampler[int]):
             yield number
 
     def deliver(self, clips: int) -> None:
-        """Count clips of this iteration as delivered; for loaders, which know.
+        """Count clips of this iteration as delivered. Loaders that know the number call this.
 
-        From the first call on, `state_dict` means clips delivered instead of given, and the next iteration goes on after them.
+        From the first call on, `state_dict` refers to delivered clips instead of yielded ones, and the next iteration
+        continues after them.
         """
         self._delivered = (self._delivered or 0) + clips
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration visit this epoch: from its start, or the rest where it is the one to go on with."""
+        """Make the next iteration visit this epoch: from its start, or only its rest if that is what comes next."""
         if epoch < 0:
             raise FramedexError("epoch is out of range", found=epoch, allowed="0 or more")
         coming, start = self._next()
         self._begin(epoch, start if epoch == coming else 0)
 
     def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
-        """Return what going on after the clips delivered needs, plain values; the same on every rank.
+        """Return the plain values needed to continue after the delivered clips. They are the same on every rank.
 
-        delivered: how many clips of this rank were delivered since the last `iter`, such as batches × batch size. A
-        DataLoader with workers has asked for more of them, so tell it; ClipLoader and StatefulDataLoader keep count.
+        Args:
+            delivered: how many clips this rank delivered since the last `iter`, such as batches × batch size. Give it
+                for a DataLoader with workers, which has requested more clips than it delivered. ClipLoader and
+                StatefulDataLoader keep count themselves.
+
+        Raises:
+            FramedexError: `delivered` is below 0.
         """
         if delivered is None:
             delivered = self._given if self._delivered is None else self._delivered
@@ -152,9 +169,10 @@ class ClipSampler(Sampler[int]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on after a state, of whatever rank and world size; the next iteration gives the rest of its epoch.
+        """Continue after a state of any rank and world size: the next iteration yields the rest of its epoch.
 
-        Raises FramedexError for a state of another order.
+        Raises:
+            FramedexError: this is not a state, or it belongs to another order.
         """
         own = self.state_dict()
         if not isinstance(state, Mapping):
@@ -180,7 +198,7 @@ class ClipSampler(Sampler[int]):
 
 
 def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
-    """Return int64 [clips]: which block each clip is of, numbered from 0."""
+    """Return int64 [clips]: the block of each clip, numbered from 0. Raises FramedexError."""
     if isinstance(blocks, int) and blocks > 0:
         return np.arange(len(dataset), dtype=np.int64) // blocks
     if blocks not in ("tar", "medium"):
@@ -192,5 +210,5 @@ def _blocks_of(dataset: Sized, blocks: Blocks) -> NDArray[np.int64]:
 
 
 def _named(blocks: NDArray[np.int64], window: int) -> str:
-    """Return what a state says of blocks: enough to tell others from them."""
+    """Return a description of blocks for a state. It is enough to distinguish them from others."""
     return f"{window} blocks at a time, CRC-32 {zlib.crc32(blocks.tobytes()):08x}"

@@ -1,7 +1,8 @@
-"""Making both decoders agree on colour: DALI converts everything with BT.601; this corrects what is something else.
+"""Makes both decoders agree on colour: DALI converts everything with BT.601, and this corrects all other streams.
 
-The rule on both decoders: the medium's matrix and range decide; a stream that states no matrix has BT.601's, whatever its
-size, one that states no range has the limited one (as libswscale has it). HDR is converted by its matrix alone.
+The rule for both decoders is that the medium's matrix and range decide. A stream that states no matrix has that of
+BT.601, whatever its size. A stream that states no range has the limited one, as in libswscale. HDR is converted by its
+matrix alone.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ LUMA_WEIGHTS = {
     7: (0.212, 0.087),  # SMPTE 240M
     9: (0.2627, 0.0593),  # BT.2020, non-constant luminance
 }
-DALI_MATRIX = 6  # what DALI 2.4's NVDEC path uses for every stream
+DALI_MATRIX = 6  # the matrix that DALI 2.4's NVDEC path uses for every stream
 FULL_RANGE_FORMATS = ("yuvj420p",)
 DEEP_FORMATS = ("yuv420p10le",)
-# DALI asks NVDEC for 8 bits. Of 10, they are rounded, halves up: this much is lost of 0, 1/4, 1/2 and 3/4 on average. (From
-# means measured on an H200 with DALI 2.4; tests/contract/test_gpu_colour.py measures them again.)
+# DALI requests 8 bits from NVDEC. Samples of 10 bits are rounded, halves up, which loses this much of 0, 1/4, 1/2 and
+# 3/4 on average. (From means measured on an H200 with DALI 2.4; tests/contract/test_gpu_colour.py measures them again.)
 LOST_OF_DEEP = -0.125
 BLACK = 16  # of limited range, 8 bits, ITU-T H.273 8.3
 EXPANSION = np.diag([255 / 219, 255 / 224, 255 / 224])  # of limited range to full range
 NO_CORRECTION = np.eye(3, 4, dtype=np.float32)
-# Whose header can be made to say full range (`nvdec_headers`).
+# The codecs whose header can be rewritten to say full range (`nvdec_headers`).
 REWRITABLE = ("h264", "hevc")
 
 
 def has_correction(color_matrix: int) -> bool:
-    """Return whether pictures of this matrix can be corrected after DALI decoded them."""
+    """Return whether pictures of this matrix can be corrected after DALI has decoded them."""
     return color_matrix in LUMA_WEIGHTS
 
 
 def is_like_dali(color_matrix: int) -> bool:
-    """Return whether DALI's matrix is this one."""
+    """Return whether this matrix is the one that DALI uses."""
     return LUMA_WEIGHTS.get(color_matrix) == LUMA_WEIGHTS[DALI_MATRIX]
 
 
@@ -59,10 +60,13 @@ def is_deep(medium: Medium) -> bool:
 
 
 def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
-    """Return why DALI's pictures of a medium cannot be corrected well enough, or None where they can.
+    """Return why DALI's pictures of a medium cannot be corrected well enough, or None if they can.
 
-    "close": to 40 dB PSNR of the right conversion on natural pictures, 30 dB on saturated test patterns, and 2 levels
-    on flat unsaturated patches. "exact": to 1 level, which is rounding: 8 bits of BT.601 alone.
+    Args:
+        medium: the medium.
+        colour: "close" requires 40 dB PSNR against the right conversion on natural pictures, 30 dB on saturated test
+            patterns, and 2 levels on flat unsaturated patches. "exact" requires 1 level, which is rounding: only 8 bits
+            of BT.601 reach that.
     """
     if not has_correction(medium.color_matrix):
         return f"colour matrix {medium.color_matrix}"
@@ -72,8 +76,8 @@ def colour_obstacle(medium: Medium, colour: Colour = "close") -> str | None:
         return "colours of more than 8 bits" if colour == "exact" and is_deep(medium) else None
     if colour == "exact":
         return "colours that DALI clips"
-    # DALI's BT.601 conversion leaves saturated colours of another matrix no room: 25 dB on test patterns. Samples of
-    # limited range have some left where the header says that they had full range.
+    # DALI's BT.601 conversion clips saturated colours of another matrix: 25 dB on test patterns. Samples of limited
+    # range have some room left if the header says that they have full range.
     if has_full_range(medium) or medium.codec not in REWRITABLE:
         return "saturated colours that DALI clips"
     return None
@@ -95,8 +99,11 @@ def rgb_from_ycc(color_matrix: int) -> NDArray[np.float64]:
 def correction(color_matrix: int, *, full_range: bool, said_full: bool, deep: bool = False) -> NDArray[np.float32]:
     """Return float32 [3, 4]: the affine map of RGB in 0…255 that turns DALI's pictures into the stream's.
 
-    full_range: the stream's own. said_full: the movie's header says full range, whatever the stream's is. deep: samples
-    have 10 bits, of which DALI sees 8.
+    Args:
+        color_matrix: the stream's matrix, ISO/IEC 23091-2 table 4.
+        full_range: whether the stream's samples have full range.
+        said_full: whether the movie's header says full range, whatever the stream's range is.
+        deep: whether samples have 10 bits, of which DALI sees 8.
     """
     to_rgb, to_dali = rgb_from_ycc(color_matrix), rgb_from_ycc(DALI_MATRIX)
     if not full_range:
@@ -106,6 +113,6 @@ def correction(color_matrix: int, *, full_range: bool, said_full: bool, deep: bo
     zero = np.array([0 if full_range else BLACK, 0, 0])
     dali_zero = np.array([0 if said_full else BLACK, 0, 0])
     matrix = to_rgb @ np.linalg.inv(to_dali)
-    # From DALI's RGB to samples, which lost some, to RGB.
+    # From DALI's RGB to samples, which lost precision, and from these to RGB.
     offset = to_rgb @ (dali_zero + (LOST_OF_DEEP if deep else 0) - zero)
     return np.column_stack([matrix, offset]).astype(np.float32)

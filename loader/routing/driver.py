@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says its video decoder supports, asked through libcuda and libnvcuvid (NVDECODE API)."""
+"""What the NVIDIA driver says its video decoder supports, queried through libcuda and libnvcuvid (NVDECODE API)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1")  # the driver's own, by their ABI names
+LIBRARIES = ("libcuda.so.1", "libnvcuvid.so.1")  # the driver's libraries, by their ABI names
 CODECS = {"h264": 4, "hevc": 8, "vp8": 9, "vp9": 10, "av1": 11}  # cudaVideoCodec
 CHROMA_FORMATS = (0, 1, 2, 3)  # cudaVideoChromaFormat, numbered as chroma_format_idc
 DEPTHS = (8, 10, 12)
@@ -18,7 +18,7 @@ Format = tuple[str, int, int]  # codec, chroma_format_idc, bits
 
 
 class DecodeCaps(ctypes.Structure):
-    """CUVIDDECODECAPS of cuviddec.h: what is asked, and what the driver answers."""
+    """CUVIDDECODECAPS of cuviddec.h: the request, and the driver's answer."""
 
     _fields_ = (
         ("codec", ctypes.c_int),
@@ -40,7 +40,16 @@ class DecodeCaps(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderLimits:
-    """The sizes that a decoder takes, of coded pictures. Widths and heights in pixels; engines: how many decode such."""
+    """The sizes of coded pictures that a decoder accepts.
+
+    Attributes:
+        least_width: in pixels.
+        least_height: in pixels.
+        most_width: in pixels.
+        most_height: in pixels.
+        most_macroblocks: width × height / MACROBLOCK, at most.
+        engines: how many of the device's engines decode such pictures.
+    """
 
     least_width: int
     least_height: int
@@ -52,13 +61,18 @@ class DecoderLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverSupport:
-    """What a device decodes: limits by (codec, chroma_format_idc, bits). reason: why nothing is known, else None."""
+    """What a device decodes.
+
+    Attributes:
+        limits: limits by (codec, chroma_format_idc, bits).
+        reason: why nothing is known, else None.
+    """
 
     limits: Mapping[Format, DecoderLimits] = field(default_factory=dict)
     reason: str | None = None
 
     def lack(self, codec: str, chroma_format: int, bits: int, width: int, height: int) -> str | None:
-        """Return why a device does not decode such pictures, None where it does."""
+        """Return why the device does not decode such pictures, or None if it does."""
         if self.reason is not None:
             return self.reason
         limits = self.limits.get((codec, chroma_format, bits))
@@ -78,7 +92,11 @@ class DriverSupport:
 
 @functools.lru_cache
 def driver_support(device_id: int = 0) -> DriverSupport:
-    """Ask the driver what a device (as CUDA numbers it) decodes. Without a driver or device, nothing, and the reason."""
+    """Ask the driver what a device decodes. The device's number is that of CUDA.
+
+    Returns:
+        The limits, or the reason why there is no usable driver or device.
+    """
     try:
         cuda, cuvid = (ctypes.CDLL(name) for name in LIBRARIES)
     except OSError as error:
@@ -116,7 +134,7 @@ def _ask_all(cuvid: ctypes.CDLL) -> dict[Format, DecoderLimits]:
 
 
 def limits_of(caps: DecodeCaps) -> DecoderLimits | None:
-    """Return what the driver's answer allows, None where it supports no such pictures."""
+    """Return the limits in a driver's answer, or None if it does not support such pictures."""
     if not caps.is_supported:
         return None
     return DecoderLimits(

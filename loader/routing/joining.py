@@ -1,4 +1,7 @@
-"""Clips of one stream as one movie, so that NVDEC is set up once for many: which go together, and which frames are whose."""
+"""Joins clips of one stream into one movie, so that NVDEC is set up once for many clips.
+
+It decides which clips go together, and keeps track of which frames belong to which clip.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,23 @@ from numpy.typing import NDArray
 
 from framedex.loader.routing.movie import GpuMovie, joined_movie, packets_before
 
-# Of a movie of several clips, where a movie costs 8 ms before it is decoded: it is decoded by one of a GPU's decoders, a picture
-# after the other, so that longer ones would leave the other decoders without work (benchmarks/nvdec.py).
+# Most packets of a movie of several clips, where each movie costs 8 ms before it is decoded. One of a GPU's decoders
+# decodes a movie, one picture after another, so longer movies would leave the other decoders without work
+# (benchmarks/nvdec.py).
 MOST_PACKETS = 128
-MOST_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number counts
+MOST_PIXELS = 500_000_000  # 1.5 GB of RGB, below the 2³¹ bytes that a 32-bit number can count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovieFeed:
-    """What DALI is fed of one movie.
+    """DALI's input for one movie.
 
-    content: uint8 [bytes], a tiny MP4. wanted: int32 [frames], ascending frame numbers in it. correction: float32 [3, 4], the
-    affine map of RGB in 0…255 that turns DALI's colours into the stream's. start, shape: int32 [2], the top left corner of what
-    is shown of a picture, and its height and width.
+    Attributes:
+        content: uint8 [bytes], a tiny MP4.
+        wanted: int32 [frames], ascending frame numbers in it.
+        correction: float32 [3, 4], the affine map of RGB in 0…255 that turns DALI's colours into the stream's.
+        start: int32 [2], the top left corner (y, x) of the shown part of a picture.
+        shape: int32 [2], height and width of that part.
     """
 
     content: NDArray[np.uint8]
@@ -45,7 +52,12 @@ class MovieFeed:
 
 
 def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) -> MovieFeed:
-    """Return clips of one stream as one movie. wanted: ascending frame numbers in each."""
+    """Return clips of one stream as one movie.
+
+    Args:
+        movies: the clips.
+        wanted: int32, ascending frame numbers in each clip.
+    """
     picture = movies[0].stream.picture
     return MovieFeed(
         content=joined_movie(movies),
@@ -61,12 +73,12 @@ def movie_feed(movies: Sequence[GpuMovie], wanted: Sequence[NDArray[np.int32]]) 
 def groups(
     movies: Sequence[GpuMovie], kinds: Sequence[Hashable], *, most_packets: int = MOST_PACKETS
 ) -> list[list[int]]:
-    """Return which movies are decoded as one: numbers, each once, those of a group in their order.
+    """Return which movies are decoded as one: groups of their numbers. Each number occurs once, in ascending order.
 
     Args:
         movies: the clips of a batch.
-        kinds: what else movies of a group must have in common.
-        most_packets: of a group that has several movies; with 0, each movie is decoded by itself.
+        kinds: one value per movie. Movies of a group have the same one.
+        most_packets: limit for a group that has several movies. With 0, each movie is decoded by itself.
     """
     found: list[list[int]] = []
     open_groups: dict[Hashable, tuple[list[int], int]] = {}

@@ -1,4 +1,4 @@
-"""A clip as a tiny MP4: the sharder's box headers around the packets that were read. Clips of one stream can be one movie."""
+"""A clip as a tiny MP4: the sharder's box headers around the packets that were read. A movie can hold several clips."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ from framedex.sharder.clips.medium import Medium
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.reading.sources import EncodedClip
 
-# Of HEVC (H.265 table 7-1): types below it are of slices; IDR_W_RADL, IDR_N_LP. And a flag in the third byte of their units.
+# HEVC unit types (H.265 table 7-1): the first one that is not of a slice, and IDR_W_RADL and IDR_N_LP. The flag is in
+# the third byte of IDR units.
 FIRST_OTHER_UNIT, IDR_TYPES, NO_OUTPUT_OF_PRIOR_PICTURES = 32, (19, 20), 0x40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovieStream:
-    """What movies share that a decoder can play as one: their headers, and what is done to their pictures.
+    """What movies share that a decoder can play as one: their headers, and the processing of their pictures.
 
-    picture: as coded, and what is cut out of it. correction: float32 [3, 4] as bytes, the affine map (`MT` of
-    fn.coord_transform) that turns DALI's RGB of it, 0…255, into the stream's.
+    Attributes:
+        codec: the codec.
+        configuration: the decoder configuration record.
+        picture: the coded picture, and what is cut out of it.
+        correction: float32 [3, 4] as bytes, the affine map (`MT` of fn.coord_transform) that turns DALI's RGB, 0…255,
+            into the stream's.
     """
 
     codec: str
@@ -37,12 +42,18 @@ class MovieStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMovie:
-    """A clip as NVDEC is to be fed it.
+    """A clip in the form in which NVDEC receives it.
 
-    payload: uint8 [bytes], its packets. packet_size: int64 [packets]. packet_rank: int64 [packets], output order.
-    run_first: int64 [runs], the packets where runs begin. can_follow: whether it can be behind other movies of its stream in
-    one: DALI takes pictures as they are decoded and orders them by the movie's times, so that a first picture from which nothing
-    before it is referred to is enough. Of HEVC, IDR pictures alone count: a CRA picture may go on from what was before.
+    Attributes:
+        stream: what it shares with other movies of its stream.
+        payload: uint8 [bytes], its packets.
+        packet_size: int64 [packets].
+        packet_rank: int64 [packets], the output order.
+        run_first: int64 [runs], the packets where runs begin.
+        can_follow: whether it can follow other movies of its stream in one movie. DALI takes pictures as they are
+            decoded and orders them by the movie's times. So it is enough that no picture from the first one on
+            references an earlier one. In HEVC, only IDR pictures count: a CRA picture may continue from what came
+            before.
     """
 
     stream: MovieStream
@@ -59,17 +70,20 @@ class GpuMovie:
 
     @property
     def movie(self) -> NDArray[np.uint8]:
-        """uint8 [bytes]: a file of it."""
+        """uint8 [bytes]: the clip as a file."""
         return joined_movie([self])
 
 
 def packets_before(movies: Sequence[GpuMovie]) -> NDArray[np.int64]:
-    """Return int64 [movies]: how many packets of earlier movies each one follows."""
+    """Return int64 [movies]: how many packets of earlier movies precede each movie."""
     return np.cumsum([0, *(len(movie.packet_size) for movie in movies[:-1])])
 
 
 def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
-    """Return uint8 [bytes]: a file of movies of one stream, one behind the other. Frame n of a movie is at n + the packets before."""
+    """Return uint8 [bytes]: a file of movies of one stream, one after another.
+
+    Frame n of a movie has the number n + the packets of the movies before it (`packets_before`).
+    """
     stream, first = movies[0].stream, packets_before(movies)
     header = movie_header(
         codec=stream.codec,
@@ -84,26 +98,26 @@ def joined_movie(movies: Sequence[GpuMovie]) -> NDArray[np.uint8]:
 
 
 def clip_movie(clip: Clip, encoded: EncodedClip) -> NDArray[np.uint8]:
-    """Return uint8 [bytes]: a movie whose n-th presented frame is the clip's packet of rank n, as the stream's own headers say.
+    """Return uint8 [bytes]: a movie whose n-th presented frame is the clip's packet of rank n.
 
-    A decoder that treats it as one stream sees every run after the first without a flush before it; see
-    `routes.gpu_obstacle` for when that is safe.
+    The movie has the stream's own headers. A decoder that treats it as one stream sees every run after the first
+    without a flush before it. `routes.gpu_obstacle` says when that is safe.
     """
     return plain_movie(clip, encoded).movie
 
 
 def plain_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie:
-    """Return a clip as its stream has it: its own headers, whole pictures, colours as they are."""
+    """Return a clip as it is in its stream: with its own headers, whole pictures and unchanged colours."""
     medium = clip.medium
     return _movie(clip, encoded, medium.extradata or b"", _whole_picture(medium), NO_CORRECTION)
 
 
 def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
-    """Return a clip as DALI is to be fed it; None: it must be decoded on the CPU.
+    """Return a clip in the form for DALI, or None if it must be decoded on the CPU.
 
-    H.264 and HEVC say full range in the movie, whatever they or their container said, so that it is known what DALI does,
-    and little of what the correction needs is clipped; and no cropping. Of a clip that `routes.gpu_obstacle` lets pass, None
-    is not expected.
+    The movie of H.264 and HEVC states full range, whatever the stream or its container states. So DALI's conversion is
+    known, and little of what the correction needs is clipped. The movie also states no cropping. None is not expected
+    for a clip that `routes.gpu_obstacle` accepts.
     """
     medium, configuration = clip.medium, clip.medium.extradata or b""
     picture: CodedPicture | None = _whole_picture(medium)
@@ -125,7 +139,7 @@ def gpu_movie(clip: Clip, encoded: EncodedClip) -> GpuMovie | None:
 
 
 def _whole_picture(medium: Medium) -> CodedPicture:
-    """Return a picture of which all is shown."""
+    """Return a picture that is shown entirely."""
     width, height = medium.width, medium.height
     return CodedPicture(width=width, height=height, left=0, top=0, shown_width=width, shown_height=height)
 
@@ -151,9 +165,13 @@ def _movie(
 
 
 def begins_with_idr(configuration: bytes, encoded: EncodedClip) -> bool:
-    """Return whether the first picture of a HEVC clip is an IDR picture that drops none of those before it.
+    """Return whether the first picture of an HEVC clip is an IDR picture that does not drop the pictures before it.
 
-    configuration: the record that says how long lengths of units are. (H.265 table 7-1, 7.3.6.1.)
+    See H.265 table 7-1 and 7.3.6.1.
+
+    Args:
+        configuration: the record that states the size of the length fields of units.
+        encoded: the clip's packets.
     """
     length_size, _ = hevc_sets.parse_configuration(configuration)
     packet = encoded.payload[: encoded.packet_first[1]].tobytes()

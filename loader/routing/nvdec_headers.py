@@ -1,13 +1,14 @@
-"""Sequence parameter sets as NVDEC through DALI is best given them: of full range, and without cropping.
+"""Rewrites sequence parameter sets into the form that is best for NVDEC through DALI: full range, and no cropping.
 
-- Full range, so that DALI does not expand the range and clips little. DALI 2.4 looks at `video_full_range_flag` alone:
-  whatever the matrix, BT.601 follows.
-- No cropping, so that DALI finds the decoder that it set up for the movie before: it stores decoders by the size of what is
-  shown, and looks for them by that of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc). Setting one up takes as
-  long as decoding a hundred small pictures. What the stream shows of a picture is cut out after decoding (`CodedPicture`).
+- Full range, so that DALI does not expand the range and clips little. DALI 2.4 looks only at `video_full_range_flag`.
+  It uses BT.601 whatever the matrix is.
+- No cropping, so that DALI finds the decoder that it set up for the movie before. It stores decoders by the size of the
+  shown picture, and looks for them by the size of the coded picture (`NVDECCache` in its frames_decoder_gpu.cc).
+  Setting up a decoder takes as long as decoding a hundred small pictures. The shown part of a picture (`CodedPicture`)
+  is cut out after decoding.
 
-FFmpeg's h264_metadata and hevc_metadata filters write these fields, and video usability information where there is none; all
-else stays.
+FFmpeg's h264_metadata and hevc_metadata filters write these fields. They add video usability information if there is
+none, and change nothing else.
 """
 
 from __future__ import annotations
@@ -27,18 +28,27 @@ from framedex.indexer.bitstream.h26x.nal import join_annex_b, split_annex_b, spl
 from framedex.indexer.containers.opening import packet_with
 from framedex.sharder.reading.sources import EncodedClip
 
-CACHED_RECORDS = 4096  # of some hundred bytes each
+CACHED_RECORDS = 4096  # of a few hundred bytes each
 SCANNERS = {"h264": h264.H264Scanner, "hevc": hevc.HevcScanner}
-# Options of the filters; 0 is no cropping on that side.
+# Options of the filters. 0 means no cropping on that side.
 WRITTEN = "video_full_range_flag=1:crop_left=0:crop_right=0:crop_top=0:crop_bottom=0"
 SEQUENCE_SET = {"h264": h264_sets.SPS, "hevc": hevc_sets.SPS}
-# What the filter must have read before a sequence parameter set.
+# The parameter sets that the filter must read, up to the sequence parameter set.
 FILTERED = {"h264": (h264_sets.SPS,), "hevc": (hevc_sets.VPS, hevc_sets.SPS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedPicture:
-    """A stream's coded picture, and the part of it that is shown. Sizes in pixels; left and top: where that part begins."""
+    """A stream's coded picture, and the part of it that is shown. Sizes are in pixels.
+
+    Attributes:
+        width: width of the coded picture.
+        height: height of the coded picture.
+        left: where the shown part begins, from the left.
+        top: where the shown part begins, from the top.
+        shown_width: width of the shown part.
+        shown_height: height of the shown part.
+    """
 
     width: int
     height: int
@@ -50,7 +60,7 @@ class CodedPicture:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
-    """Return the coded picture that a record's sequences describe; None where they differ, or cannot be read."""
+    """Return the coded picture that a record's sequences describe. None: they differ, or cannot be read."""
     if codec not in SCANNERS:
         return None
     try:
@@ -66,7 +76,7 @@ def coded_picture(codec: str, record: bytes) -> CodedPicture | None:
 
 
 def _picture(codec: str, unit: bytes) -> CodedPicture:
-    """Return what an SPS says of the picture. Raises ValueError."""
+    """Return the picture that an SPS describes. Raises ValueError."""
     if codec == "h264":
         sequence = parse_sequence(unit)
         return CodedPicture(
@@ -91,7 +101,7 @@ def _picture(codec: str, unit: bytes) -> CodedPicture:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def nvdec_record(codec: str, record: bytes) -> bytes | None:
-    """Return a decoder configuration record (avcC, hvcC) with such sequences; None where none can be made."""
+    """Return a decoder configuration record (avcC, hvcC) with the rewritten sets. None: they cannot be rewritten."""
     sets = nvdec_sets(codec, record)
     if not sets:
         return None
@@ -105,7 +115,7 @@ def nvdec_record(codec: str, record: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=CACHED_RECORDS)
 def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
-    """Return a record's sequence parameter sets, and what stands in for each; nothing where the filter refuses one."""
+    """Return the rewritten set for each of a record's sequence parameter sets, or nothing if the filter refuses one."""
     if codec not in SCANNERS:
         return {}
     try:
@@ -126,9 +136,10 @@ def nvdec_sets(codec: str, record: bytes) -> Mapping[bytes, bytes]:
 
 
 def nvdec_packets(codec: str, record: bytes, encoded: EncodedClip) -> EncodedClip | None:
-    """Return length-prefixed packets whose own sequence parameter sets, repeated ones, are such as well.
+    """Return length-prefixed packets in which repeated sequence parameter sets are rewritten as well.
 
-    None where packets hold one that the record does not, or cannot be taken apart.
+    Returns:
+        The packets. None: they hold a set that the record does not have, or they cannot be parsed.
     """
     sets = {old.rstrip(b"\0"): new for old, new in nvdec_sets(codec, record).items()}
     length_size, unit_type = SCANNERS[codec].parse_configuration(record)[0], SCANNERS[codec].unit_type

@@ -1,7 +1,7 @@
-"""Which decoder a clip goes to: a pure function of the manifest's facts, the clip's bytes, and what the driver supports.
+"""Chooses the decoder of a clip: a pure function of the manifest, the clip's bytes, and what the driver supports.
 
 NVDEC through DALI returns wrong or stale pictures without an error for some streams, and breaks its pipeline on others.
-So a clip goes there only when streams like it were shown to be right; everything else is decoded on the CPU.
+So a clip goes there only if streams like it were shown to be decoded right. Everything else is decoded on the CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from framedex.loader.routing.nvdec_headers import coded_picture, nvdec_record
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.sources import EncodedClip
 
-# What was right in 1 178 planned clips on one H200 (docs/exactness.md).
+# What was decoded right in 1 178 planned clips on one H200 (docs/exactness.md).
 PROVEN_PROFILES = {
     "h264": ("Constrained Baseline", "Baseline", "Main", "High"),
     "hevc": ("Main", "Main 10"),
@@ -27,7 +27,7 @@ PROVEN_FORMATS = {
     "vp9": ("yuv420p", "yuv420p10le"),
 }
 PROVEN_CONTAINERS = ("mp4", "matroska")  # where packets are length-prefixed
-PROVEN_JPEGS = ("rgb24", None)  # colour; of images that framedex stored, no format is recorded
+PROVEN_JPEGS = ("rgb24", None)  # colour; no format is recorded for images that framedex stored
 LEAST_SIZE = {"h264": 48, "hevc": 144, "vp9": 128}
 GREATEST_SIZE = {"h264": 4096, "hevc": 8192, "vp9": 8192}
 CHROMA_420 = 1
@@ -40,10 +40,13 @@ VP9_INDEX, VP9_INDEX_MARKER = 0b111_00000, 0b110_00000  # the last byte of a sup
 def gpu_obstacle(
     clip: Clip, packets: EncodedClip | None = None, caps: DriverSupport | None = None, *, colour: Colour = "close"
 ) -> str | None:
-    """Return why a clip must not go to NVDEC, as `rule` or `rule: found`, or None when it may.
+    """Return why a clip must not go to NVDEC, as `rule` or `rule: found`, or None if it may.
 
-    packets: the clip's bytes; without them, a codec for which they decide stays on the CPU. caps: what the device supports;
-    None where nobody asked, and then what one H200 did counts. colour: how close colours must come (`colour_obstacle`).
+    Args:
+        clip: the clip.
+        packets: the clip's bytes. Without them, codecs for which they decide stay on the CPU.
+        caps: what the device supports. None: it was not queried, and what one H200 supported counts.
+        colour: how close colours must come (`colour_obstacle`).
     """
     for rule, found in RULES.items():
         found_here = found(clip)
@@ -65,7 +68,7 @@ def gpu_obstacle(
 
 
 def nvjpeg_obstacle(clip: Clip) -> str | None:
-    """Return why a clip of images must not go to nvJPEG, or None when it may."""
+    """Return why a clip of images must not go to nvJPEG, or None if it may."""
     medium = clip.medium
     if medium.codec != "mjpeg":
         return f"codec: {medium.codec}"
@@ -75,10 +78,10 @@ def nvjpeg_obstacle(clip: Clip) -> str | None:
 
 
 def has_hidden_frames(packets: EncodedClip) -> bool:
-    """Return whether some VP9 packet is anything but one frame that is shown and decoded there.
+    """Return whether any VP9 packet is anything but one frame that is decoded and shown there.
 
-    DALI pairs decoded pictures with packets: superframes (a hidden frame and a shown one), hidden frames of their own and
-    frames that show another again all make it return other frames.
+    DALI pairs decoded pictures with packets. Superframes (a hidden frame and a shown one), separate hidden frames, and
+    frames that show an earlier frame again all make it return other frames.
     """
     if (packets.packet_first[1:] == packets.packet_first[:-1]).any():
         return True
@@ -128,15 +131,15 @@ def _fixed_header(clip: Clip) -> str | None:
 
 
 def _open_start(clip: Clip) -> str | None:
-    # In H.264, DALI counts IDR pictures alone as starts. In HEVC, a first run may begin at a CRA picture; one spliced to
-    # the run before it goes on counting picture order from there, which turns back when more than half a cycle is cut
-    # out. (100 clips with short cuts came out right; that is not all clips.)
+    # In H.264, DALI counts only IDR pictures as starts. In HEVC, the first run may begin at a CRA picture. A CRA
+    # picture that is spliced to the run before it continues that run's picture order count, which turns back when more
+    # than half a cycle is cut out. (100 clips with short cuts were decoded right, but that is not all clips.)
     is_open = clip.recipe.run_open
     return "" if is_open.any() and (clip.medium.codec == "h264" or is_open[1:].any()) else None
 
 
-# Each rule by name: what it finds in a clip that keeps it from NVDEC, "" where its name says all, or None. Rules may rely
-# on those before them.
+# Each rule by name. It returns what excludes a clip from NVDEC, "" if the rule's name says enough, or None. Rules may
+# rely on the rules before them.
 RULES: dict[str, Callable[[Clip], str | None]] = {
     "images": lambda clip: "" if clip.medium.kind == IMAGES else None,
     "codec": _unproven_codec,
@@ -144,7 +147,7 @@ RULES: dict[str, Callable[[Clip], str | None]] = {
     "profile": _unproven_profile,
     "monochrome or not 4:2:0": lambda clip: "" if clip.medium.chroma_format != CHROMA_420 else None,
     "size": _unproven_size,
-    # DALI 2.4 asks NVDEC for an empty picture buffer: CUDA_ERROR_INVALID_VALUE.
+    # DALI 2.4 requests an empty picture buffer from NVDEC: CUDA_ERROR_INVALID_VALUE.
     "no reference frames": lambda clip: "" if clip.medium.max_ref_frames == 0 else None,
     "hidden pictures out of order": lambda clip: "" if clip.medium.hidden_unordered else None,
     "field-coded pictures": lambda clip: "" if clip.medium.field_coded else None,

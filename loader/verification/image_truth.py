@@ -1,6 +1,6 @@
-"""What a folder or a tar of images holds by itself: the images in the order of their names, read one by one.
+"""Reads what a folder or a tar of images holds: the images in the order of their names, one by one.
 
-Clips are compared with it, so nothing of the index is used but where the medium lies and which one it is.
+Clips are compared with this, so it uses nothing of the index except where the medium is and which one it is.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from framedex.errors import StaleError
 from framedex.indexer.sources.sequences import group_names, visible_images
 from framedex.sharder.clips.medium import Medium
 
-TAR = "tar"  # as `media.container` has it
+TAR = "tar"  # the value of `media.container`
 
 
 def image_checksums(medium: Medium, wanted: Iterable[int]) -> dict[int, str] | None:
     """Return the CRC-32 of wanted images by their number, 8 hex digits each.
 
-    None for a sequence that a listing put together: its order is told nowhere else. Raises StaleError where the images are
-    gone, or are not as many as were indexed.
+    Returns:
+        The checksums. None: a listing made the sequence, and nothing else records its order.
+
+    Raises:
+        StaleError: the images are missing, or their number is not the indexed one.
     """
     try:
         if medium.container == TAR:
@@ -49,7 +52,7 @@ def _read(path: str) -> bytes:
 
 
 def _in_tar(tar: tarfile.TarFile, member: str | None) -> tuple[list[str], Callable[[str], bytes]]:
-    """Return the names that make a member of a tar, in order, and what reads one."""
+    """Return the names that make up a member of a tar, in order, and a function that reads one of them."""
     entries = {posixpath.normpath(entry.name): entry for entry in tar.getmembers() if entry.isfile()}
     images = visible_images(name for name in entries if posixpath.basename(name)[:1] != ".")
     names = group_names(images).get(member or "", [member] if member in images else [])

@@ -1,4 +1,4 @@
-"""Comparing clips, decoded from their byte ranges, with a full in-order decode of their sources."""
+"""Compares clips, decoded from their byte ranges, with a full in-order decode of their sources."""
 
 from __future__ import annotations
 
@@ -44,7 +44,17 @@ Mark = Callable[[av.VideoFrame], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """The verdict on one clip. pts and md5 hold None where padded, and md5 where nothing was decoded."""
+    """The verdict on one clip.
+
+    Attributes:
+        clip_id: the clip's name.
+        uri: its source.
+        frames: frame numbers, -1 where padded.
+        pts: the timestamp of each frame, None where padded.
+        md5: the MD5 of each frame, None where padded and where nothing was decoded.
+        verdict: the verdict.
+        reason: why the clip is not right, else None.
+    """
 
     clip_id: str
     uri: str
@@ -75,10 +85,20 @@ def verify(
     timeout_seconds: float | None = 3600.0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Checked]:
-    """Yield the verdict on every clip, on `sample` clips chosen by `seed`, or on the `chosen` numbers, medium by medium.
+    """Yield the verdict on every clip, on `sample` clips chosen by `seed`, or on the `chosen` numbers.
 
-    A source is decoded once from its beginning, up to the last frame that its clips want. timeout_seconds: for each
-    source; the clips of one that takes longer are undecodable.
+    The verdicts come medium by medium. A source is decoded once from its beginning, up to the last frame that its clips
+    want.
+
+    Args:
+        dataset: the dataset.
+        root: where the sources are now, if they moved.
+        sample: how many clips are checked. None: all clips.
+        seed: the seed of that choice.
+        chosen: int64, the numbers of the clips to check, instead of `sample` and `seed`.
+        workers: processes that decode.
+        timeout_seconds: time limit per source. The clips of a source that takes longer are undecodable. None: no limit.
+        on_progress: called with (clips done, clips in all).
     """
     manifest = Manifest(dataset, root=root)
     if chosen is None:
@@ -106,14 +126,14 @@ def verify(
 
 
 def verify_medium(task: _Task) -> list[Checked]:
-    """Return the verdicts on some clips of one medium: by the hashes of its index, else by a full decode of its source."""
+    """Return the verdicts on some clips of one medium, by its index's hashes or else a full decode of its source."""
     manifest = Manifest(task.dataset, root=task.root)
     clips, unreadable = _clips(manifest, task.clips)
     return unreadable + (_verify_clips(clips, manifest.images) if clips else [])
 
 
 def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Checked]]:
-    """Return the clips of some numbers, and the verdicts on those whose rows are damaged."""
+    """Return the clips with some numbers, and the verdicts on those whose rows are damaged."""
     clips, unreadable = [], []
     for number in numbers:
         try:
@@ -127,7 +147,12 @@ def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Che
 
 
 def _verify_clips(clips: list[Clip], images: ImageOptions | None) -> list[Checked]:
-    """Return the verdicts on some clips of one medium. images: how frames were stored, as `Manifest.images`."""
+    """Return the verdicts on some clips of one medium.
+
+    Args:
+        clips: the clips.
+        images: how frames were stored, as `Manifest.images`.
+    """
     sources = SourceFiles()
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
@@ -145,8 +170,10 @@ def _verify_clips(clips: list[Clip], images: ImageOptions | None) -> list[Checke
 
 
 def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
-    """Return the verdicts on clips of one medium of images, each of which is compared with its recorded checksum as it is
-    read, and with what the source itself holds unless it was copied into a tar.
+    """Return the verdicts on clips of one medium of images.
+
+    Each image is compared with its recorded checksum when it is read. Unless it was copied into a tar, it is also
+    compared with what the source itself holds.
     """
     own = [clip for clip in clips if clip.source == clip.medium.source]
     wanted = {int(frame) for clip in own for frame in clip.frame_index if frame != PAD}
@@ -162,9 +189,10 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
 
 
 def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
-    """Return what tells a picture of a clip's source from another one; None where the source is images itself.
+    """Return a function that marks the pictures of a clip's source. None: the source is images itself.
 
-    Of frames that were stored as images, it is the checksum of the image that the picture gives.
+    Distinct pictures have distinct marks. For frames that were stored as images, the mark is the checksum of the image
+    made from the picture.
     """
     if clip.medium.kind != IMAGES:
         return picture_md5
@@ -178,8 +206,8 @@ def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
 
 
 def _recorded(clip: Clip) -> Truth:
-    """Return what the index recorded of a clip's frames when it decoded the source (`framedex index --verify`)."""
-    assert clip.md5 is not None  # asked by the caller
+    """Return what the index recorded about a clip's frames when it decoded the source (`framedex index --verify`)."""
+    assert clip.md5 is not None  # the caller checked this
     rows = zip(clip.frame_index.tolist(), clip.pts.tolist(), clip.md5, strict=True)
     return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
 
@@ -189,8 +217,16 @@ def decode_in_order(
 ) -> Iterator[tuple[int, int | None, Marked]]:
     """Yield (number, pts, mark) of the wanted frames by decoding the source from its beginning, as a player would.
 
-    Frames are counted as the decoder gives them; nothing of the index is used. by_pts: all frames, to be told apart by
-    their timestamps. mark: what is wanted of a picture.
+    Frames are counted as the decoder returns them. Nothing of the index is used.
+
+    Args:
+        medium: the source.
+        wanted: numbers of the wanted frames.
+        by_pts: yield all frames, because the caller tells them apart by their timestamps.
+        mark: makes the result from a picture.
+
+    Raises:
+        DecodeError: the video stream is missing.
     """
     last = max(wanted, default=-1)
     number = -1
@@ -200,12 +236,12 @@ def decode_in_order(
         if not isinstance(context, VideoCodecContext):
             raise DecodeError(f"video stream {medium.stream_index} is no longer there", where=medium.path)
         context.thread_count = 1  # some decoders give other pictures with more (see `decoding.video.ONE_THREAD`)
-        matrix, color_range = context.colorspace, context.color_range  # decoding forgets the container's
+        matrix, color_range = context.colorspace, context.color_range  # decoding overwrites the container's values
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:
                 frames = decode_packet(context, packet)
             except av.error.FFmpegError:
-                continue  # damage; what comes after it is compared as well as can be
+                continue  # damage; the frames after it are compared as well as possible
             for frame in frames:
                 number += 1
                 if number in wanted or by_pts:
@@ -221,7 +257,7 @@ def decode_in_order(
 def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
     """Return what a full decode gives for the wanted frames of some clips.
 
-    Damage makes decoders lose pictures, so that counting says nothing: there, timestamps tell frames apart.
+    Damage makes decoders lose pictures, so that frame numbers are not reliable. Timestamps tell frames apart there.
     """
     by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
     wanted = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
@@ -261,7 +297,7 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
 
 
 def _checksums(clip: Clip) -> dict[int, str]:
-    """Return the checksum of each image by its rank, as its recipe records it."""
+    """Return the checksum of each image by its rank, as the clip's recipe records it."""
     recorded = clip.recipe.range_crc32
     assert recorded is not None  # all images have one
     return {rank: f"{recorded[packet]:08x}" for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}

@@ -1,4 +1,4 @@
-"""Checking what a GPU decodes: each of its frames is nearer to the CPU's frame than to that frame's neighbours."""
+"""Checks what a GPU decodes: each of its frames is nearer to the CPU's frame than to that frame's neighbours."""
 
 from __future__ import annotations
 
@@ -35,15 +35,20 @@ Decoder = Literal["nvdec", "nvjpeg", "cpu"]
 Picture = NDArray[np.uint8]
 Truth = dict[int, Picture]  # presentation number → uint8 [H, W, 3]
 
-BYTES_AT_ONCE = 1 << 30  # of the CPU's pictures of one medium
+BYTES_AT_ONCE = 1 << 30  # limit for the CPU's pictures of one medium
 PEAK = 255.0
-LEAST_SQUARE = 1e-6  # mean square difference that counts as none: 108 dB
+LEAST_SQUARE = 1e-6  # mean square difference that counts as no difference: 108 dB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedOnGpu(Checked):
-    """The verdict on one clip, and who decoded it. worst_psnr: of its frames against the CPU's, in dB; None: the CPU's
-    own. undecided: how many frames have no neighbour that differs from them.
+    """The verdict on one clip, and what decoded it.
+
+    Attributes:
+        decoder: what decoded the clip.
+        worst_psnr: the lowest PSNR of its frames against the CPU's, in dB. None: the CPU decoded it, or the comparison
+            did not finish.
+        undecided: how many frames have no neighbour that differs from them.
     """
 
     decoder: Decoder
@@ -53,14 +58,25 @@ class CheckedOnGpu(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """How a picture compares. is_own: nearer to its own than to any neighbour; None: no neighbour differs. psnr: in dB."""
+    """The comparison of a picture.
+
+    Attributes:
+        is_own: whether it is nearer to its own picture than to any neighbour. None: no neighbour differs.
+        psnr: against its own picture, in dB.
+    """
 
     is_own: bool | None
     psnr: float
 
 
 def likeness(found: Picture, own: Picture, neighbours: Sequence[Picture]) -> Likeness:
-    """Compare a picture, uint8 [H, W, 3], with its own one and its neighbours; neighbours that are the same decide nothing."""
+    """Compare a picture with its own one and that one's neighbours. Neighbours equal to the own picture are ignored.
+
+    Args:
+        found: uint8 [H, W, 3], the picture.
+        own: uint8 [H, W, 3], what it should be.
+        neighbours: uint8 [H, W, 3] each.
+    """
     away = _mean_square(found, own)
     others = [_mean_square(found, other) for other in neighbours if not np.array_equal(other, own)]
     return Likeness(
@@ -75,7 +91,13 @@ def _mean_square(one: Picture, other: Picture) -> float:
 
 
 def neighbours_of(number: int, truth: Mapping[int, Picture], *, by_place: bool) -> list[Picture]:
-    """Return the pictures before and after a frame. by_place: those of the frames that are there, however far away."""
+    """Return the pictures before and after a frame.
+
+    Args:
+        number: the frame's number.
+        truth: pictures by frame number.
+        by_place: take the nearest frames that `truth` has, however far away they are.
+    """
     if not by_place:
         return [truth[other] for other in (number - 1, number + 1) if other in truth]
     numbers = sorted(truth)
@@ -94,11 +116,24 @@ def verify_on_gpu(
     device_id: int = 0,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[CheckedOnGpu]:
-    """Yield the verdict on every clip, or on `sample` clips chosen by `seed`: on the GPU where its gate lets one pass.
+    """Yield the verdict on every clip, or on `sample` clips chosen by `seed`. A GPU decodes the clips allowed there.
 
-    A GPU's frame is `nearest` when the CPU's picture of the same frame is nearer to it than those of the frames before
-    and after in the source; of images, and of media with damage, than those before and after in the clip. Other clips are
-    checked as by `verify`. Raises FramedexError without a GPU.
+    A GPU's frame is `nearest` if the CPU's picture of the same frame is nearer to it than those of the frames before
+    and after. These neighbours are taken from the source. For images and damaged media, they are taken from the clip.
+    Other clips are checked as by `verify`.
+
+    Args:
+        dataset: the dataset.
+        root: where the sources are now, if they moved.
+        sample: how many clips are checked. None: all clips.
+        seed: the seed of that choice.
+        workers: processes that decode on the CPU.
+        timeout_seconds: time limit per source that is decoded by `verify`. None: no limit.
+        device_id: number of the GPU.
+        on_progress: called with (clips done, clips in all).
+
+    Raises:
+        FramedexError: there is no GPU.
     """
     support = driver_support(device_id)
     if support.reason is not None:
@@ -146,7 +181,7 @@ def verify_on_gpu(
 
 
 def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
-    """Return a clip as a GPU is fed it, None where the CPU decodes it. Raises FramedexError."""
+    """Return a clip in the form for a GPU, or None if the CPU decodes it. Raises FramedexError."""
     encoded = clips.sources.read(clip.source, clip.recipe, clip.medium.states)
     images = clip.medium.kind == IMAGES
     if (nvjpeg_obstacle(clip) if images else gpu_obstacle(clip, encoded, support)) is not None:
@@ -180,7 +215,7 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
                 (tensor,) = decoder.decode([fetched], LoaderReport())
                 frames = tensor.cpu().numpy()
         except RuntimeError as error:
-            from framedex.loader.dali.cuda import is_out_of_memory  # which needs torch
+            from framedex.loader.dali.cuda import is_out_of_memory  # needs torch
 
             if is_out_of_memory(error):
                 raise FramedexError(
@@ -202,7 +237,15 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
 def compare(
     clip: Clip, frames: NDArray[np.uint8], truth: Mapping[int, Picture], *, decoder: Decoder, by_place: bool
 ) -> CheckedOnGpu:
-    """Return the verdict on a clip's frames, uint8 [F, H, W, 3], by the CPU's pictures of them and of their neighbours."""
+    """Return the verdict on a clip's frames, by the CPU's pictures of them and of their neighbours.
+
+    Args:
+        clip: the clip.
+        frames: uint8 [F, H, W, 3].
+        truth: the CPU's pictures by frame number.
+        decoder: what decoded the frames.
+        by_place: as for `neighbours_of`.
+    """
     worst, undecided = None, 0
     reason = None
     for place, (number, frame) in enumerate(zip(clip.frame_index.tolist(), frames, strict=True)):
@@ -223,9 +266,11 @@ def compare(
 
 
 def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
-    """Return the frames that some clips of a video want, and those before and after each, by decoding it from its beginning.
+    """Return the frames that some clips of a video want, and those before and after each, by a full decode.
 
-    Raises StaleError, and DecodeError where that full decode stops.
+    Raises:
+        StaleError: the source changed.
+        DecodeError: the full decode stops.
     """
     numbers = {int(frame) for clip in clips for frame in clip.frame_index if frame != PAD}
     converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0))

@@ -1,7 +1,7 @@
-"""From an interval of time to the audio packets that give it. Pure functions over numpy columns.
+"""Planning of audio: from an interval of time to the audio packets that give it. Pure functions over numpy columns.
 
-An interval gives samples, samples give packets, and before those stand as many as the codec must have decoded for its
-output to be that of a decode from the beginning.
+An interval gives samples, and samples give packets. The plan also takes earlier packets: as many as the codec must have
+decoded for its output to equal that of a decode from the beginning.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from framedex.indexer.audio.audio_decoding import AudioCoding
 from framedex.indexer.parts.packets import AudioPackets
 from framedex.sharder.clips.recipe import coalesce
 
-MOST_CHANNELS = 8  # of which PyAV gives every plane
+MOST_CHANNELS = 8  # PyAV gives every plane of up to this many channels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioFacts:
-    """What a medium's audio stream is: the `audio_…` columns of `videos` without that prefix.
+    """A medium's audio stream: the `audio_…` columns of `videos` without that prefix.
 
-    first_sample, end_sample: half-open interval of the samples that a full decode presents, on the grid of `rate`.
+    Attributes:
+        first_sample: First sample that a full decode presents, on the grid of `rate`.
+        end_sample: End (exclusive) of the samples that a full decode presents, on the same grid.
     """
 
     stream_index: int
@@ -62,7 +64,7 @@ class AudioFacts:
 
 
 def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
-    """Return the audio facts of a row of `videos` or `media`; None where it has no audio, or audio that cannot be used."""
+    """Return the audio facts of a row of `videos` or `media`, or None if the row has no usable audio."""
     if row["audio_stream_index"] is None or row.get("audio_problem") is not None:
         return None
     return AudioFacts(**{name: row[f"audio_{name}"] for name in AudioFacts.__slots__})
@@ -70,13 +72,17 @@ def audio_facts(row: Mapping[str, Any]) -> AudioFacts | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioRecipe:
-    """How to get a stretch of samples out of a medium.
+    """How to read and decode a stretch of a medium's audio samples.
 
-    range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order. Without
-    ranges where packets are no byte ranges of the file.
-    packet_size: int32 [packets], bytes. packet_sample: int64 [packets], position of each packet's first decoded sample.
-    begin_sample, end_sample: the wanted half-open interval at the medium's own rate; it may reach past what the medium
-    presents, where silence is filled in.
+    Attributes:
+        range_offset: int64 [ranges], where each byte range to read begins. Joined, the ranges hold the packets in
+            decode order. There are no ranges if the packets are not byte ranges of the file.
+        range_length: int64 [ranges], in bytes.
+        packet_size: int32 [packets], in bytes.
+        packet_sample: int64 [packets], position of each packet's first decoded sample.
+        begin_sample: First wanted sample, at the medium's own rate.
+        end_sample: End (exclusive) of the wanted samples. The interval may extend beyond what the medium presents; that
+            part is filled with silence.
     """
 
     range_offset: NDArray[np.int64]
@@ -97,9 +103,11 @@ class AudioRecipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioFile:
-    """A clip's audio as a FLAC or WAV file of its own, for instance in a tar: where its bytes lie.
+    """Location of a clip's audio in a FLAC or WAV file of its own, for instance in a tar.
 
-    present: int64 [2 × stretches], begin and end of each stretch of samples that the medium presents; others are silence.
+    Attributes:
+        present: int64 [2 × stretches], begin and end of each stretch of samples that the medium presents. All other
+            samples are silence.
     """
 
     offset: int
@@ -109,7 +117,13 @@ class AudioFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AudioOptions:
-    """How a dataset's audio is asked for. rate, channels: None for the medium's own. seconds: None for the clip's length."""
+    """The audio that a dataset's clips get.
+
+    Attributes:
+        rate: In Hz; None for the medium's own rate.
+        channels: None for the medium's own number of channels.
+        seconds: None for the clip's length.
+    """
 
     rate: int | None = None
     channels: int | None = None
@@ -131,7 +145,14 @@ class AudioOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAudioPlan:
-    """What a clip's audio is and how to get it. rate, channels: of the output. first, count: its samples on k / rate."""
+    """A clip's audio and how to get it.
+
+    Attributes:
+        rate: Sample rate of the output, in Hz.
+        channels: Number of channels of the output.
+        first: First sample on the grid k / rate.
+        count: Number of samples.
+    """
 
     recipe: AudioRecipe | AudioFile
     rate: int
@@ -142,10 +163,13 @@ class ClipAudioPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreRoll:
-    """What a fresh decoder must have decoded before its output is right.
+    """What a fresh decoder must have decoded before its output is correct.
 
-    packets: this many packets whose own data are all there. seconds: packets of at least this much time. reservoir_bytes:
-    of data that those packets may point back to, `overhead_bytes` of each packet being none of it.
+    Attributes:
+        packets: Number of preceding packets. Each must have all its own data available.
+        seconds: Minimum duration of the preceding packets.
+        reservoir_bytes: Number of preceding data bytes that those packets may point back to.
+        overhead_bytes: Bytes of each packet that do not count towards `reservoir_bytes`.
     """
 
     packets: int = 0
@@ -155,17 +179,17 @@ class PreRoll:
 
 
 # A transform codec's output is the sum of two windows: ISO/IEC 14496-3 4.6.11 (AAC), Vorbis I 1.3.2, ATSC A/52 7.9.4.
-# One packet makes AAC-LC, Vorbis, AC-3 and E-AC-3 bit-equal (measured by benchmarks/audio_alignment.py); AAC has two more for
-# SBR, which looks into the frame before (14496-3 4.6.18), and parametric stereo, whose filters ring on (8.6.4), and E-AC-3
+# One packet makes AAC-LC, Vorbis, AC-3 and E-AC-3 bit-equal (measured by benchmarks/audio_alignment.py). AAC has two
+# more: SBR uses the previous frame (14496-3 4.6.18), and the filters of parametric stereo ring on (8.6.4). E-AC-3 has
 # one in reserve.
-# MPEG audio: polyphase synthesis remembers 480 samples (ISO/IEC 11172-3 2.4.3.4), layer 3 overlaps granules, of which a
-# frame at low sample rates has one, and main_data_begin points back up to 511 bytes (2.4.2.7). Headers and side
-# information, 4 + 2 + 32 bytes at the most, are no main data.
-# Opus predicts from what it gave before. RFC 7845 4.6 asks for 80 ms, after which whole clips were measured at -13 dB; a
-# second brings speech to 100 dB and most music to equality.
-# TrueHD restarts at major syncs, 128 access units apart at the most (its decoder in FFmpeg; measured).
-# DTS and Speex go on from what was decoded before, without a bound. Codecs not named are refused: ADPCM of Microsoft's and
-# WMA decode to noise where block sizes are not known, which an index does not say.
+# MPEG audio: polyphase synthesis remembers 480 samples (ISO/IEC 11172-3 2.4.3.4). Layer 3 overlaps granules, and a
+# frame at a low sample rate has one granule. main_data_begin points back up to 511 bytes (2.4.2.7). Headers and side
+# information, at most 4 + 2 + 32 bytes, are not main data.
+# Opus predicts from its earlier output. RFC 7845 4.6 asks for 80 ms; after that, whole clips were measured at -13 dB.
+# One second brings speech to 100 dB and most music to equality.
+# TrueHD restarts at major syncs, which are at most 128 access units apart (FFmpeg's decoder; measured).
+# DTS and Speex continue from earlier output without a bound. Codecs that are not listed are refused: Microsoft's ADPCM
+# and WMA decode to noise if block sizes are unknown, and an index does not record them.
 PRE_ROLL: dict[str, PreRoll | None] = {
     "aac": PreRoll(packets=3),
     "ac3": PreRoll(packets=1),
@@ -185,9 +209,12 @@ PRE_ROLL: dict[str, PreRoll | None] = {
 
 
 def pre_roll(codec: str) -> PreRoll | None:
-    """Return what a codec needs decoded before; None for one that must be decoded from its beginning.
+    """Return what must be decoded before a codec's output is correct, or None if it must be decoded from its beginning.
 
-    Every PCM packet stands alone. Raises PolicyError for a codec that was not measured.
+    Every PCM packet is independent.
+
+    Raises:
+        PolicyError: The codec was not measured.
     """
     if codec.startswith("pcm_"):
         return PreRoll()
@@ -203,9 +230,13 @@ def pre_roll(codec: str) -> PreRoll | None:
 def plan_audio(
     packets: AudioPackets, facts: AudioFacts, begin_seconds: Fraction, end_seconds: Fraction, margin_samples: int = 0
 ) -> AudioRecipe:
-    """Return the recipe for the samples of a half-open interval of the medium's clock, and `margin_samples` around it.
+    """Return the recipe for the samples of a half-open interval of the medium's clock.
 
-    Raises PolicyError for an interval that ends before it begins, and for a codec that was not measured.
+    Args:
+        margin_samples: Number of additional samples on each side, at the medium's rate.
+
+    Raises:
+        PolicyError: The interval ends before it begins, the codec was not measured, or there are too many channels.
     """
     if facts.channels > MOST_CHANNELS:
         raise PolicyError("audio of too many channels", found=facts.channels, allowed=f"1 to {MOST_CHANNELS}")
@@ -231,11 +262,11 @@ def plan_audio(
 def _packets_of(
     packets: AudioPackets, facts: AudioFacts, need: PreRoll | None, begin: int, end: int
 ) -> tuple[int, int]:
-    """Return (first, behind the last) of the packets to decode for samples begin to end; equal where there are none."""
+    """Return the packets to decode for samples begin to end as (first, end), end exclusive; equal if there are none."""
     begin, end = max(begin, facts.first_sample), min(end, facts.end_sample)
     if begin >= end or not len(packets.sample):
         return 0, 0
-    # Where several packets claim one position, all but the last give nothing, and are taken.
+    # If several packets claim one position, only the last gives samples; the others are included too.
     stop = int(np.searchsorted(packets.sample, end, side="left"))
     target = max(int(np.searchsorted(packets.sample, begin, side="right")) - 1, 0)
     target = int(np.searchsorted(packets.sample, packets.sample[target], side="left"))
@@ -245,7 +276,7 @@ def _packets_of(
 
 
 def _rolled_back(packets: AudioPackets, rate: int, need: PreRoll, target: int) -> int:
-    """Return the first packet to decode so that the output of packet `target` is right."""
+    """Return the first packet to decode so that the output of packet `target` is correct."""
     first = max(target - need.packets, 0)
     if need.seconds:
         earliest = int(packets.sample[target]) - math.ceil(need.seconds * rate)

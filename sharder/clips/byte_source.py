@@ -1,4 +1,4 @@
-"""What byte ranges point into: a file or an object as it was recorded."""
+"""The recorded file or object that byte ranges point into."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from framedex.errors import StaleError
 
-CONTENT_ALONE = -1  # no modification time: only its content says whether a file is the one recorded
+CONTENT_ALONE = -1  # there is no modification time: only its content says whether a file is the one recorded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByteSource:
-    """A file that byte ranges point into, as it was recorded. mtime_ns may be CONTENT_ALONE."""
+    """A file that byte ranges point into, as it was recorded. `mtime_ns` may be `CONTENT_ALONE`."""
 
     path: str
     size_bytes: int

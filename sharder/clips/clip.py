@@ -1,4 +1,4 @@
-"""A clip as wanted, as planned or a manifest says it, and as one that cannot be had."""
+"""A clip as requested, a clip as planned or read from a manifest, and a clip that could not be made."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from framedex.sharder.clips.recipe import Recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedClip:
-    """A clip before it is planned. frames: int64 [F], -1 where padded by a constant. mask: bool [F], False where padded,
-    by a constant or by repeating frames. columns: the user's. asked_in: where the user asked for this very clip; None where
-    a policy found it.
+    """A clip before it is planned.
+
+    Attributes:
+        frames: int64 [F], -1 where padded by a constant.
+        mask: bool [F], False where padded, by a constant or by repeating frames.
+        columns: The user's columns.
+        asked_in: Where the user asked for this very clip; None if a policy selected it.
     """
 
     clip_id: str
@@ -31,12 +35,18 @@ class WantedClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """A clip as planned: what is wanted, and the recipe for it.
+    """A planned clip: what is wanted, and the recipe for it.
 
-    frame_index: int64 [F], -1 where padded. pts: int64 [F], `NO_PTS` where padded. seconds: float64 [F], NaN where
-    padded. mask: bool [F], False where padded. md5: the hash of each frame's native planes, None where padded; None for
-    all where the index has none. columns: the user's. source: the file that the recipe's ranges point into.
-    audio: what the clip carries, None where nobody asked for it; audio_source: the file of its packets, None: the same.
+    Attributes:
+        frame_index: int64 [F], -1 where padded.
+        pts: int64 [F], `NO_PTS` where padded.
+        seconds: float64 [F], NaN where padded.
+        mask: bool [F], False where padded.
+        md5: Hash of each frame's native planes, None where padded; None as a whole if the index has no hashes.
+        columns: The user's columns.
+        source: The file that the recipe's ranges point into.
+        audio: The clip's audio; None if no audio was requested.
+        audio_source: The file of the audio packets; None for `source`.
     """
 
     clip_id: str
@@ -55,9 +65,11 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A clip that cannot be had: a row of failures.parquet.
+    """A clip that could not be made: a row of failures.parquet.
 
-    counts: whether as a failure of the run. traceback: of one at which framedex itself failed (kind INTERNAL_ERROR).
+    Attributes:
+        counts: Whether it counts as a failure of the run.
+        traceback: Set if framedex itself failed (kind INTERNAL_ERROR).
     """
 
     clip_id: str | None
@@ -69,7 +81,7 @@ class Failure:
 
 
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
-    """Return the row that says why a planned clip is not there."""
+    """Return the row that says why a planned clip is missing."""
     kind = "stale" if isinstance(error, StaleError) else "uncuttable"
     return Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
 

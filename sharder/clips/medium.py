@@ -19,8 +19,10 @@ Root = str | os.PathLike[str] | Mapping[str, str]
 class Locations:
     """Where sources lie on this machine.
 
-    recorded: the root that was indexed. root: where they lie now, when they moved: a folder in place of the recorded root,
-    or a mapping {old prefix: new prefix} applied to absolute paths. Any of them may be in object storage.
+    Attributes:
+        recorded: The root that was indexed.
+        root: Where the sources lie now, if they moved: a folder that replaces the recorded root, or a mapping {old
+            prefix: new prefix} that applies to absolute paths. Any of these may be in object storage.
     """
 
     def __init__(self, recorded: str, root: Root | None) -> None:
@@ -37,7 +39,7 @@ class Locations:
         return path
 
 
-# Names of FFmpeg's pixel formats, of which most end in the bits of a sample and the order of bytes (libavutil/pixdesc.c).
+# Names of FFmpeg's pixel formats. Most end in the bits per sample and the byte order (libavutil/pixdesc.c).
 BITS_AT_END = re.compile(r"(9|10|12|14|16|32)(?:msb)?[bl]e$")
 BITS_BY_NAME = (
     (re.compile(r"(?:(?:rgb|bgr|xv)48|(?:rgba|bgra|ayuv)64)[bl]e"), 16),
@@ -49,7 +51,7 @@ BITS_BY_NAME = (
 
 @functools.cache
 def bits_of(pixel_format: str | None) -> int:
-    """Return how many bits the largest sample of a pixel format has; 8 for less, and for what is not known."""
+    """Return the number of bits of a pixel format's largest sample, at least 8; 8 if the format is unknown."""
     name = pixel_format or ""
     by_name = next((bits for pattern, bits in BITS_BY_NAME if pattern.fullmatch(name)), None)
     at_end = BITS_AT_END.search(name)
@@ -58,7 +60,7 @@ def bits_of(pixel_format: str | None) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Medium:
-    """A row of `media`, and where its source lies on this machine: `path`, a file, or the folder of loose images."""
+    """A row of `media`, and where its source lies on this machine: `path` is a file, or the folder of loose images."""
 
     path: str
     media_id: str
@@ -116,12 +118,12 @@ class Medium:
 
     @property
     def bits(self) -> int:
-        """How many bits a sample of its pictures has."""
+        """Bits per sample of its pictures."""
         return bits_of(self.pixel_format)
 
     @property
     def audio(self) -> AudioFacts | None:
-        """Its audio stream; None where there is none, or none that can be used."""
+        """Its audio stream; None if it has no usable audio."""
         return audio_facts({name: getattr(self, name) for name in AUDIO_COLUMNS})
 
     @property

@@ -12,18 +12,24 @@ from numpy.typing import NDArray
 class Recipe:
     """How to get a clip's frames out of its medium.
 
-    range_offset, range_length: int64 [ranges], what to read; joined, they hold the packets in decode order.
-    packet_size, packet_rank: int32 [packets], size in bytes and presentation rank in the clip's own stream; the packets
-    of one picture count as one.
-    run_first: int32 [runs], number of each run's first packet; each run is a decoder session of its own.
-    run_open: bool [runs], whether it begins at an open start point. run_state: int32 [runs], which of the medium's
-    states its decoder must be given first. damaged: some wanted frame lies in a damaged GOP.
-    position: int32 [wanted], the rank of each wanted frame, -1 for padding.
-    range_path: of loose images, the file of each range in the medium's folder; else None. range_crc32: int64 [ranges], the
-    CRC-32 of each range's bytes; None where the index has none.
-    packet_pts: int64 [packets], timestamps. packet_shown: bool [packets], whether a decoder outputs it. packet_start:
-    bool [packets], whether decoding may start there without any state. These are known when a clip is planned, and not
-    stored.
+    `packet_pts`, `packet_shown` and `packet_start` are known when a clip is planned, and are not stored.
+
+    Attributes:
+        range_offset: int64 [ranges], where each byte range to read begins. Joined, the ranges hold the packets in
+            decode order.
+        range_length: int64 [ranges], in bytes.
+        packet_size: int32 [packets], in bytes. The packets of one picture count as one.
+        packet_rank: int32 [packets], presentation rank in the clip's own stream.
+        run_first: int32 [runs], number of each run's first packet. Each run is decoded in a session of its own.
+        run_open: bool [runs], whether the run begins at an open start point.
+        run_state: int32 [runs], which of the medium's states the run's decoder must be given first.
+        damaged: Whether some wanted frame lies in a damaged GOP.
+        position: int32 [wanted], the rank of each wanted frame, -1 for padding.
+        range_path: For loose images, the file of each range in the medium's folder; otherwise None.
+        range_crc32: int64 [ranges], CRC-32 of each range's bytes; None if the index has no checksums.
+        packet_pts: int64 [packets], timestamps.
+        packet_shown: bool [packets], whether a decoder outputs the packet.
+        packet_start: bool [packets], whether decoding may start at the packet without any state.
     """
 
     range_offset: NDArray[np.int64]
@@ -55,7 +61,8 @@ def coalesce(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Join byte ranges that follow each other without a gap; return (offset, length), int64 [ranges].
 
-    first_of: numbers of those that begin a range anyway.
+    Args:
+        first_of: Numbers of the input ranges that always begin a new range.
     """
     first = np.ones(len(offset), np.bool_)
     first[1:] = offset[1:] != offset[:-1] + size[:-1]

@@ -1,8 +1,9 @@
-"""Whether the columns of a clip's rows belong together: what `reading` and `decoding` rely on.
+"""Checks that the columns of a clip's rows are consistent, which `reading` and `decoding` rely on.
 
-`schema` says what each value may be. Of ranks, the manifest can show that each run's are a permutation of its own places, that the
-order of wanted frames is theirs, and that none is reordered further than the stream states. Two packets of a run that swapped
-their ranks within that are seen when decoding: pictures come in the order of their ranks (see `decoding.video`).
+`schema` says what each value may be. The manifest alone can show three properties of ranks: each run's ranks are a
+permutation of its own places, wanted frames are in the order of their ranks, and no picture is reordered further than
+the stream states. Two packets of a run that swapped their ranks within these limits are detected when decoding, because
+pictures come in the order of their ranks (see `decoding.video`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ Row = Mapping[str, Any]
 
 
 def check_wanted(row: Row, medium: Medium, at: RowAt) -> None:
-    """Look at a row of `clips`: its lists are as long as `frames`, and the medium has those. Raises FormatError."""
+    """Check that a row of `clips` has lists as long as `frames`, and frames that its medium has.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
     frames = row["frames"]
     _same_length(row, "frames", ("mask", "pts", "seconds", "md5"), at)
     if len(frames) and frames.max() >= medium.frame_count:
@@ -36,7 +41,15 @@ def check_wanted(row: Row, medium: Medium, at: RowAt) -> None:
 
 
 def check_recipe(row: Row, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> None:
-    """Look at a row of `recipes`. frames: of the clip. source: what the ranges point into. Raises FormatError."""
+    """Check a row of `recipes`.
+
+    Args:
+        frames: int64 [F], the clip's frames, -1 for padding.
+        source: The file that the ranges point into.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
     packets = len(row["packet_size"])
     if not packets:
         raise at.wrong("packet_size", "no packet", "one or more")
@@ -61,7 +74,7 @@ def _check_runs(row: Row, packets: int, states: list[bytes], at: RowAt) -> None:
         raise at.wrong("run_first", first.tolist(), f"0, and then greater and greater numbers below {packets}")
     if state.max() >= len(states):
         raise at.wrong("run_state", state.max(), f"0 to {len(states) - 1}, the states of its medium")
-    if state.any():  # which are put in front of a range
+    if state.any():  # a state is put in front of a range
         given = first[[len(states[number]) > 0 for number in state.tolist()]]
         begins = np.append(0, np.cumsum(row["packet_size"], dtype=np.int64))[given]
         if not np.isin(begins, np.append(0, np.cumsum(row["range_length"]))).all():
@@ -69,7 +82,7 @@ def _check_runs(row: Row, packets: int, states: list[bytes], at: RowAt) -> None:
 
 
 def _check_ranks(rank: NDArray[np.int32], run_first: NDArray[np.int32], at: RowAt) -> None:
-    """Look whether each run's ranks are a permutation of the numbers of its packets."""
+    """Check that each run's ranks are a permutation of the numbers of its packets."""
     begin = np.repeat(run_first, np.diff(run_first, append=len(rank)))
     end = np.repeat(np.append(run_first[1:], len(rank)), np.diff(run_first, append=len(rank)))
     wrong = (rank < begin) | (rank >= end)
@@ -81,7 +94,7 @@ def _check_ranks(rank: NDArray[np.int32], run_first: NDArray[np.int32], at: RowA
 
 
 def _check_positions(row: Row, frames: NDArray[np.int64], medium: Medium, at: RowAt) -> None:
-    """Look whether wanted frames lie at ranks of the same order, and come out of a decoder that holds back so few pictures."""
+    """Check that ranks are in the order of their frames, and that the medium's reorder depth is sufficient for them."""
     position, rank = row["position"], row["packet_rank"]
     if len(position) != len(frames):
         raise at.unlike("position", "frames", f"{len(position)} for {len(frames)} frames")
@@ -92,7 +105,7 @@ def _check_positions(row: Row, frames: NDArray[np.int64], medium: Medium, at: Ro
         raise at.unlike("position", "frames", f"{PAD} at other places")
     wanted, places = frames[real], position[real]
     order = np.argsort(wanted, kind="stable")
-    if medium.kind == IMAGES:  # whose ranks in a tar are those of first appearance
+    if medium.kind == IMAGES:  # in a tar, ranks are those of first appearance
         pairs = len(np.unique(np.stack([wanted, places]), axis=1).T)
         if not pairs == len(np.unique(wanted)) == len(np.unique(places)):
             raise at.unlike("position", "frames", "one frame at two ranks, or two at one")
@@ -112,7 +125,11 @@ def _check_positions(row: Row, frames: NDArray[np.int64], medium: Medium, at: Ro
 
 
 def check_audio_packets(row: Row, medium: Medium, source: ByteSource, at: RowAt) -> None:
-    """Look at the audio packets of a row of `recipes`, and whether they are as long as the clip's audio. Raises FormatError."""
+    """Check the audio packets of a row of `recipes`, and that they match the length of the clip's audio.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
     _same_length(row, "audio_packet_size", ("audio_packet_sample",), at)
     _same_length(row, "audio_range_offset", ("audio_range_length",), at)
     _check_ranges(row, "audio_", source.size_bytes, at)
@@ -132,12 +149,16 @@ def check_audio_packets(row: Row, medium: Medium, source: ByteSource, at: RowAt)
             raise at.unlike("audio_packet_sample", "audio_end_sample", f"a packet at {sample[-1]}, behind the end")
         first, rate = row["audio_first"], row["audio_rate"]
         least, most = first * facts.rate // rate, -(-(first + row["audio_count"]) * facts.rate // rate)
-        if begin > least or least - begin != end - most:  # resampling needs as many more on both sides
+        if begin > least or least - begin != end - most:  # resampling needs the same margin on both sides
             raise at.unlike("audio_count", "audio_end_sample", f"samples {least} to {most} of {begin} to {end}")
 
 
 def check_audio_file(row: Row, source: ByteSource, at: RowAt) -> None:
-    """Look at the audio file of a row of `recipes`. Raises FormatError."""
+    """Check the audio file of a row of `recipes`.
+
+    Raises:
+        FormatError: A column is inconsistent.
+    """
     for name in ("audio_range_offset", "audio_range_length"):
         if len(row[name]) != 1:
             raise at.wrong(name, f"{len(row[name])} ranges", "one, of the audio file")
@@ -149,7 +170,7 @@ def check_audio_file(row: Row, source: ByteSource, at: RowAt) -> None:
 
 
 def _check_ranges(row: Row, prefix: str, size_bytes: int, at: RowAt, *, whole_files: bool = False) -> None:
-    """Look whether ranges lie within their file; of whole files beside each other, whether each is no longer than all."""
+    """Check that ranges lie within their file; if each range is a whole file, that none is longer than all together."""
     offset, length = row[f"{prefix}range_offset"], row[f"{prefix}range_length"]
     end = length if whole_files else offset + length
     if len(end) and end.max() > size_bytes:
@@ -159,7 +180,7 @@ def _check_ranges(row: Row, prefix: str, size_bytes: int, at: RowAt, *, whole_fi
 
 
 def _same_length(row: Row, name: str, others: tuple[str, ...], at: RowAt) -> None:
-    """Look whether lists are as long as another one; those that are null are not there."""
+    """Check that other lists are as long as a given one; null lists are skipped."""
     expected = len(row[name])
     for other in others:
         if row[other] is not None and len(row[other]) != expected:

@@ -30,15 +30,20 @@ from framedex.sharder.schema import (
 
 Row = dict[str, Any]
 
-AUDIO = "audio_"  # what the columns of `recipes` on audio begin with
+AUDIO = "audio_"  # prefix of the audio columns of `recipes`
 VIDEO_COLUMNS = tuple(name for name in RECIPES.names if name != "clip_id" and not name.startswith(AUDIO))
-PLAIN = frozenset({"damaged", "range_path"})  # those of them that are no numpy columns
+PLAIN = frozenset({"damaged", "range_path"})  # video columns that are not numpy columns
 PLAN_FIELDS = ("rate", "channels", "first", "count")
 AUDIO_RECIPE_FIELDS = tuple(field.name for field in fields(AudioRecipe))
 
 
 def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
-    """Return a clip's row of `clips`. media_row: of its medium in `media`. shard: the number of its tar."""
+    """Return a clip's row of `clips`.
+
+    Args:
+        media_row: Row of the clip's medium in `media`.
+        shard: Number of the clip's tar; None if its ranges point into the source.
+    """
     padded = clip.frame_index == PAD
     return {
         "clip_id": clip.clip_id,
@@ -62,9 +67,15 @@ def recipe_row(clip: Clip) -> Row:
 def clip_from(
     row: pa.RecordBatch, recipe: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt, recipe_at: RowAt
 ) -> Clip:
-    """Return the clip of a row of `clips` and one of `recipes`, batches of one row each. Raises FormatError.
+    """Return the clip of a row of `clips` and a row of `recipes`, given as batches of one row each.
 
-    source: the file that the recipe's ranges point into. at, recipe_at: where the rows lie.
+    Args:
+        source: The file that the recipe's ranges point into.
+        at: Where the row of `clips` lies, for errors.
+        recipe_at: Where the row of `recipes` lies, for errors.
+
+    Raises:
+        FormatError: A column is wrong.
     """
     wanted = _wanted(row, at)
     check_wanted(wanted, medium, at)
@@ -84,7 +95,7 @@ def clip_from(
 
 
 def _wanted(row: pa.RecordBatch, at: RowAt) -> Row:
-    """Return the columns of a row of `clips`, each as `CLIP_RULES` says."""
+    """Return the columns of a row of `clips`, checked against `CLIP_RULES`."""
     wanted: Row = {
         "clip_id": _plain(row, "clip_id", at),
         "media_row": _plain(row, "media_row", at),
@@ -103,7 +114,7 @@ def _null_where(padded: NDArray[np.bool_], values: NDArray[Any]) -> NDArray[Any]
 
 
 def _audio_columns(audio: ClipAudioPlan | None) -> Row:
-    """Return the columns of `recipes` that say what a clip's audio is."""
+    """Return the columns of `recipes` that describe a clip's audio."""
     if audio is None:
         return {}
     row = {AUDIO + name: getattr(audio, name) for name in PLAN_FIELDS}
@@ -124,7 +135,7 @@ def _recipe(row: pa.RecordBatch, frames: NDArray[np.int64], medium: Medium, sour
 
 
 def _has(row: pa.RecordBatch, name: str) -> bool:
-    """Return whether a row of `recipes` has a value; a part leaves out columns of which none of its rows has one."""
+    """Return whether a row of `recipes` has a value. A part omits a column if none of its rows has a value there."""
     return name in row.schema.names and not row[name].null_count
 
 
@@ -133,7 +144,11 @@ def _value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
 
 
 def _plain(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
-    """Return a value as Python has it. Raises FormatError where it has none: a text that is not UTF-8, a time of year 10 000."""
+    """Return a value as a Python object.
+
+    Raises:
+        FormatError: Python cannot represent it: text that is not UTF-8, a time in the year 10 000.
+    """
     try:
         return row[name][0].as_py()
     except (ValueError, OverflowError, TypeError, RecursionError, pa.ArrowException) as error:
@@ -141,7 +156,7 @@ def _plain(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
 
 
 def _audio(row: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt) -> ClipAudioPlan | None:
-    """Return what a clip's audio is; None where the dataset has none."""
+    """Return the plan of a clip's audio, or None if the dataset has no audio."""
     own: Row = {
         name: _audio_value(row, name, at) for name in RECIPES.names if name.startswith(AUDIO) and _has(row, name)
     }
@@ -166,7 +181,11 @@ def _audio_value(row: pa.RecordBatch, name: str, at: RowAt) -> Any:
 
 
 def _values(row: pa.RecordBatch, name: str, at: RowAt, null: object = None) -> NDArray[Any]:
-    """Return a list column's elements of a one-row batch as numpy. null: in place of an element that is null; None: none may be."""
+    """Return a list column's elements of a one-row batch as numpy.
+
+    Args:
+        null: Replacement for null elements; None if null elements are not allowed.
+    """
     if row[name].null_count:
         raise at.wrong(name, "null", "a list")
     values = row[name].flatten()

@@ -1,4 +1,4 @@
-"""A clip on its way into a dataset, and the files of a tar that it becomes: webdataset's sample and its members."""
+"""A clip on its way into a dataset, and the tar members that it becomes (in webdataset, a sample and its members)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from framedex.sharder.clips.clip import Clip, Failure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRanges:
-    """Bytes of a file, copied when a member is written. ranges: (offset, length) of each stretch."""
+    """Bytes of a file that are copied when a member is written.
+
+    Attributes:
+        ranges: (offset, length) of each stretch, in bytes.
+    """
 
     source: ByteSource
     ranges: Sequence[tuple[int, int]]
@@ -25,7 +29,12 @@ Piece = bytes | FileRanges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One file of a sample: what stands behind the first dot of its name, and its content in pieces."""
+    """One file of a sample.
+
+    Attributes:
+        suffix: What follows the first dot of its name.
+        pieces: Its content.
+    """
 
     suffix: str
     pieces: Sequence[Piece]
@@ -36,8 +45,11 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A clip on its way into the dataset, or why there is none. members: what a tar holds of it. done: of the plan's
-    progress, after this step.
+    """A clip on its way into the dataset, or the reason why there is none.
+
+    Attributes:
+        members: The clip's files in a tar.
+        done: Progress of the plan after this step.
     """
 
     outcome: Clip | Failure

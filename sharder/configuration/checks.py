@@ -1,4 +1,4 @@
-"""What people may write: types that check a value and describe it, for error messages and for the JSON Schema of policies.
+"""Types for values that people write: they check a value and describe it, for error messages and JSON Schemas.
 
 A type is an annotation for a field of a record (see parameters.py), such as `frames: Count`.
 """
@@ -26,10 +26,10 @@ from pydantic import (
 
 from framedex.errors import PolicyError
 
-# What is written where a number may stand; bounded, as 1e999999999 would fill the memory.
+# The accepted notation of numbers; its length is bounded, as 1e999999999 would fill the memory.
 NUMBER = re.compile(r"[+-]?(\d{1,15}(\.\d{0,20})?|\.\d{1,20})([eE][+-]?\d{1,2})?(/\d{1,15})?")
 MOST_SHOWN = 10**20
-MOST_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a slip of the keyboard
+MOST_FRAMES = 100_000_000  # nineteen days at 60 fps; a larger number is a typing error
 MOST_WANTED = 20_000_000  # frames of all clips that a policy makes of one video
 MOST_LISTED = 100_000
 
@@ -39,7 +39,7 @@ class RefusedError(PolicyError, ValueError):
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message; of what is long, its beginning."""
+    """Return a value for an error message; of a long value, its beginning."""
     if isinstance(value, int) and abs(value) > MOST_SHOWN:
         return "a number of many digits"
     return repr(value)[:80] if isinstance(value, int | float | str | None) else type(value).__name__
@@ -52,7 +52,7 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str | None:
 
 
 def as_fraction(value: object) -> Fraction | None:
-    """Return a number as it is written (29.97 is 2997/100, "30000/1001" is taken exactly), None for anything else."""
+    """Return a number as it is written (29.97 is 2997/100, "30000/1001" is exact), or None for anything else."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal | Fraction):
@@ -68,7 +68,7 @@ def as_fraction(value: object) -> Fraction | None:
 
 
 def says(what: str, *, allowed: str | None = None) -> WrapValidator:
-    """Return what replaces the library's words about a value that a type refuses."""
+    """Return a validator that replaces the library's message about a value that a type refuses."""
 
     def check(value: object, inner: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -80,7 +80,11 @@ def says(what: str, *, allowed: str | None = None) -> WrapValidator:
 
 
 def listed(example: str) -> BeforeValidator:
-    """Return a check that a tuple is written as a list, and that it is not empty. example: how one is written."""
+    """Return a check that a tuple is written as a list and is not empty.
+
+    Args:
+        example: How such a list is written, for errors.
+    """
 
     def check(value: object) -> object:
         if not isinstance(value, list) or not 1 <= len(value) <= MOST_LISTED:
@@ -92,7 +96,12 @@ def listed(example: str) -> BeforeValidator:
 
 
 def exactly(refused: str, *, zero: bool = True) -> PlainValidator:
-    """Return a check for numbers from zero on (or above it), taken as they are written. refused: said of those below."""
+    """Return a check for numbers from zero on, which keep the exact value that was written.
+
+    Args:
+        refused: Message for numbers below that.
+        zero: Whether zero itself is allowed.
+    """
 
     def check(value: object) -> Fraction:
         number = as_fraction(value)
@@ -106,9 +115,9 @@ def exactly(refused: str, *, zero: bool = True) -> PlainValidator:
 
 
 def described(**limits: int) -> WithJsonSchema:
-    """Return the JSON Schema of a number that may be written as text, too; of which the limits are not checked.
+    """Return the JSON Schema of a number that may also be written as text. The limits are not checked for text.
 
-    Text that is not ASCII passes: what `\\s` and `\\d` mean there depends on who reads the schema.
+    Text that is not ASCII passes: the meaning of `\\s` and `\\d` there depends on the reader of the schema.
     """
     as_text = {"type": "string", "pattern": rf"^\s*{NUMBER.pattern}\s*$|[^\x00-\x7f]"}
     return WithJsonSchema({"anyOf": [{"type": "number", **limits}, as_text], "examples": [2, 0.5, 29.97, "30000/1001"]})

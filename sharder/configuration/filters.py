@@ -47,16 +47,20 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 def parse_filter(text: str) -> pc.Expression:
-    """Return the expression that a text means. Raises PolicyError with the place of what it may not hold.
+    """Return the expression that a text means.
 
-    An empty cell makes a comparison neither true nor false, and so what is built of it, as in SQL; see `matches`.
+    As in SQL, a comparison with an empty cell is neither true nor false, and so are expressions built from it; see
+    `matches`.
+
+    Raises:
+        PolicyError: The text is not valid; the error says where.
     """
     if len(text) > MOST_CHARACTERS:
         raise PolicyError("a filter is too long", found=f"{len(text):,} characters", allowed=f"{MOST_CHARACTERS:,}")
     line = re.sub(r"\s", " ", text).strip()
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what Python would warn of in a program, such as "\\d"
+            warnings.simplefilter("ignore")  # Python's warnings about programs, for instance about "\\d"
             tree = ast.parse(line, mode="eval")
         parts = sum(1 for _ in ast.walk(tree))
     except SyntaxError as error:
@@ -78,11 +82,12 @@ def parse_filter(text: str) -> pc.Expression:
 
 
 def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[np.bool_]:
-    """Return bool [rows]: for which rows of a table an expression is certainly true; an empty cell decides nothing.
+    """Return bool [rows]: for which rows of a table an expression is certainly true. An empty cell decides nothing.
 
-    Raises PolicyError for a column that the table does not have, and for types that do not go together.
+    Raises:
+        PolicyError: The table does not have a column, or types do not match.
     """
-    import pyarrow.dataset  # here: it imports pandas, where that is installed
+    import pyarrow.dataset  # here: it imports pandas, if that is installed
 
     try:
         found = pyarrow.dataset.dataset(table).to_table(columns={"matches": expression})["matches"]
@@ -102,14 +107,14 @@ def matches(table: pa.Table, expression: pc.Expression, where: str) -> NDArray[n
 
 
 def columns_in(text: str) -> list[str]:
-    """Return the columns that a filter, as `parse_filter` takes it, asks about, in the order in which they come."""
+    """Return the columns that a filter, as `parse_filter` takes it, uses, in order of appearance."""
     tree = ast.parse(re.sub(r"\s", " ", text).strip(), mode="eval")
     found: list[tuple[int, str]] = []
     for node in ast.walk(tree):
         match node:
             case ast.Call(args=[ast.Constant(value=str(name))]):
                 found.append((node.col_offset, name))
-            case ast.Name(id=name) if name != "column":  # which is how the others are called
+            case ast.Name(id=name) if name != "column":  # `column` is the function for all other names
                 found.append((node.col_offset, name))
     return list(dict.fromkeys(name for _, name in sorted(found)))
 
@@ -119,13 +124,13 @@ def _float(value: Any) -> Any:
 
 
 class _Reader:
-    """Turns the syntax tree of one filter into an expression, node by node; what is not listed here is refused."""
+    """Turns the syntax tree of one filter into an expression, node by node. All nodes not listed here are refused."""
 
     def __init__(self, line: str) -> None:
         self._line = line
 
     def truth(self, node: ast.expr, depth: int) -> Any:
-        """Return what is true or false of a row."""
+        """Return the expression of a condition on a row."""
         self._check_depth(node, depth)
         match node:
             case ast.BoolOp(op=op, values=values):
@@ -141,7 +146,7 @@ class _Reader:
         raise self._refused("a filter cannot have this here", node)
 
     def _joined(self, terms: list[Any], all_of_them: bool) -> Any:
-        """Join terms, halves first: a chain would be as deep as it is long."""
+        """Join terms in halves; a plain chain would be as deep as it is long."""
         if len(terms) == 1:
             return terms[0]
         half = len(terms) // 2
@@ -178,7 +183,7 @@ class _Reader:
             raise self._refused("the values of a list must be of one type", node) from error
 
     def _value(self, node: ast.expr, depth: int) -> Any:
-        """Return a column, a literal, or what is reckoned from them."""
+        """Return a column, a literal, or an expression that computes a value from them."""
         self._check_depth(node, depth)
         match node:
             case ast.Name() | ast.Call():

@@ -1,4 +1,4 @@
-"""The JSON Schema of records, by which editors complete and check what people write."""
+"""The JSON Schema of records, which editors use to complete and check what people write."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def definitions(records: list[type[Record]]) -> dict[str, Json]:
-    """Return the JSON Schema of each of some records, and of those in them, by the names of their classes."""
+    """Return the JSON Schema of each of some records, and of the records in them, by class name."""
     mode: Literal["validation"] = "validation"
     readers = [(cls.__name__, mode, reader(cls)) for cls in records]
     _, schema = TypeAdapter.json_schemas(readers, schema_generator=_Generator)

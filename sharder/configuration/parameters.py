@@ -1,4 +1,4 @@
-"""Records of parameters: plain frozen dataclasses, which pydantic reads from what is written, and describes for editors."""
+"""Records of parameters: plain frozen dataclasses that pydantic reads from documents and describes for editors."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ R = TypeVar("R", bound="Record")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Base of records that people write: every key known, every value as the type of its field says.
+    """Base of records that people write: only known keys, and every value of the type of its field.
 
-    None stands for a field's default. A `__post_init__` raises RefusedError for values that do not go together.
+    None stands for a field's default. A `__post_init__` raises RefusedError for values that contradict each other.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -37,7 +37,11 @@ class Record:
 
     @classmethod
     def _written(cls, content: object) -> dict[str, Any]:
-        """Return the keys that have a value. Raises RefusedError for an unknown key, and for a required one that has none."""
+        """Return the keys that have a value.
+
+        Raises:
+            RefusedError: A key is unknown, or a required key has no value.
+        """
         if not isinstance(content, Mapping):
             raise RefusedError("must be a mapping of keys to values", found=shown(content))
         allowed = names(cls)
@@ -52,12 +56,12 @@ class Record:
 
 
 def parameter(description: str, default: Any = MISSING) -> Any:
-    """Return a dataclass field: what it means, and its default; without one, it is required."""
+    """Return a dataclass field with a description and a default; without a default, it is required."""
     return field(default=default, metadata={"description": description})
 
 
 def record(cls: type[R], content: object, where: str) -> R:
-    """Build a record from an untrusted document. Raises PolicyError for the first thing that is wrong with it."""
+    """Build a record from an untrusted document. Raises PolicyError for the first error in it."""
     try:
         made: R = reader(cls).validate_python(content)
     except ValidationError as error:
@@ -65,7 +69,7 @@ def record(cls: type[R], content: object, where: str) -> R:
     return made
 
 
-# What reads and describes a record; made when it is first needed, as that takes milliseconds.
+# Reads and describes a record. It is made when it is first needed, as that takes milliseconds.
 reader: Callable[[type[Any]], TypeAdapter[Any]] = functools.cache(TypeAdapter)  # type: ignore[assignment]
 
 
@@ -76,7 +80,7 @@ def names(cls: type[Record]) -> list[str]:
 
 
 def plain_value(value: Any) -> Any:
-    """Return a parameter's value as YAML has it."""
+    """Return a parameter's value as a YAML value."""
     if isinstance(value, Fraction):
         return int(value) if value.denominator == 1 else str(value)
     if isinstance(value, tuple):
@@ -85,14 +89,14 @@ def plain_value(value: Any) -> Any:
 
 
 def located(error: PolicyError, where: str) -> PolicyError:
-    """Return an error with the place before what it says of its own place."""
+    """Return an error with a place put before its own place."""
     where = where if error.where is None else f"{where}: {error.where}"
     return PolicyError(error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy)
 
 
 def _refusal(error: ErrorDetails, where: str) -> PolicyError:
-    """Return what the library found wrong as one of framedex's own errors."""
-    path = [step for step in error["loc"] if step != "[key]"]  # which it adds where a key is wrong, not its value
+    """Return an error that the library found as one of framedex's own errors."""
+    path = [step for step in error["loc"] if step != "[key]"]  # added if a key is wrong, not its value
     where += "".join(f"[{step}]" if isinstance(step, int) else f": {step}" for step in path)
     context, found = error.get("ctx", {}), shown(error["input"])
     if isinstance(refused := context.get("error"), RefusedError):

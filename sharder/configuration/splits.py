@@ -1,4 +1,4 @@
-"""Which rows belong to train, to validation, to test: by a column of the listing, or by a hash that nothing shifts."""
+"""Assignment of rows to training, validation and test: by a column of the listing, or by a stable hash."""
 
 from __future__ import annotations
 
@@ -39,7 +39,12 @@ def _cell(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """A mapping, not empty, which is kept as a tuple of pairs. twice: what is said of keys that mean the same."""
+    """A non-empty mapping, which is kept as a tuple of pairs.
+
+    Attributes:
+        example: How such a mapping is written, for errors.
+        twice: Message for keys that mean the same.
+    """
 
     example: str
     twice: str
@@ -71,9 +76,9 @@ Cell = Annotated[str, PlainValidator(_cell), WithJsonSchema({"type": "string"})]
 class Split(Record):
     """How rows are assigned to named splits.
 
-    By a column: its own values are the names, or `names` says which name each value stands for. By hash: `shares` gives the
-    names and how much of the whole each gets; rows that agree in the column `by` always go together, and a row goes
-    where it goes whatever other rows there are.
+    By a column: its values are the names, or `names` says which name each value stands for. By hash: `shares` gives the
+    names and the share of each. Rows that agree in the column `by` always get the same split, and the split of a row
+    does not depend on other rows.
     """
 
     column: ColumnName | None = parameter("the column that says it; or shares", None)
@@ -107,7 +112,8 @@ class Split(Record):
     def assign(self, table: pa.Table) -> pa.Array:
         """Return string [rows]: the split of each row of a table.
 
-        Raises PolicyError if the table lacks the column, and for a cell that is empty or names no split.
+        Raises:
+            PolicyError: The table lacks the column, or a cell is empty or names no split.
         """
         name = self.by if self.column is None else self.column
         if name not in table.column_names:
@@ -156,7 +162,7 @@ class Split(Record):
         return names[text]
 
     def _drawn(self, text: str) -> str:
-        """Return the split that a text hashes to: where it falls in [0, 1) decides, and the shares cut that into parts."""
+        """Return the split that a text hashes to: the hash is a place in [0, 1), which the shares divide into parts."""
         assert self.shares is not None  # see _split_of
         digest = hashlib.blake2b(f"{self.seed}\0{text}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
         place = Fraction(int.from_bytes(digest, "big"), 1 << 64) * sum(share for _, share in self.shares)
@@ -173,7 +179,7 @@ def make_split(content: object, where: str) -> Split:
 
 
 def as_text(value: object) -> str | None:
-    """Return a cell's value as text, whole numbers alike however they are stored (0, 0.0 and "0"); None for others."""
+    """Return a cell's value as text, or None for unsupported types. Equal whole numbers are alike (0, 0.0 and "0")."""
     if isinstance(value, float):
         if not math.isfinite(value):
             return None

@@ -1,4 +1,4 @@
-"""Decoding a stretch of audio with PyAV, sample for sample what a full decode presents there."""
+"""Decoding of a stretch of audio with PyAV. The samples equal those that a full decode presents there."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from framedex.sharder.clips.audio import AudioFacts, AudioRecipe
 # Dither for coefficients of no bits is drawn from each packet's own data, not from a generator that has run since the
 # beginning; `ffmpeg -cons_noisegen 1` does the same. (Encoders and decoders share no generator: ATSC A/52 7.3.4.)
 OPTIONS = {"ac3": {"cons_noisegen": "1"}, "eac3": {"cons_noisegen": "1"}}
-# Integer samples are scaled by 2^-(bits - 1): packed type → (its zero, its scale). Those of fewer bits than their type,
-# 24 of 32, come shifted up, so that the scale of the type is theirs.
+# Integer samples are scaled by 2^-(bits - 1): packed type → (its zero, its scale). Samples with fewer bits than their
+# type (24 of 32) are stored shifted up, so the scale of the type applies to them too.
 INTEGERS = {"u8": (128, 2.0**-7), "s16": (0, 2.0**-15), "s32": (0, 2.0**-31), "s64": (0, 2.0**-63)}
 
 
@@ -32,11 +32,18 @@ SAMPLE_TYPES = {"u8": "u1", "s16": "i2", "s32": "i4", "s64": "i8", "flt": "f4", 
 def decode_audio(
     facts: AudioFacts, recipe: AudioRecipe, payload: bytes | memoryview
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return float32 [channels, samples] and bool [samples] for exactly the recipe's interval, at the medium's rate.
+    """Return the samples of exactly the recipe's interval, at the medium's rate.
 
-    payload: the recipe's packets, joined. Where the medium presents nothing (before a late track, after an early end, in
-    gaps) samples are zero and the mask is False. 32-bit integers are rounded to float32, all others are exact.
-    Raises DecodeError.
+    Args:
+        payload: The recipe's packets, joined.
+
+    Returns:
+        Samples, float32 [channels, samples], and mask, bool [samples]. Where the medium presents nothing (before a late
+            track, after an early end, in gaps) samples are zero and the mask is False. 32-bit integers are rounded to
+            float32; all others are exact.
+
+    Raises:
+        DecodeError: The audio does not decode.
     """
     count = recipe.end_sample - recipe.begin_sample
     check_room(facts.channels * count * 4, f"{count:,} samples of {facts.channels} channels", where="audio")
@@ -48,7 +55,7 @@ def decode_audio(
     context = _open_decoder(facts)
     starts = recipe.packet_sample.tolist()
     for number, start in enumerate(starts):
-        # What lies before the wanted samples may fail: it points back to what was not read.
+        # Packets before the wanted samples may fail to decode: they refer back to data that was not read.
         discarded = number + 1 < len(starts) and starts[number + 1] <= low
         position = start
         for frame in _decode(context, data[edges[number] : edges[number + 1]], start, facts, discarded):
@@ -78,7 +85,11 @@ def _open_decoder(facts: AudioFacts) -> AudioCodecContext:
 def _decode(
     context: AudioCodecContext, data: memoryview, start: int, facts: AudioFacts, discarded: bool
 ) -> list[AudioFrame]:
-    """Return what one packet, whose first sample is `start`, gives. Raises DecodeError unless it is to be discarded."""
+    """Return the frames of one packet, whose first sample is `start`.
+
+    Raises:
+        DecodeError: The packet does not decode, and its frames are not to be discarded.
+    """
     packet = packet_with(data)
     packet.pts, packet.time_base = start, Fraction(1, facts.rate)
     try:

@@ -1,4 +1,4 @@
-"""Audio as small files in memory, FLAC and WAV."""
+"""Audio as small files in memory: FLAC and WAV."""
 
 from __future__ import annotations
 
@@ -27,26 +27,31 @@ LAYOUTS = (
     "5.1",
     "6.1",
     "7.1",
-)  # by number of channels, as FLAC has them (RFC 9639 9.1.3)
+)  # by number of channels, as in FLAC (RFC 9639 9.1.3)
 FRAME_SAMPLES = 4096
-# Bit-exact: neither the muxer nor the encoder writes its version. FLAC would leave 8 KiB for tags.
+# Bit-exact: neither the muxer nor the encoder writes its version. FLAC would reserve 8 KiB for tags.
 CONTAINER_OPTIONS = {"fflags": "+bitexact", "metadata_header_padding": "0"}
 
 
 def flac_bits(facts: AudioFacts) -> int:
-    """Return the bits a sample with which FLAC keeps a medium's own samples: 16 for integers of up to 16 bits, else 24.
+    """Return the bits per sample of a FLAC file for a medium's own samples.
 
-    Samples that were mixed or resampled, and those of decoders that give floats, have 24.
+    Integers of up to 16 bits get 16 bits; all other samples get 24, including those of decoders that output floats.
+    Mixed or resampled samples have 24 bits, too.
     """
     integers = (facts.sample_format or "").rstrip("p") in {"u8", "s16"} and facts.codec not in DECODERS
     return 16 if integers else 24
 
 
 def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
-    """Return a FLAC file of float32 [channels, samples], always the same bytes with the same library.
+    """Return a FLAC file of float32 [channels, samples]. The same library always gives the same bytes.
 
-    bits: 16 or 24. Integers of up to that many bits, scaled by 2^-(bits - 1), come back bit for bit; others are rounded to
-    the nearest, and what passes full scale is clipped. Raises PolicyError for other bits, or more than 8 channels.
+    Args:
+        bits: 16 or 24. Integers of up to that many bits, scaled by 2^-(bits - 1), are restored bit for bit. Other
+            values are rounded to the nearest, and values beyond full scale are clipped.
+
+    Raises:
+        PolicyError: Another number of bits, or more than 8 channels.
     """
     if bits not in {16, 24}:
         raise PolicyError("FLAC of other than 16 or 24 bits", found=bits)
@@ -56,7 +61,11 @@ def encode_flac(samples: NDArray[np.float32], rate: int, bits: int) -> bytes:
 
 
 def encode_wav(samples: NDArray[np.float32], rate: int) -> bytes:
-    """Return a WAV file of float32 [channels, samples], sample for sample. Raises PolicyError for more than 8 channels."""
+    """Return a WAV file of float32 [channels, samples], with exact samples.
+
+    Raises:
+        PolicyError: There are more than 8 channels.
+    """
     return _encoded(samples.astype(np.float32), rate, "wav", "pcm_f32le", "flt")
 
 

@@ -27,13 +27,19 @@ from framedex.sharder.decoding.audio_files import decode_file
 from framedex.sharder.decoding.resampling import filter_bytes, margin, mix_matrix, remix, resample
 from framedex.sharder.reading.sources import SourceFiles
 
-RATE_OF_SILENCE = 48_000  # where neither the dataset nor the medium says one
+RATE_OF_SILENCE = 48_000  # if neither the dataset nor the medium states a rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipAudio:
-    """A clip's audio. samples: float32 [channels, samples], zero where the medium presents nothing. mask: bool [samples],
-    False there. first: the first sample's place on the grid k / rate of the medium's clock."""
+    """A clip's audio.
+
+    Attributes:
+        samples: float32 [channels, samples], zero where the medium presents nothing.
+        mask: bool [samples], False where the medium presents nothing.
+        rate: Samples per second.
+        first: Number of the first sample on the grid k / rate of the medium's clock.
+    """
 
     samples: NDArray[np.float32]
     mask: NDArray[np.bool_]
@@ -44,11 +50,17 @@ class ClipAudio:
 def clip_interval(
     pts: NDArray[np.int64], end_pts: int, frames: NDArray[np.int64], time_base: Fraction
 ) -> tuple[Fraction, Fraction]:
-    """Return seconds: when the first of the wanted frames is shown, and when the last one ends.
+    """Return when the first of the wanted frames is shown and when the last one ends, in seconds.
 
-    pts: int64 [presented], the video's frames in presentation order. end_pts: when the last of them ends. frames: int64
-    [wanted], negative where padded, in any order. A frame ends when the next one begins. Raises PolicyError where a time
-    is not known, and for padding alone.
+    A frame ends when the next one begins.
+
+    Args:
+        pts: int64 [presented], the video's frames in presentation order.
+        end_pts: When the last of these frames ends.
+        frames: int64 [wanted], in any order, negative where padded.
+
+    Raises:
+        PolicyError: A time is not known, or all frames are padding.
     """
     real = frames[frames >= 0]
     if not len(real):
@@ -63,20 +75,23 @@ def clip_interval(
 def plan_clip_audio(
     facts: AudioFacts, packets: AudioPackets, begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions
 ) -> ClipAudioPlan:
-    """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its begin. Raises PolicyError.
+    """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its begin.
 
-    The first sample is the first of the output's grid k / rate that is not before the begin; there are as many as the grid
-    has before the end, or round(seconds × rate), so that clips of one length can be stacked.
+    The first sample is the first one on the output's grid k / rate that is not before the begin. The number of samples
+    is that of the grid before the end, or round(seconds × rate), so that clips of equal length can be stacked.
+
+    Raises:
+        PolicyError: The audio cannot be planned.
     """
     rate, channels = options.rate or facts.rate, options.channels or facts.channels
-    mix_matrix(facts.layout, facts.channels, channels)  # refuses now what could not be mixed later
+    mix_matrix(facts.layout, facts.channels, channels)  # raises early if the channels cannot be mixed
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     recipe = plan_audio(packets, facts, Fraction(first, rate), Fraction(first + count, rate), margin(facts.rate, rate))
     return ClipAudioPlan(recipe=recipe, rate=rate, channels=channels, first=first, count=count)
 
 
 def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions) -> ClipAudioPlan:
-    """Plan the audio of a clip whose medium has none: as many samples as it would have, all of them silence."""
+    """Plan the audio of a clip whose medium has none: silence of the same length that its audio would have."""
     rate = options.rate or RATE_OF_SILENCE
     first, count = _on_grid(begin_seconds, end_seconds, rate, options)
     nothing = np.zeros(0, np.int64)
@@ -92,13 +107,13 @@ def plan_silence(begin_seconds: Fraction, end_seconds: Fraction, options: AudioO
 
 
 def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options: AudioOptions) -> tuple[int, int]:
-    """Return a clip's first sample on the grid k / rate, and how many it has."""
+    """Return a clip's first sample on the grid k / rate, and its number of samples."""
     first = math.ceil(begin_seconds * rate)
     return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
 
 def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
-    """Return a clip's audio; None where the dataset has none. Raises StaleError, DecodeError."""
+    """Return a clip's audio, or None if the dataset has no audio. Raises StaleError, DecodeError."""
     plan = clip.audio
     if plan is None:
         return None
@@ -116,7 +131,7 @@ def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
 
 
 def _check_room(plan: ClipAudioPlan) -> None:
-    """Raise DecodeError for audio, or the filter that resamples it, that needs more memory than there is."""
+    """Raise DecodeError for audio that needs more memory than there is."""
     what = f"{plan.count:,} samples of {plan.channels} channels at {plan.rate} Hz"
     check_room(plan.channels * plan.count * 4, what, where="audio")
 
@@ -139,12 +154,19 @@ def stretches(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
 def decode_clip_audio(
     facts: AudioFacts, plan: ClipAudioPlan, recipe: AudioRecipe, payload: bytes | memoryview
 ) -> ClipAudio:
-    """Return the planned audio. payload: the recipe's packets, joined. Raises DecodeError."""
+    """Return the planned audio.
+
+    Args:
+        payload: The recipe's packets, joined.
+
+    Raises:
+        DecodeError: The audio does not decode, or has other samples than the clip's.
+    """
     samples, mask = decode_audio(facts, recipe, payload)
     mixed = remix(samples, facts.layout, plan.channels)
     check_room(filter_bytes(facts.rate, plan.rate), f"resampling from {facts.rate} to {plan.rate} Hz", where="audio")
     try:
         resampled, presented = resample(mixed, mask, recipe.begin_sample, facts.rate, plan.rate, plan.first, plan.count)
-    except ValueError as error:  # what was read is not as much as is wanted
+    except ValueError as error:  # fewer samples were read than are wanted
         raise DecodeError("audio of other samples than the clip's", found=error) from error
     return ClipAudio(samples=resampled, mask=presented, rate=plan.rate, first=plan.first)

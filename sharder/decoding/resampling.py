@@ -1,4 +1,7 @@
-"""Mixing channels and changing the sample rate; pure numpy, and the same result in whichever clip a sample is computed."""
+"""Mixing of channels and conversion of the sample rate, in pure numpy.
+
+A sample has the same value in every clip that contains it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 
-HALF = math.sqrt(0.5)  # 3 dB, as ITU-R BS.775 table 2 attenuates what is mixed into left and right
+HALF = math.sqrt(0.5)  # 3 dB: ITU-R BS.775 table 2 attenuates channels that are mixed into left and right by this
 LEFT = {"FL": 1.0, "FC": HALF, "BL": HALF, "SL": HALF, "BC": 0.5}
 RIGHT = {"FR": 1.0, "FC": HALF, "BR": HALF, "SR": HALF, "BC": 0.5}
 # Channel orders by FFmpeg's names.
@@ -25,15 +28,21 @@ LAYOUTS = {
     }.items()
 }  # fmt: skip
 STOPBAND_DB = 100.0
-PASSBAND = 0.91  # of the lower Nyquist frequency; from there the filter falls, and is down at that frequency
+PASSBAND = 0.91  # of the lower Nyquist frequency; the filter falls from there on and is fully down at that frequency
 
 
 def mix_matrix(layout: str, source: int, channels: int) -> NDArray[np.float64]:
-    """Return float64 [channels, source]: what each wanted channel takes of each of the medium's.
+    """Return float64 [channels, source]: the weight of each of the medium's channels in each wanted channel.
 
-    The same number: as they are. One: the mean of all. From one: a copy in each. Two of surround: ITU-R BS.775, by the
-    layout's name: front channels whole, centre and surrounds 3 dB down, a single back channel 6 dB, no low-frequency
-    effects; not scaled down, so that the sum can pass 1. Raises PolicyError for anything else.
+    - The same number of channels: unchanged.
+    - To one channel: the mean of all.
+    - From one channel: a copy in each.
+    - From surround to two: ITU-R BS.775, by the layout's name. Front channels are whole, centre and surrounds 3 dB
+        down, and a single back channel 6 dB down. Low-frequency effects are dropped. The result is not scaled down, so
+        the sum can pass 1.
+
+    Raises:
+        PolicyError: Any other combination.
     """
     if channels == source:
         return np.eye(source)
@@ -57,7 +66,7 @@ def remix(samples: NDArray[np.float32], layout: str, channels: int) -> NDArray[n
 
 
 def margin(rate: int, out_rate: int) -> int:
-    """Return how many samples at `rate` resampling needs before and behind the wanted ones."""
+    """Return how many samples at `rate` resampling needs before and after the wanted ones."""
     return 0 if rate == out_rate else _half_taps(rate, out_rate) + 1
 
 
@@ -72,10 +81,22 @@ def resample(
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Return float32 [channels, count] and bool [count]: samples begin, begin + 1, … of the grid k / out_rate.
 
-    samples, mask: float32 [channels, n] and bool [n] from `first_sample` of the grid k / rate on, `margin` more on both
-    sides than wanted. An output sample is presented where the source's sample under it is, and zero elsewhere. Which clip a
-    sample is computed in makes no difference but for rounding in the 53rd bit of sums. A Kaiser-windowed sinc, down by
-    `STOPBAND_DB` from the lower Nyquist frequency on. Raises ValueError where the margin is not there.
+    The filter is a Kaiser-windowed sinc, down by `STOPBAND_DB` from the lower Nyquist frequency on. A sample has the
+    same value in every clip that contains it, except for rounding in the 53rd bit of sums.
+
+    Args:
+        samples: float32 [channels, n] from `first_sample` of the grid k / rate on, with `margin` more on both sides
+            than wanted.
+        mask: bool [n], whether each of them is presented. An output sample is presented if the source sample under it
+            is; otherwise it is zero.
+        first_sample: Number of the first source sample on the grid k / rate.
+        rate: Of the source, in Hz.
+        out_rate: Of the output, in Hz.
+        begin: Number of the first output sample on the grid k / out_rate.
+        count: Number of output samples.
+
+    Raises:
+        ValueError: The margin is missing.
     """
     if rate == out_rate:
         here = slice(begin - first_sample, begin - first_sample + count)
@@ -95,7 +116,7 @@ def resample(
     out_mask[:] = mask[under]
     windows = np.lib.stride_tricks.sliding_window_view(samples.astype(np.float64), 2 * half, axis=1)
     for number in range(min(up, count)):
-        # Every up-th output sample has the same place between two source samples, and thus the same filter.
+        # Every up-th output sample lies at the same place between two source samples, and thus uses the same filter.
         taps = bank[(begin + number) * down % up]
         start, stop = int(under[number]) - half + 1, int(under[number + (count - 1 - number) // up * up]) - half + 2
         out[:, number::up] = windows[:, start:stop:down] @ taps
@@ -104,7 +125,7 @@ def resample(
 
 
 def filter_bytes(rate: int, out_rate: int) -> int:
-    """Return how much memory the filters take that resample from one rate to another."""
+    """Return the memory, in bytes, of the filters that resample from one rate to another."""
     up = out_rate // math.gcd(rate, out_rate)
     return 0 if rate == out_rate else up * 2 * _half_taps(rate, out_rate) * 8
 

@@ -1,7 +1,8 @@
-"""From decoded pictures to RGB with libswscale, by one rule for every picture and decoder.
+"""Conversion of decoded pictures to RGB with libswscale, by one rule for every picture and decoder.
 
-The medium's matrix and range decide; where not stated, BT.601 and the limited range. Chroma is interpolated, and taken to lie
-in the middle of the pixels that share it: DALI knows no other place (MPEG's own is half a luma sample to the left).
+The medium's matrix and range decide; if they are not stated, BT.601 and the limited range apply. Chroma is
+interpolated, and assumed to lie in the middle of the pixels that share it. DALI supports no other location (MPEG's own
+is half a luma sample to the left).
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from numpy.typing import NDArray
 from framedex.indexer.containers.planes import plane_rows
 
 UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4
-# Chroma between its samples, and rounding: what libswscale does unasked is up to 3 levels off, and 25 dB on test patterns.
+# Chroma interpolation and rounding: libswscale's defaults are up to 3 levels off, and 25 dB on test patterns.
 CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolation.ACCURATE_RND
-# libswscale writes packed RGB with these flags one sample after the other, planes with vectors. For pictures up to this many
-# pixels, planes that are packed afterwards take 0.38 instead of 0.60 ms (720p to 224 x 224), and at most 0.2 % of the samples
-# differ, by one level; greater ones lose to memory what they gain.
+# With these flags, libswscale writes packed RGB one sample at a time, but planes with vectors. For pictures of up to
+# this many pixels, writing planes and packing them afterwards takes 0.38 instead of 0.60 ms (720p to 224 x 224), and at
+# most 0.2 % of the samples differ, by one level. For larger pictures, memory traffic costs what is gained.
 PIXELS_BY_PLANES = 512 * 512
 MOST_KEPT = 16  # converters of all threads
 
@@ -34,8 +35,13 @@ MOST_KEPT = 16  # converters of all threads
 class RgbConverter:
     """Converts the pictures of one stream, one after the other.
 
-    matrix: the medium's matrix coefficients; color_range: as libav numbers it, 0 where not stated. What they state counts,
-    not what the decoder says of a picture: FFmpeg's HEVC decoder forgets what the container alone states. threads: libswscale's.
+    The medium's values count, not those that the decoder reports with a picture: FFmpeg's HEVC decoder forgets values
+    that only the container states.
+
+    Args:
+        matrix: The medium's matrix coefficients.
+        color_range: As libav numbers it, 0 if it is not stated.
+        threads: Number of libswscale's threads.
     """
 
     def __init__(self, matrix: int = UNSPECIFIED, color_range: int = 0, *, threads: int = 1) -> None:
@@ -45,7 +51,11 @@ class RgbConverter:
         self._centred: tuple[int, int, str] | None = None  # the shape of pictures that the graph takes
 
     def rows(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint8]:
-        """Return uint8 [height, 3 * width]: a picture's RGB, scaled. Raises OSError for a matrix that libswscale lacks."""
+        """Return a picture's RGB, scaled, as uint8 [height, 3 * width].
+
+        Raises:
+            OSError: libswscale does not know the matrix.
+        """
         picture = self._with_centred_chroma(picture)
         if self._matrix != UNSPECIFIED:
             picture.colorspace = self._matrix
@@ -65,12 +75,12 @@ class RgbConverter:
         return plane_rows(rgb.planes[0], height)[:, : 3 * width]
 
     def picture(self, picture: av.VideoFrame) -> NDArray[np.uint8]:
-        """Return uint8 [H, W, 3]: a picture's RGB at its own size. Raises OSError as `rows`."""
+        """Return uint8 [H, W, 3]: a picture's RGB at its own size. Raises OSError as `rows` does."""
         rows = self.rows(picture, picture.height, picture.width)
         return np.ascontiguousarray(rows).reshape(picture.height, picture.width, 3)
 
     def _with_centred_chroma(self, picture: av.VideoFrame) -> av.VideoFrame:
-        """Return a picture, its planes not copied, that says of its chroma that it lies in the middle."""
+        """Return a picture that states that its chroma lies in the middle; its planes are not copied."""
         if picture.format.is_rgb or picture.format.chroma_width(16) == picture.format.chroma_height(16) == 16:
             return picture
         shape = (picture.width, picture.height, picture.format.name)
@@ -84,7 +94,7 @@ class RgbConverter:
 
 def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:
     graph = av.filter.Graph()
-    graph.threads = 1  # threads of its own would be gone in a forked process, which then waits for them for ever
+    graph.threads = 1  # threads of its own would be missing in a forked process, which would wait for them forever
     nodes = (
         graph.add_buffer(
             width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 1000)
@@ -97,7 +107,7 @@ def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:
 
 
 def kept_converter(matrix: int, color_range: int, threads: int) -> RgbConverter:
-    """Return the calling thread's converter, kept between clips: to set one up takes as long as a few pictures."""
+    """Return the calling thread's converter, which is kept between clips: its setup takes as long as a few pictures."""
     return _kept(threading.get_ident(), matrix, color_range, threads)
 
 
@@ -110,9 +120,12 @@ def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
 
 
 def _leave_to_parent() -> None:
-    """Begin a forked process with no converter: libswscale's threads are not there, and to free it would wait for them."""
+    """Start a forked process without converters.
+
+    libswscale's threads are missing there, and freeing a converter would wait for them.
+    """
     global _kept
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that not even the end of the process frees it
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # so that it is not freed even when the process ends
     _kept = _new_cache()
 
 

@@ -1,4 +1,4 @@
-"""Decoding a clip's packets on the CPU with PyAV: one session a run, frames known by their ranks."""
+"""Decoding of a clip's packets on the CPU with PyAV: one session per run; frames are identified by their ranks."""
 
 from __future__ import annotations
 
@@ -30,32 +30,35 @@ Size = tuple[int, int]  # height, width
 
 # Codecs whose canonical name would open a decoder that needs hardware.
 DECODERS = {"av1": "libdav1d"}
-INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the picture before
+INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the previous picture
 MOST_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
-# FFmpeg's decoder of Dirac and VC-2 gives other pictures with slice threads, and others each time (Haar wavelets).
+# FFmpeg's decoder of Dirac and VC-2 gives different pictures with slice threads, and different ones each time (Haar
+# wavelets).
 ONE_THREAD = frozenset({"dirac"})
-# Codecs of which an index says whether pictures differ in size (`varying_shape`).
+# Codecs for which an index records whether pictures differ in size (`varying_shape`).
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
 FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
 def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
-    """Yield (rank, picture) of every wanted picture once, in the order in which the decoder gives them.
+    """Yield (rank, picture) of every wanted picture once, in the order in which the decoder outputs them.
 
-    Raises DecodeError where a wanted picture does not come, or comes damaged, and where pictures come in another order than
-    their ranks say: an index has no medium whose decoder does that, but for pictures that an edit list hides.
+    Raises:
+        DecodeError: A wanted picture is missing or damaged, or pictures come in an order other than that of their
+            ranks. No indexed medium has a decoder that reorders in this way, except for pictures that an edit list
+            hides.
     """
     in_order = not (clip.recipe.damaged or clip.medium.hidden_unordered)
     last = -1
     missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
     try:
         for frame in _decode_runs(clip, encoded, threads):
-            # Packets were given their ranks as timestamps, all different, and pictures keep their packet's. (PyAV's
-            # copy_opaque does the same, but loses objects when several threads decode.)
+            # Packets were given their ranks as timestamps, all different, and each picture keeps the timestamp of its
+            # packet. (PyAV's copy_opaque does the same, but loses objects when several threads decode.)
             rank = frame.pts
-            # Pictures that are not wanted are decoded because wanted ones refer to them.
+            # Unwanted pictures are decoded because wanted ones refer to them.
             if frame.is_corrupt and not clip.recipe.damaged:
                 raise _undecodable(clip, "the decoder marks a picture as corrupt")
             if rank is not None:
@@ -81,7 +84,7 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
         raise DecodeError(f"{medium.codec} is no codec of video", where=medium.path)
     try:
         _tell(context, medium)
-    except (ValueError, TypeError, OverflowError) as error:  # of a pixel format or a tag that FFmpeg does not know
+    except (ValueError, TypeError, OverflowError) as error:  # FFmpeg does not know the pixel format or the tag
         raise DecodeError(
             "the decoder does not take what is recorded of the medium", where=medium.path, found=error
         ) from error
@@ -90,7 +93,7 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
 
 
 def _tell(context: VideoCodecContext, medium: Medium) -> None:
-    """Tell a decoder what a demuxer would (libav's codec parameters); some depend on it."""
+    """Give a decoder what a demuxer would (libav's codec parameters); some decoders depend on it."""
     context.extradata = medium.extradata
     context.width, context.height = medium.width, medium.height
     if medium.codec_tag:
@@ -104,12 +107,15 @@ def _tell(context: VideoCodecContext, medium: Medium) -> None:
     context.colorspace = medium.color_matrix
     if medium.field_order is not None:
         context.field_order = FIELD_ORDER_NUMBERS[medium.field_order]
-    # Without it, pictures vanish where the stream does not state its reordering.
+    # Without it, pictures vanish if the stream does not state its reordering.
     context.reorder_depth = medium.reorder_depth
 
 
 def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
-    """Yield the pictures of each run from a decoder of its own: a flush leaves some state behind, colour range for one."""
+    """Yield the pictures of all runs.
+
+    Each run gets a decoder of its own, because a flush leaves some state behind, for instance the colour range.
+    """
     payload, first = encoded.payload.data, encoded.packet_first.tolist()
     ranks = clip.recipe.packet_rank.tolist()
     edges = [*clip.recipe.run_first.tolist(), len(ranks)]
@@ -124,7 +130,7 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
 
 
 def _decode(context: VideoCodecContext, packet: av.Packet[Any] | None, clip: Clip) -> list[av.VideoFrame]:
-    """Decode one packet, or flush; a damaged clip's decoder may complain."""
+    """Decode one packet, or flush. Errors are ignored in a damaged clip."""
     try:
         return decode_packet(context, packet)
     except av.error.FFmpegError:
@@ -140,11 +146,17 @@ def _undecodable(clip: Clip, what: str) -> DecodeError:
 
 
 def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
-    """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded. Raises DecodeError.
+    """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded.
 
-    Of images, pixels are those of `rgb.rgb_of`; one that differs from the medium in size is scaled to it. Of videos, they
-    are those of `rgb.RgbConverter`. size: (height, width), scaled in the same step with an antialiasing triangle
-    filter.
+    Pixels of images are those of `rgb.rgb_of`; an image whose size differs from the medium's is scaled to it. Pixels of
+    videos are those of `rgb.RgbConverter`.
+
+    Args:
+        size: (height, width) to scale to, in the same step, with an antialiasing triangle filter; None for the medium's
+            size.
+
+    Raises:
+        DecodeError: The clip does not decode, or needs more memory than there is.
     """
     height, width = size or (clip.medium.height, clip.medium.width)
     places: dict[int, list[int]] = {}
@@ -152,7 +164,7 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
         places.setdefault(rank, []).append(place)
     frames: NDArray[np.uint8] | None = None
     for rank, pixels in _pictures_in(clip, encoded, height, width, threads):
-        if frames is None:  # once a picture shows that the medium's size is its own
+        if frames is None:  # only after a picture has shown that the medium's size is right
             frames = _room(clip, height, width)
         for place in places[rank]:
             frames[place].reshape(height, 3 * width)[...] = pixels
@@ -160,7 +172,7 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
 
 
 def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
-    """Return zeros for all frames of a clip. Raises DecodeError where they need more memory than there is."""
+    """Return zeros for all frames of a clip. Raises DecodeError if they need more memory than there is."""
     count = len(clip.recipe.position)
     check_room(
         count * height * width * 3,
@@ -174,7 +186,7 @@ def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
 def _pictures_in(
     clip: Clip, encoded: EncodedClip, height: int, width: int, threads: int
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at some size."""
+    """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at a given size."""
     if clip.medium.kind == IMAGES:
         for rank, rgb in decode_images(clip, encoded):
             _check_size(clip, *rgb.shape[:2])
@@ -191,10 +203,11 @@ def _pictures_in(
 
 
 def _check_size(clip: Clip, height: int, width: int) -> None:
-    """Raise DecodeError for a picture of another size than the medium's, whose frames would be scaled to what it never had, where an
-    index knows of sizes that change.
+    """Raise DecodeError for a picture whose size differs from the medium's, unless the index recorded varying sizes.
 
-    H.264 may be a little wider: FFmpeg crops no further at the left than its alignment allows (docs/limitations.md).
+    Otherwise its frames would be scaled to a size that it never had. Videos are checked only if an index records
+    varying sizes for their codec (`SIZED`). H.264 may be a little wider: on the left, FFmpeg crops only as far as its
+    alignment allows (docs/limitations.md).
     """
     medium = clip.medium
     if medium.kind != IMAGES and medium.codec not in SIZED:
@@ -205,7 +218,7 @@ def _check_size(clip: Clip, height: int, width: int) -> None:
 
 
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, as `decode_rgb` converts them."""
+    """Yield (rank, uint8 [H, W, 3] RGB) of every wanted picture once, one at a time, converted as in `decode_rgb`."""
     height, width = clip.medium.height, clip.medium.width
     for rank, pixels in _pictures_in(clip, encoded, height, width, 1):
         yield rank, np.ascontiguousarray(pixels).reshape(height, width, 3)
@@ -224,7 +237,7 @@ def decode_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArr
 
 
 def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:
-    """Return the md5 of every wanted picture by its rank, as `frames.md5` of an index has it. Raises DecodeError."""
+    """Return the md5 of every wanted picture by its rank, computed as `frames.md5` of an index. Raises DecodeError."""
     if clip.medium.kind == IMAGES:
         return {rank: rgb_md5(rgb) for rank, rgb in decode_images(clip, encoded)}
     return {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}

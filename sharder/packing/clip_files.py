@@ -1,4 +1,4 @@
-"""A clip as a tiny file of its own: its packets copied, headers around them, playable as one stream."""
+"""A clip as a tiny file of its own: its packets are copied, with headers around them, and play as one stream."""
 
 from __future__ import annotations
 
@@ -24,29 +24,34 @@ from framedex.sharder.packing.mux import Template, configuration_record, mux
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.sharder.schema import PAD
 
-# Codecs whose headers are written here; others get theirs from libavformat.
+# Codecs whose headers are written here; libavformat writes those of all others.
 OWN_HEADERS = frozenset({"h264", "hevc", "av1", "vp9"})
 NAL_CODECS = frozenset({"h264", "hevc"})
 LENGTH_SIZE = 4
-# Where the codec is registered; Matroska keeps no such packets byte for byte, or not what decoders must be told.
-DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # a picture, where its size changes
+# MOV_CODECS are those registered for MOV. Matroska does not keep their packets byte for byte, or not what decoders must
+# be told.
+DROP_AT_CHANGES = frozenset({"mpeg1video", "mpeg2video"})  # decoders drop a picture where its size changes
 MOV_CODECS = frozenset({"prores", "dnxhd", "qtrle", "png", "rpza", "svq1", "svq3", "cinepak", "h263", "gif"})
-AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1"})  # which libavformat's Matroska muxer does not take
+AVI_CODECS = frozenset({"wmv1", "wmv2", "flv1"})  # libavformat's Matroska muxer does not take these
 # No file written here would tell its reader how samples lie in memory.
 IN_NO_FILE = frozenset({"rawvideo"})
-MATROSKA_TICKS = 1000  # its times count milliseconds
-MOST_STEP = 1 << 31  # between two packets; what a movie's tables hold
+MATROSKA_TICKS = 1000  # Matroska's times count milliseconds
+MOST_STEP = 1 << 31  # greatest step between two packets that a movie's tables hold
 OPEN_MEDIA = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFile:
-    """A tiny file. clip: with ranges in it, of a medium that is what decoders of the file see. member: its bytes.
+    """A tiny file.
 
-    seconds: float64 [wanted], when each wanted frame is shown in it, NaN where padded. frames: int64 [wanted], the place
-    of each among the frames that a decoder outputs, -1 where padded. unshown: packets of which a decoder outputs nothing.
-    real_times: its timestamps are the source's, from
-    the first on; else frames are shown 30 times a second.
+    Attributes:
+        clip: The clip with ranges in the file. Its medium is what decoders of the file see.
+        member: The file's bytes.
+        frames: int64 [wanted], the place of each wanted frame among the frames that a decoder outputs, -1 where padded.
+        seconds: float64 [wanted], when each wanted frame is shown in the file, NaN where padded.
+        unshown: Number of packets for which a decoder outputs nothing.
+        real_times: Whether timestamps are the source's, counted from the first one; otherwise 30 frames are shown per
+            second.
     """
 
     clip: Clip
@@ -59,7 +64,11 @@ class ClipFile:
 
 @dataclass(slots=True, kw_only=True)
 class _Track:
-    """How clips of one medium are written. configuration: of its sample entry."""
+    """How clips of one medium are written.
+
+    Attributes:
+        configuration: Configuration record of the sample entry.
+    """
 
     packed: Medium
     rewritten: bool
@@ -75,7 +84,7 @@ class ClipFiles:
         self._tracks: collections.OrderedDict[str, _Track] = collections.OrderedDict()
 
     def cut(self, clip: Clip) -> ClipFile:
-        """Return a clip's file. The clip is planned for one stream."""
+        """Return a clip's file. The clip must be planned for one stream."""
         recipe, codec = clip.recipe, clip.medium.codec
         _check_cuttable(clip)
         if codec in OWN_HEADERS:
@@ -93,7 +102,7 @@ class ClipFiles:
         else:
             suffix = _suffix(codec)
             track = self._track(clip)
-            assert track.template is not None  # whatever is muxed by libavformat has one
+            assert track.template is not None  # set for everything that libavformat muxes
             contents = list(self._packets(clip))
             times, real = _muxed_times(clip, suffix)
             content, offset, size = _muxed(suffix, track.template, contents, times, _sync(clip).tolist())
@@ -108,14 +117,14 @@ class ClipFiles:
         )
 
     def _packets(self, clip: Clip) -> Iterator[bytes]:
-        """Yield a clip's packets, those that begin a run with the state that a decoder must be given."""
+        """Yield a clip's packets. The first packet of a run comes with the state that a decoder must be given."""
         encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
         edges = encoded.packet_first.tolist()
         for first, end in itertools.pairwise(edges):
             yield encoded.payload[first:end].tobytes()
 
     def _track(self, clip: Clip) -> _Track:
-        """Return how clips of this one's medium are written."""
+        """Return how clips of this clip's medium are written."""
         medium = clip.medium
         found = self._tracks.get(medium.media_id)
         if found is None:
@@ -129,7 +138,7 @@ class ClipFiles:
 
 
 def copies_ranges(medium: Medium) -> bool:
-    """Return whether the files of a medium's clips are headers and ranges of its own file."""
+    """Return whether the files of a medium's clips consist of headers and ranges of its own file."""
     return medium.kind == VIDEO and medium.codec in OWN_HEADERS and not _is_rewritten(medium)
 
 
@@ -178,14 +187,14 @@ def _length_prefixed(packet: bytes) -> bytes:
 
 
 def _sizes(clip: Clip) -> NDArray[np.int64]:
-    """Return int64 [packets]: sizes with the states that are put before runs."""
+    """Return int64 [packets]: sizes, including the states that are put before runs."""
     size = clip.recipe.packet_size.astype(np.int64)
     size[clip.recipe.run_first] += [len(clip.medium.states[state]) for state in clip.recipe.run_state.tolist()]
     return size
 
 
 def _copied(clip: Clip) -> Iterator[Piece]:
-    """Yield the bytes of all packets: ranges of the source, joined where they follow each other, and states before runs."""
+    """Yield the bytes of all packets: states before runs, and ranges of the source, joined if they are contiguous."""
     recipe, states = clip.recipe, clip.medium.states
     given = {}
     if recipe.run_state.any():
@@ -209,14 +218,14 @@ def _copied(clip: Clip) -> Iterator[Piece]:
 
 
 def _check_cuttable(clip: Clip) -> None:
-    """Raise UncuttableError for what other readers would not play as framedex does."""
+    """Raise UncuttableError for clips that other readers would not play as framedex does."""
     what = None
     if clip.medium.codec in IN_NO_FILE:
         what = f"no tiny file holds {clip.medium.codec}"
     elif clip.medium.codec in DROP_AT_CHANGES and clip.medium.varying_shape:
         what = "the pictures change their size, where decoders drop some"
     elif clip.medium.codec in NAL_CODECS and _unshown(clip.recipe):
-        # FFmpeg 5 stops at the end of such a file before it has given its last frames.
+        # FFmpeg 5 stops at the end of such a file before it has output the last frames.
         what = "the clip begins with pictures that no decoder shows"
     if what is not None:
         raise UncuttableError(what, where=clip.medium.path, remedy="pass --pack images, or choose later frames")
@@ -227,7 +236,7 @@ def _suffix(codec: str) -> str:
 
 
 def _muxed_times(clip: Clip, suffix: str) -> tuple[SampleTimes, bool]:
-    """Return when packets are shown in a file that libavformat writes; AVI has no timestamps, but a frame rate."""
+    """Return when packets are shown in a file that libavformat writes; AVI has a frame rate instead of timestamps."""
     if suffix == "avi":
         return _rank_times(clip, TIMESCALE), False
     return _times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
@@ -239,7 +248,7 @@ def _rank_times(clip: Clip, timescale: int) -> SampleTimes:
 
 
 def _times(clip: Clip, timescale: int) -> tuple[SampleTimes, bool]:
-    """Return when packets are shown, and whether that is as in the source; ranks where times do not ascend."""
+    """Return when packets are shown, and whether the times are the source's; ranks if times do not ascend."""
     recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
     time = _real_times(recipe, tick * timescale)
@@ -253,8 +262,15 @@ def _times(clip: Clip, timescale: int) -> tuple[SampleTimes, bool]:
 
 
 def _real_times(recipe: Recipe, tick: Fraction) -> NDArray[np.int64] | None:
-    """Return int64 [packets]: the timestamps in units of which `tick` make one of theirs, the first 0; None where they do
-    not ascend with the ranks. A packet of which nothing is shown comes right behind the one before it.
+    """Return the packets' timestamps, counted from the first one, or None if they do not ascend with the ranks.
+
+    A packet that shows nothing comes immediately after the previous one.
+
+    Args:
+        tick: Units of the result per unit of the packets' timestamps.
+
+    Returns:
+        int64 [packets].
     """
     assert recipe.packet_pts is not None  # known when a clip is planned
     assert recipe.packet_shown is not None
@@ -305,7 +321,7 @@ def _sync(clip: Clip) -> NDArray[np.int64]:
 
 
 def look_of(medium: Medium) -> Look:
-    """Return what a container has to say of a medium's pictures."""
+    """Return what a container states about a medium's pictures."""
     aspect = Fraction(medium.sample_aspect_ratio or 1).limit_denominator(1 << 15)
     points = (medium.color_primaries, medium.color_transfer, medium.color_matrix)
     stated = any(point != UNSPECIFIED for point in points) or medium.color_range == "full"
@@ -318,7 +334,7 @@ def look_of(medium: Medium) -> Look:
 def _muxed(
     suffix: str, template: Template, packets: list[bytes], times: SampleTimes, sync: list[int]
 ) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """Return a file, and where its packets' bytes lie and how long they are, int64 [packets] each."""
+    """Return a file, and the offsets and lengths of its packets' bytes, int64 [packets] each."""
     where = template.path
     try:
         content = mux(suffix, template, packets, times, sync)

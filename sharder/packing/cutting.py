@@ -1,7 +1,7 @@
-"""Planning clips and cutting their tiny files in worker processes, while this one copies what they cut into tars.
+"""Plans clips and cuts their tiny files in worker processes, while this process copies the results into tars.
 
-A clip's packets never pass between processes: what a worker gives back names ranges of files. Media whose clips cannot be
-given that way are dealt with in this process, in their turn.
+A clip's packets never pass between processes: a worker returns the names of ranges of files. Media whose clips cannot
+be returned in this way are handled in this process, in their turn.
 """
 
 from __future__ import annotations
@@ -27,16 +27,21 @@ from framedex.sharder.planning.spools import Spools
 from framedex.storage.places import Place
 
 CLIPS_A_TASK = 64
-TASKS_IN_FLIGHT = 4  # a worker
-TASKS_AT_FIRST = 4  # made here, while workers start
-OPEN_MEDIA = 16  # a process
-BEHIND_COPYING = 10  # a worker's niceness: what it makes waits to be copied, and copying takes longest
+TASKS_IN_FLIGHT = 4  # per worker
+TASKS_AT_FIRST = 4  # done in this process while workers start
+OPEN_MEDIA = 16  # per process
+BEHIND_COPYING = 10  # a worker's niceness: its results wait to be copied, and copying takes longest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Making:
-    """How clips are planned and packed. keep_damaged: plan frames of damaged GOPs, too. pack: None: by reference.
-    audio: what clips carry; None: no audio. audio_format: what it is stored as in tars.
+    """How clips are planned and packed.
+
+    Attributes:
+        keep_damaged: Plan frames of damaged GOPs, too.
+        pack: What tars hold; None for clips by reference.
+        audio: The clips' audio; None for no audio.
+        audio_format: Format in which tars store audio.
     """
 
     keep_damaged: bool
@@ -45,13 +50,13 @@ class Making:
     audio_format: AudioFormat
 
     def open(self, index: Index, video: dict[str, object]) -> IndexedMedium:
-        """Return a medium to plan clips of."""
+        """Return a medium, ready for planning clips."""
         one_stream = self.pack == "clips" or (self.pack == "needed" and not video["byte_addressable"])
         return IndexedMedium(index, video, keep_damaged=self.keep_damaged, one_stream=one_stream, audio=self.audio)
 
 
 class ClipCutter:
-    """Plans and cuts clips in one process. spools: as for `plan`."""
+    """Plans and cuts clips in one process. `spools`: as for `plan`."""
 
     def __init__(self, index: Index, making: Making, spools: Spools | None) -> None:
         self._index, self._making, self._spools = index, making, spools
@@ -80,7 +85,11 @@ class ClipCutter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A batch, or some of its items, as workers are told of it. media_id: None where none of its clips can be had."""
+    """A batch, or some of its items, in the form that is sent to workers.
+
+    Attributes:
+        media_id: None if none of its clips can be made.
+    """
 
     media_id: str | None
     items: list[WantedClip | Failure]
@@ -89,8 +98,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CuttingTask:
-    """What one worker makes at a time. own: what this process makes instead, because it takes more than ranges of files.
-    at_first: this process makes it, because no worker is ready.
+    """The unit of work of one worker.
+
+    Attributes:
+        own: A batch that this process handles instead, because it takes more than ranges of files.
+        at_first: Whether this process does the task, because no worker is ready yet.
     """
 
     index: Place
@@ -103,7 +115,7 @@ class CuttingTask:
 def cut_in_workers(
     index: Index, making: Making, spools: Spools, rounds: Iterable[Round], *, workers: int, engine: Engine
 ) -> Iterator[Step]:
-    """Yield the same steps as `ClipCutter`, in the same order, made in so many processes."""
+    """Yield the same steps as `ClipCutter`, in the same order, made in `workers` processes."""
     cutter = ClipCutter(index, making, spools)
     calls = Calls(
         function=cut,
@@ -147,7 +159,7 @@ def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[Cu
 
 
 def _ships(medium: IndexedMedium) -> bool:
-    """Return whether clips are cut as ranges of the medium's own file, which is all that workers know of."""
+    """Return whether clips are cut as ranges of the medium's own file; workers know of nothing else."""
     audio = medium.audio_packets
     if medium.is_spooled:
         return False
@@ -161,7 +173,7 @@ def _parts(batch: Batch) -> Iterator[Part]:
 
 
 def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
-    """Yield what a task gave; where it gave nothing, what each of its clips gives alone."""
+    """Yield the result of a task. If it has none, yield the results of its clips one by one."""
     if outcome.result is not None:
         yield from outcome.result
         return
@@ -182,7 +194,7 @@ def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
 
 
 def cut(task: CuttingTask) -> list[Step]:
-    """Return the steps of a task; runs in a worker."""
+    """Return the steps of a task. Runs in a worker."""
     return list(_bench(task.index, task.making).cut(task.parts))
 
 

@@ -18,18 +18,27 @@ from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.video import Size, decode_unique
 from framedex.sharder.reading.sources import EncodedClip
 
-LARGEST_WEBP = 16_383  # pixels a side (RFC 9649 2.5)
+LARGEST_WEBP = 16_383  # pixels per side (RFC 9649 2.5)
 
 ImageFormat = Literal["jpeg", "png", "webp"]
-FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # and what file names end in
+FORMATS: dict[ImageFormat, str] = {"jpeg": "jpg", "png": "png", "webp": "webp"}  # with the extensions of file names
 CODECS: dict[ImageFormat, str] = {"jpeg": "mjpeg", "png": "png", "webp": "webp"}  # as FFmpeg names them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageOptions:
-    """How frames are stored. quality: 1 to 100, of JPEG and WebP. size: (height, width) exactly. short_side, box: the
-    length of the shorter and of the longer side at most; nothing is enlarged. One of the three, or none for the
-    medium's own size. Raises PolicyError.
+    """How frames are stored.
+
+    At most one of `short_side`, `size` and `box` may be given; without any, frames keep the medium's own size.
+
+    Attributes:
+        quality: 1 to 100, for JPEG and WebP.
+        short_side: Greatest length of the shorter side. Nothing is enlarged.
+        size: Exact (height, width).
+        box: Greatest length of the longer side. Nothing is enlarged.
+
+    Raises:
+        PolicyError: A value is not allowed.
     """
 
     format: ImageFormat = "jpeg"
@@ -60,7 +69,11 @@ class ImageOptions:
 
 
 def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
-    """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size. Raises DecodeError for one too large for it."""
+    """Return a picture, uint8 [H, W, 3] RGB, as an image file of the stored size.
+
+    Raises:
+        DecodeError: The picture is too large for the format.
+    """
     picture = Image.fromarray(resize_rgb(rgb, *options.stored_size(*rgb.shape[:2])))
     file = io.BytesIO()
     if options.format == "jpeg":
@@ -80,7 +93,7 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 
 def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
-    """Return whether a medium's images are stored byte for byte: without options, or where these change nothing."""
+    """Return whether a medium's images are stored byte for byte: without options, or if these change nothing."""
     if medium.kind != IMAGES:
         return False
     unchanged = options is None or options.stored_size(medium.height, medium.width) == (medium.height, medium.width)
@@ -101,7 +114,7 @@ def image_files(clip: Clip, encoded: EncodedClip, options: ImageOptions | None) 
         edges = encoded.packet_first.tolist()
         packet_of = {rank: packet for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
         return [encoded.payload[edges[packet_of[rank]] : edges[packet_of[rank] + 1]].tobytes() for rank in ranks]
-    assert options is not None  # otherwise they are as they are
+    assert options is not None  # otherwise images are stored byte for byte
     found = {rank: encode_image(rgb, options) for rank, rgb in decode_unique(clip, encoded)}
     if len(found) != len(ranks):
         raise DecodeError(f"clip {clip.clip_id}: {len(found)} of {len(ranks)} frames were decoded")

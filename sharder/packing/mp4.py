@@ -1,7 +1,7 @@
 """A clip's packets as a tiny MP4 in memory (ISO/IEC 14496-12). Pure bytes: no demuxer, muxer or file.
 
-Timestamps are presentation ranks, 0, 1, 2, …, or the real ones from the first on; nothing comes before zero, because
-decoders that count frames (DALI among them) return wrong pictures without an error when an edit list or negative
+Timestamps are presentation ranks, 0, 1, 2, …, or the real ones, counted from the first. Nothing comes before zero,
+because decoders that count frames (DALI among them) return wrong pictures without an error if an edit list or negative
 timestamps are present.
 """
 
@@ -13,15 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TIMESCALE = 30  # without times, one rank is one unit; players show the clip at 30 frames a second
+TIMESCALE = 30  # without times, one rank is one unit; players show the clip at 30 frames per second
 UNSPECIFIED = 2  # code point of colour primaries, transfer and matrix (ISO/IEC 23091-2)
 MOST = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleEntry:
-    """How a codec is announced: the sample entry's four characters, those where parameter sets may change in-band
-    (ISO/IEC 14496-15 5.4.2.1, 8.4.1.1), and the box around its configuration record.
+    """How a codec is announced.
+
+    Attributes:
+        entry: The sample entry's four characters.
+        inband: Those of a sample entry whose parameter sets may change in-band (ISO/IEC 14496-15 5.4.2.1, 8.4.1.1).
+        configuration: The box around the codec's configuration record.
     """
 
     entry: bytes
@@ -31,8 +35,12 @@ class SampleEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTimes:
-    """When packets are shown. packet_time: int64 [packets], all different, none below 0. timescale: units a second.
-    last: how long the frame shown last stays.
+    """When packets are shown.
+
+    Attributes:
+        packet_time: int64 [packets], all different, none below 0.
+        timescale: Units per second.
+        last: Duration of the frame that is shown last.
     """
 
     packet_time: NDArray[np.int64]
@@ -42,8 +50,11 @@ class SampleTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What a container says of pictures beside their size. aspect: of a sample, (width, height) units; None: square.
-    colour: (primaries, transfer, matrix, full range); None: not stated.
+    """What a container states about pictures besides their size.
+
+    Attributes:
+        aspect: Of a sample, (width, height) units; None for square.
+        colour: (primaries, transfer, matrix, full range); None if not stated.
     """
 
     aspect: tuple[int, int] | None = None
@@ -57,7 +68,7 @@ SAMPLE_ENTRIES = {
     "vp9": SampleEntry(entry=b"vp09", inband=b"vp09", configuration=b"vpcC"),
     "mjpeg": SampleEntry(entry=b"jpeg", inband=b"jpeg", configuration=None),
 }
-# VP codec configuration of 8-bit 4:2:0, level not stated, BT.709: what libavformat assumes when a file has none.
+# VP codec configuration of 8-bit 4:2:0, level not stated, BT.709: libavformat assumes these if a file has none.
 VP9_CONFIGURATION = bytes.fromhex("01000000 00 0a 82 01 01 01 0000")
 
 FILE_TYPE = b"isom" + struct.pack(">I", 0x200) + b"isomiso4"
@@ -88,12 +99,18 @@ def movie_header(
     inband: bool = True,
     look: Look = Look(),
 ) -> bytes:
-    """Return all bytes of the movie up to its first packet; the packets follow, in decode order, without gaps.
+    """Return all bytes of the movie up to its first packet. The packets follow, in decode order, without gaps.
 
-    configuration: the codec's decoder configuration record. packet_size, packet_rank: int [packets]; ranks are a
-    permutation of 0 … packets - 1. sync: int [starts], the numbers of packets where decoding may start. times: None
-    for ranks as times. inband: packets may carry parameter sets. Raises ValueError for a codec that has no sample entry
-    here, for more than 4 GiB, and for times that do not fit.
+    Args:
+        configuration: The codec's decoder configuration record.
+        packet_size: int [packets], in bytes.
+        packet_rank: int [packets], a permutation of 0 … packets - 1.
+        sync: int [starts], the numbers of packets where decoding may start.
+        times: None for ranks as times.
+        inband: Whether packets may carry parameter sets.
+
+    Raises:
+        ValueError: The codec has no sample entry here, the movie is larger than 4 GiB, or times do not fit.
     """
     if codec not in SAMPLE_ENTRIES:
         raise ValueError(f"no MP4 sample entry for codec {codec!r}; known are {', '.join(SAMPLE_ENTRIES)}")
@@ -122,7 +139,8 @@ def movie_header(
 def _timing(times: SampleTimes) -> tuple[bytes, bytes, int]:
     """Return stts entries (8.6.1.2), ctts entries (8.6.1.3, version 1: signed) and the duration.
 
-    The n-th packet is decoded at the n-th of all presentation times, from which its own may lie off to either side.
+    The n-th packet is decoded at the n-th of all presentation times. Its own presentation time may differ from that in
+    either direction.
     """
     ascending = np.sort(times.packet_time)
     steps = np.diff(ascending, append=ascending[-1] + times.last)
@@ -137,7 +155,7 @@ def _timing(times: SampleTimes) -> tuple[bytes, bytes, int]:
 
 
 def _sample_entry(codec: str, width: int, height: int, configuration: bytes, inband: bool, look: Look) -> bytes:
-    """Return a VisualSampleEntry (12.1.3) with the codec's configuration box, and what the container states."""
+    """Return a VisualSampleEntry (12.1.3) with the codec's configuration box and what the container states."""
     announced = SAMPLE_ENTRIES[codec]
     if codec == "vp9" and not configuration:
         configuration = VP9_CONFIGURATION

@@ -1,4 +1,4 @@
-"""What libavformat's muxers write, through PyAV: whole tiny files in memory, and configuration records."""
+"""Output of libavformat's muxers, through PyAV: whole tiny files in memory, and configuration records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from framedex.sharder.clips.medium import Medium
 from framedex.sharder.packing.mp4 import SampleTimes
 from framedex.sharder.reading.sources import openable
 
-# The same bytes from the same packets: no version strings, no random numbers. Times stay as they are given.
+# The same packets give the same bytes: no version strings, no random numbers. Times stay as they are given.
 OPTIONS = {"fflags": "+bitexact", "avoid_negative_ts": "disabled"}
 MOV_OPTIONS = {"use_editlist": "0", "movflags": "+negative_cts_offsets"}
 MUXERS = {"mkv": "matroska", "mov": "mov", "mp4": "mp4", "avi": "avi"}
 
 
 class Template:
-    """A medium's stream as libavformat opens it: what muxers are told beside packets. Raises StaleError."""
+    """A medium's stream as libavformat opens it. It tells muxers everything besides the packets. Raises StaleError."""
 
     def __init__(self, medium: Medium) -> None:
         source = openable(medium.source)
@@ -36,11 +36,11 @@ class Template:
             raise stale(medium.path, str(error)) from error
         assert isinstance(stream, VideoStream)  # a video stream, as when it was indexed
         self.stream, self.path = stream, medium.path
-        # What decoders make of ProRes depends on the tag; libavformat would write that of 4:2:2 HQ for all of it.
+        # How decoders interpret ProRes depends on the tag; libavformat would write the tag of 4:2:2 HQ for all of it.
         self.codec_tag = medium.codec_tag if medium.codec == "prores" else None
 
     def first_packet(self) -> bytes:
-        """Return the first packet of the stream. Raises ValueError where there is none."""
+        """Return the first packet of the stream. Raises ValueError if there is none."""
         try:
             for packet in demux_packets(self._container, self.stream.index):
                 return bytes(packet)
@@ -54,9 +54,13 @@ class Template:
 
 
 def mux(suffix: str, template: Template, packets: Sequence[bytes], times: SampleTimes, sync: Sequence[int]) -> bytes:
-    """Return a file of one stream. sync: numbers of the packets where decoding may start.
+    """Return a file of one stream.
 
-    Raises ValueError where the muxer does not take the codec, or the packets.
+    Args:
+        sync: Numbers of the packets where decoding may start.
+
+    Raises:
+        ValueError: The muxer does not take the codec, or the packets.
     """
     file = io.BytesIO()
     options = dict(OPTIONS)
@@ -89,7 +93,11 @@ def mux(suffix: str, template: Template, packets: Sequence[bytes], times: Sample
 def configuration_record(template: Template, box: bytes, packet: bytes) -> bytes:
     """Return the decoder configuration record (`avcC`, `hvcC`, `av1C`, `vpcC`) that libavformat writes for a stream.
 
-    packet: the stream's first. Raises ValueError where there is none.
+    Args:
+        packet: The first packet of the stream.
+
+    Raises:
+        ValueError: libavformat writes no such record.
     """
     times = SampleTimes(packet_time=np.zeros(1, np.int64), timescale=30, last=1)
     content = mux("mp4", template, [packet], times, [0])

@@ -29,18 +29,18 @@ Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
 Row = dict[str, Any]
 
-CLIPS_IN_FLIGHT = 4  # a worker: encoded, and as images
-SECONDS_A_CLIP = 600.0  # after which decoding one is given up
+CLIPS_IN_FLIGHT = 4  # per worker: encoded, and as images
+SECONDS_A_CLIP = 600.0  # decoding a clip is aborted after this time
 
 
 class ClipPacking:
-    """Copies each clip's packets into a tiny file. needed: those of media alone that are not addressable by bytes."""
+    """Copies each clip's packets into a tiny file. `needed`: only clips of media that are not addressable by bytes."""
 
     def __init__(self, *, needed: bool) -> None:
         self._needed, self._files, self._sources = needed, ClipFiles(), SourceFiles()
 
     def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield every step, clips as tiny files, or failures where they cannot be cut."""
+        """Yield every step, with clips as tiny files, or failures for clips that cannot be cut."""
         for step in steps:
             clip = step.outcome
             if isinstance(clip, Failure) or (self._needed and clip.source == clip.medium.source):
@@ -52,7 +52,7 @@ class ClipPacking:
                 yield Step(outcome=failure_of(clip, error), done=step.done)
             except MEDIUM_ERRORS:
                 raise
-            except Exception as error:  # a bug that one clip meets must not take the others down
+            except Exception as error:  # a bug at one clip must not end the run for the others
                 yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
 
     def _cut(self, clip: Clip, done: int) -> Step:
@@ -66,7 +66,11 @@ class ClipPacking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task:
-    """A step whose clip is to be decoded and encoded in another process. encoded: None where there is nothing to do."""
+    """A step whose clip is to be decoded and encoded in another process.
+
+    Attributes:
+        encoded: The clip's packets; None if there is nothing to do.
+    """
 
     step: Step
     encoded: EncodedClip | None
@@ -80,7 +84,7 @@ class ImagePacking:
         self._options, self._workers, self._engine, self._sources = options, workers, engine, SourceFiles()
 
     def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield every step, clips as images, or failures where they do not decode."""
+        """Yield every step, with clips as images, or failures for clips that do not decode."""
         calls = Calls(
             function=encode_frames,
             items=self._tasks(steps),
@@ -100,7 +104,7 @@ class ImagePacking:
                     step = Step(outcome=failure_of(clip, error), done=step.done)
                 except MEDIUM_ERRORS:
                     raise
-                except Exception as error:  # a bug that one clip meets must not take the others down
+                except Exception as error:  # a bug at one clip must not end the run for the others
                     step = Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
             yield _Task(step=step, encoded=encoded, options=self._options)
 
@@ -133,7 +137,11 @@ def encode_frames(task: _Task) -> list[bytes] | str:
 
 
 def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:
-    """Return a clip whose frames are image files, with its members. options: None where files are copies."""
+    """Return a clip whose frames are image files, with its members.
+
+    Args:
+        options: How frames are stored; None if the files are copies.
+    """
     copied = options is None or as_they_are(clip.medium, options)
     names = {codec: FORMATS[name] for name, codec in CODECS.items()}
     suffix = names[clip.medium.codec] if options is None else FORMATS[options.format]
@@ -167,7 +175,7 @@ def _image_recipe(clip: Clip, files: list[bytes], position: NDArray[np.int32]) -
 
 
 def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
-    """Return a medium as its frames look when they are stored."""
+    """Return a medium with the properties of its stored frames."""
     height, width = options.stored_size(medium.height, medium.width)
     return replace(
         medium,
@@ -198,7 +206,7 @@ def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
     )
 
 
-# Dates and times come to `_told`, whoever makes them: pyarrow gives those of pandas where it is installed.
+# Dates and times are passed to `_told`, whatever their type: pyarrow returns pandas's types if pandas is installed.
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
 JSON_KEYS = frozenset(
     [
@@ -209,7 +217,7 @@ JSON_KEYS = frozenset(
 
 
 def clip_json(file: ClipFile) -> bytes:
-    """Return the JSON member of a clip's file; docs/shards.md says what its keys mean."""
+    """Return the JSON member of a clip's file; docs/shards.md explains its keys."""
     return as_json(
         describe(file.clip)
         | {
@@ -223,7 +231,7 @@ def clip_json(file: ClipFile) -> bytes:
 
 
 def describe(clip: Clip) -> Row:
-    """Return what the JSON of any sample says of its clip."""
+    """Return the entries that the JSON of any sample has about its clip."""
     medium, padded = clip.medium, clip.frame_index == PAD
     rate = medium.frame_count * medium.time_base_den / (medium.duration_pts * medium.time_base_num or 1)
     return {
@@ -251,12 +259,15 @@ def _describe_audio(clip: Clip) -> Row:
 
 
 def as_json(content: Row) -> bytes:
-    """Return one line of JSON, null for NaN and infinity, which JSON has no word for; numpy columns may be among the values."""
+    """Return one line of JSON, with null for NaN and infinity. Values may be numpy arrays."""
     return orjson.dumps(content, default=_told, option=JSON_OPTIONS)
 
 
 def _told(value: Any) -> Any:
-    """Return a value that JSON has no word for in one that it has: text for bytes and for whatever else a user's column holds."""
-    if isinstance(value, np.ndarray):  # one that does not lie in order
+    """Return a JSON value for a value that JSON cannot represent, for instance text for bytes.
+
+    Users' columns may hold values of any other type; they become text, too.
+    """
+    if isinstance(value, np.ndarray):  # an array that is not contiguous
         return value.tolist()
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

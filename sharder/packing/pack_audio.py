@@ -1,4 +1,4 @@
-"""The audio of packed clips: one FLAC or WAV file a sample, beside its frames."""
+"""The audio of packed clips: one FLAC or WAV file per sample, beside its frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AUDIO_FORMATS: tuple[AudioFormat, ...] = ("flac", "wav")
 
 
 def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
-    """Yield every step, packed clips that carry audio with an audio file, or failures where it does not decode."""
+    """Yield every step; packed clips that carry audio get an audio file, or become failures if it does not decode."""
     sources = SourceFiles()
     for step in steps:
         clip = step.outcome
@@ -35,13 +35,13 @@ def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
             yield Step(outcome=failure, done=step.done)
         except MEDIUM_ERRORS:
             raise
-        except Exception as error:  # a bug that one clip meets must not take the others down
+        except Exception as error:  # a bug at one clip must not end the run for the others
             yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
 
 
 def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) -> Step:
     audio = read_audio(clip, sources)
-    assert audio is not None  # asked by the caller
+    assert audio is not None  # checked by the caller
     assert clip.audio is not None
     content = (
         encode_wav(audio.samples, audio.rate)
@@ -55,7 +55,7 @@ def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) 
 
 
 def _bits(clip: Clip, audio: ClipAudio) -> int:
-    """Return the bits that keep a medium's own samples; of what was mixed or resampled, 24."""
+    """Return the bits per sample that keep a medium's own samples; 24 for mixed or resampled samples."""
     facts = clip.medium.audio
     if facts is None:
         return 16  # silence

@@ -1,6 +1,6 @@
-"""Tars of samples as webdataset reads them, each with an index as DALI reads it: the same bytes from the same samples.
+"""Tars of samples as webdataset reads them, each with an index for DALI. The same samples give the same bytes.
 
-A tar is written aside, and has its name once it is complete and on disk.
+A tar is written under a temporary name, and gets its name once it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from framedex.sharder.reading.sources import SourceFiles
 
 BLOCK = 512  # tar's unit (POSIX.1-2017, pax, "ustar Interchange Format")
 TAR_END = bytes(2 * BLOCK)
-INDEX_VERSION = "v1.2"  # of DALI's index: a line a sample, of (extension, offset, size, name) of each of its files
-BUFFER_BYTES = 256 << 10  # larger ones fall out of the processor's cache
-LARGE_BYTES = 32 << 10  # ranges that the kernel copies by itself, this much or more
-KERNEL_BYTES = 8 << 20  # a call
+INDEX_VERSION = "v1.2"  # of DALI's index: one line per sample, with (extension, offset, size, name) of each file
+BUFFER_BYTES = 256 << 10  # larger buffers do not fit into the processor's cache
+LARGE_BYTES = 32 << 10  # the kernel copies ranges of at least this size
+KERNEL_BYTES = 8 << 20  # per call
 MOST_FETCHED = 64 << 20  # of an object at a time
 MODE = 0o644
-# What copy_file_range(2) says where it cannot copy between two files: other file systems on old kernels, special files; or
-# where one of them has a fault, which reading and writing tell apart.
+# Errors of copy_file_range(2) if it cannot copy between two files (other file systems on old kernels, special files),
+# or if one of the files has a fault. Reading and writing then show which file it is.
 NOT_IN_KERNEL = frozenset(
     [
         errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.ETXTBSY, errno.EIO, errno.ESTALE,
@@ -44,16 +44,16 @@ def sample_bytes(members: Sequence[Member]) -> int:
 
 
 def index_path(tar: Path) -> Path:
-    """Return where the index of a tar lies."""
+    """Return the path of a tar's index."""
     return tar.with_suffix(".idx")
 
 
 class Tar:
-    """A tar on its way to `path`. Samples are copied beside the thread that adds them, in order. Raises OSError."""
+    """A tar that is being written to `path`. A thread of its own copies the samples, in order. Raises OSError."""
 
     def __init__(self, path: Path, sources: SourceFiles) -> None:
         self.path, self._sources = path, sources
-        self.size = 0  # bytes of what was added, without the end of the tar
+        self.size = 0  # bytes of the added samples, without the end of the tar
         self._aside = path.with_name(ASIDE + path.name)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(self._aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, MODE)
@@ -62,15 +62,15 @@ class Tar:
         self._lines: list[str] = []
         self._copier = ThreadPoolExecutor(1)
         self._copying: collections.deque[Future[None]] = collections.deque()
-        self._stopped = False  # by a sample that could not be taken
+        self._stopped = False  # by a sample that could not be written
 
     @property
     def samples(self) -> int:
-        """How many samples were added."""
+        """Number of samples that were added."""
         return len(self._lines)
 
     def add(self, key: str, members: Sequence[Member]) -> list[int]:
-        """Append a sample, and return where each member's content will begin. Whether it was taken, `settle` says."""
+        """Append a sample, and return the offset of each member's content. `settle` tells whether it was written."""
         offsets, line, at = [], [], self.size
         for member in members:
             length, at = len(member), at + BLOCK
@@ -85,13 +85,15 @@ class Tar:
     def settle(self) -> None:
         """Wait until the first sample that is being copied is written.
 
-        Raises StaleError where one of its files is gone or changed; then neither it nor any that was added after it was taken.
+        Raises:
+            StaleError: One of the sample's files is missing or changed. Then neither this sample nor any that was added
+                after it is part of the tar.
         """
-        error = self._copying[0].exception()  # an interrupt of the waiting leaves all as it is
+        error = self._copying[0].exception()  # interrupting the wait changes nothing
         if error is None:
             self._copying.popleft()
             return
-        for copying in self._copying:  # those behind it do nothing
+        for copying in self._copying:  # the samples after it do nothing
             copying.exception()
         del self._lines[-len(self._copying) :]
         self._copying.clear()
@@ -100,7 +102,7 @@ class Tar:
         raise error
 
     def _write(self, key: str, members: Sequence[Member]) -> None:
-        """Write a sample, or nothing of it; nothing either after one that could not be written."""
+        """Write a sample completely or not at all. After a sample that could not be written, nothing is written."""
         if self._stopped:
             return
         written, filled = self._written, self._filled
@@ -131,7 +133,7 @@ class Tar:
                 self._flush()
 
     def _copy(self, piece: FileRanges) -> None:
-        """Read a source's bytes to where they are written from."""
+        """Copy a source's bytes into the tar."""
         with self._sources.opened(piece.source) as descriptor:
             if descriptor is None:
                 self._fetch(piece)
@@ -145,7 +147,7 @@ class Tar:
             self._put(self._sources.read_ranges(piece.source, offset, length).data)
 
     def _copy_file(self, piece: FileRanges, descriptor: int) -> None:
-        """Copy ranges of a file, large ones past this process."""
+        """Copy ranges of a file; the kernel copies large ones."""
         for at, left in piece.ranges:
             if left >= LARGE_BYTES:
                 copied = self._copy_in_kernel(descriptor, at, left)
@@ -157,7 +159,7 @@ class Tar:
                     self._flush()
 
     def _copy_in_kernel(self, descriptor: int, offset: int, length: int) -> int:
-        """Copy a range of a file past this process, and return how much was copied; 0 where the kernel cannot."""
+        """Let the kernel copy a range of a file, and return how many bytes were copied; 0 if the kernel cannot."""
         self._flush()
         left = length
         while left:
@@ -180,7 +182,10 @@ class Tar:
         self._written, self._filled = self._written + self._filled, 0
 
     def close(self) -> str:
-        """Finish the tar and its index, give them their names, and return the tar's fingerprint. All was settled."""
+        """Finish the tar and its index, give them their names, and return the tar's fingerprint.
+
+        All samples must be settled.
+        """
         self._put(TAR_END)
         self._flush()
         self.size = self._written
@@ -192,7 +197,7 @@ class Tar:
         return mark
 
     def abandon(self) -> None:
-        """Remove what was written; what still waits to be written is not."""
+        """Remove the tar. Samples that still wait to be written are dropped."""
         self._stopped = True
         self._close()
         self._aside.unlink(missing_ok=True)
@@ -205,7 +210,10 @@ class Tar:
 
 
 def _parted(ranges: Sequence[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
-    """Yield ranges that are fetched together, in their order, of at most MOST_FETCHED bytes where they are not longer."""
+    """Yield ranges in groups that are fetched together, in order.
+
+    A group has at most MOST_FETCHED bytes, unless it consists of a single longer range.
+    """
     part: list[tuple[int, int]] = []
     for offset, length in ranges:
         if part and sum(size for _, size in part) + length > MOST_FETCHED:
@@ -221,7 +229,7 @@ def _padded(size: int) -> int:
 
 
 def _header(name: str, size: int) -> bytes:
-    """Return a member's header, free of whatever differs between machines and moments."""
+    """Return a member's header, without anything that differs between machines or over time."""
     info = tarfile.TarInfo(name)
     info.size, info.mode, info.mtime, info.uid, info.gid, info.uname, info.gname = size, MODE, 0, 0, 0, "", ""
     return info.tobuf(tarfile.USTAR_FORMAT)

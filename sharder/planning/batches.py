@@ -1,4 +1,4 @@
-"""From wanted clips to planned ones: batches of what is wanted of media, and why a clip cannot be had."""
+"""Planning of wanted clips in batches per medium, with the reason for each clip that cannot be planned."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from framedex.sharder.policies.records import Missed, Sampled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Clips of one medium that follow each other in the plan, and those of them that cannot be had. done: of the plan's
-    progress, after this batch.
+    """Consecutive clips of the plan that belong to one medium, including those that cannot be made.
+
+    Attributes:
+        done: Progress of the plan after this batch.
     """
 
     medium: IndexedMedium | None
@@ -26,7 +28,7 @@ class Batch:
     done: int
 
 
-Round = list[Batch]  # whose media are read together
+Round = list[Batch]  # the media of a round are read together
 
 
 def behind(rounds: Iterable[Round], done: int) -> Iterator[Round]:
@@ -43,7 +45,7 @@ def behind(rounds: Iterable[Round], done: int) -> Iterator[Round]:
 
 
 def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
-    """Yield the planned clips, and why others cannot be had. spools: as for `plan_clip`."""
+    """Yield the planned clips, and the reasons why others cannot be made. `spools`: as for `plan_clip`."""
     for batches in rounds:
         broken = _prepare(batches)
         for batch in batches:
@@ -51,7 +53,7 @@ def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
                 if not isinstance(item, WantedClip):
                     yield Step(outcome=item, done=batch.done)
                     continue
-                assert batch.medium is not None  # a clip is wanted of some medium
+                assert batch.medium is not None  # a wanted clip always has a medium
                 medium = batch.medium.medium
                 if medium.media_id in broken:
                     failure = internal_failure(item.clip_id, medium.uri, broken[medium.media_id])
@@ -61,7 +63,11 @@ def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
 
 
 def _prepare(batches: Round) -> dict[str, Exception]:
-    """Let each medium read at once what several of its clips need. Return the media at which framedex itself failed, by media_id."""
+    """Let each medium read in one pass what several of its clips need.
+
+    Returns:
+        The errors of media at which framedex itself failed, by media_id.
+    """
     broken: dict[str, Exception] = {}
     together: dict[str, tuple[IndexedMedium, list[WantedClip]]] = {}
     for batch in batches:
@@ -80,18 +86,22 @@ def _prepare(batches: Round) -> dict[str, Exception]:
 
 
 def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any]) -> WantedClip:
-    """Return a clip that a policy found. name: of the mention."""
+    """Return a clip that a policy selected. `name`: the mention's name."""
     return WantedClip(clip_id=f"{name}-{sampled.number:06d}", frames=sampled.frames, mask=sampled.mask, columns=columns)
 
 
 def missed_clip(uri: str, name: str, missed: Missed) -> Failure:
-    """Return why a policy did not get a clip. name: of the mention."""
+    """Return why a policy did not produce a clip. `name`: the mention's name."""
     clip_id = name if missed.number is None else f"{name}-{missed.number:06d}"
     return Failure(clip_id=clip_id, uri=uri, kind=missed.kind, message=missed.message, counts=missed.counts)
 
 
 def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None = None) -> Clip | Failure:
-    """Return a planned clip, or why it cannot be had. spools: where packets go that are no byte ranges of their file."""
+    """Return a planned clip, or why it cannot be planned.
+
+    Args:
+        spools: Where packets are written that are not byte ranges of their file; None if they need not be.
+    """
     try:
         if spools is not None:
             spools.make_addressable(medium)
@@ -109,5 +119,5 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
         )
     except MEDIUM_ERRORS:
         raise
-    except Exception as error:  # a bug that one clip meets must not take the others down
+    except Exception as error:  # a bug at one clip must not end the run for the others
         return internal_failure(wanted.clip_id, medium.medium.uri, error)

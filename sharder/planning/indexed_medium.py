@@ -1,4 +1,4 @@
-"""One medium of an index, ready to plan clips of: its packets, read further where plans need that."""
+"""One medium of an index, ready for planning clips. Further packet headers are read if plans need them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ Row = dict[str, Any]
 
 
 class IndexedMedium:
-    """A usable row of `videos` with its packets, ready to plan clips of.
+    """A usable row of `videos` with its packets, ready for planning clips.
 
-    one_stream: so that a decoder which takes a clip's packets for one stream gives the same frames. audio: what clips
-    carry; None: no audio. path: where the source lies, if not where it was indexed.
+    Args:
+        keep_damaged: Plan frames of damaged GOPs, too.
+        one_stream: Plan clips so that a decoder that takes a clip's packets as one stream gives the same frames.
+        audio: The clips' audio; None for no audio.
+        path: Where the source lies; None for where it was indexed.
     """
 
     def __init__(
@@ -71,8 +74,11 @@ class IndexedMedium:
         )
 
     def clip(self, wanted: WantedClip) -> Clip:
-        """Plan a clip. Raises PolicyError for frames that cannot be had, StaleError where the source has to be read and is
-        not what was indexed.
+        """Plan a clip.
+
+        Raises:
+            PolicyError: The frames are not available.
+            StaleError: The source has to be read and is not what was indexed.
         """
         self.read_headers(wanted.frames)
         recipe = self.planner.plan(wanted.frames, one_stream=self._one_stream)
@@ -95,7 +101,7 @@ class IndexedMedium:
         )
 
     def _plan_audio(self, frames: NDArray[np.int64], options: AudioOptions) -> ClipAudioPlan:
-        """Return the plan of a clip's audio, silence where there is none. Raises PolicyError for audio that cannot be had."""
+        """Return the plan of a clip's audio, silence if the medium has none. Raises PolicyError if this fails."""
         if self.video["audio_problem"] is not None:
             raise PolicyError(
                 "the clip's audio cannot be had", found=self.video["audio_problem"], remedy="leave out --audio"
@@ -113,17 +119,22 @@ class IndexedMedium:
         return plan_clip_audio(facts, self._audio_packets, *interval, options)
 
     def prepare(self, clips: list[WantedClip]) -> None:
-        """Read at once what planning some clips needs to know. What goes wrong is raised when the clip concerned is planned."""
+        """Read in one pass what planning some clips needs.
+
+        Errors are raised later, when the affected clip is planned.
+        """
         if not self._packets.read.all():
             with contextlib.suppress(PolicyError, StaleError):
                 self.read_headers(np.concatenate([clip.frames for clip in clips]))
 
     def read_headers(self, frames: NDArray[np.int64]) -> None:
-        """Look into the packets between the starts and the last targets of some frames, where the index did not.
+        """Read the packet headers that the index skipped, between the start points and the last targets of some frames.
 
-        Damage counts for all of a GOP that is read. So once any is seen, a clip's headers are read as if it were the first
-        one: whether it is refused must depend on its own frames alone. Raises PolicyError for frames that are not there, and
-        where the pictures contradict the sample tables.
+        Damage applies to all of a GOP that is read. As soon as damage is found, a clip's headers are read as if it were
+        the first clip: whether it is refused must depend on its own frames alone.
+
+        Raises:
+            PolicyError: Frames do not exist, or the pictures contradict the sample tables.
         """
         if self._indexed.read.all():
             return
@@ -139,14 +150,14 @@ class IndexedMedium:
         self._read(frames)
 
     def _forget(self) -> None:
-        """Know no more than the index does."""
+        """Return to the state of the index, without headers that were read later."""
         self._headers = None
         self._renew(self._indexed)
 
     def _read(self, frames: NDArray[np.int64]) -> None:
         targets = self.planner.packet_of(frames[frames != PAD])
         ends = settled(self._packets.pts, targets, self.medium.reorder_depth)
-        # Behind the second field of the last one, too, if it has one.
+        # Read beyond the second field of the last one, too, if it has one.
         end = max(ends.max(initial=0), targets.max(initial=0) + 2)
         if self._packets.read[:end].all():
             return
@@ -156,7 +167,7 @@ class IndexedMedium:
             self._headers.read(targets)
             self._renew(self._headers.packets)
             while self._one_stream and self._headers.read_between(*self.planner.joined(frames)):
-                self._renew(self._headers.packets)  # what was read may join runs further
+                self._renew(self._headers.packets)  # the new headers may join runs further
         finally:
             self._renew(self._headers.packets)
 
@@ -167,30 +178,30 @@ class IndexedMedium:
 
     @property
     def is_spooled(self) -> bool:
-        """Whether clips are planned with a file of this process, in place of the source or beside it."""
+        """Whether clips are planned with a file of this process, instead of the source or in addition to it."""
         own = self.medium.source
         return self._source != own or (self._audio_source is not None and self._audio_source != own)
 
     @property
     def packets(self) -> Packets:
-        """All packets, as far as they were read."""
+        """All packets, with the flags read so far."""
         return self._packets
 
     def spooled(self, source: ByteSource) -> None:
-        """Plan from now on with a file that holds all packets, one behind the other, in place of the source."""
+        """Plan from now on with a file that holds all packets, one after the other, instead of the source."""
         size = self._packets.size
         if self._audio_source is None and self._source is not source:
-            self._audio_source = self._source  # audio stays where it is
+            self._audio_source = self._source  # the audio packets stay in the source
         self._source = source
         self._renew(replace(self._packets, offset=np.cumsum(size) - size))
 
     @property
     def audio_packets(self) -> AudioPackets | None:
-        """All audio packets, where clips carry audio."""
+        """All audio packets; None if clips carry no audio or the medium has none."""
         return self._audio_packets
 
     def audio_spooled(self, source: ByteSource) -> None:
-        """Plan from now on with a file that holds all audio packets, one behind the other."""
+        """Plan from now on with a file that holds all audio packets, one after the other."""
         assert self._audio_packets is not None  # otherwise there is nothing to spool
         size = self._audio_packets.size
         self._audio_packets = replace(self._audio_packets, offset=np.cumsum(size) - size)
@@ -203,7 +214,7 @@ class IndexedMedium:
             self.planner.renew(packets)
 
     def _md5(self, frames: NDArray[np.int64]) -> list[bytes | None] | None:
-        """Return the hashes of wanted frames, None for padding; None where the index has none."""
+        """Return the hashes of wanted frames, None for padding; None as a whole if the index has no hashes."""
         hashes = self._packets.md5
         if hashes is None:
             return None

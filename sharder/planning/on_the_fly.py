@@ -1,7 +1,7 @@
-"""The clips that a policy finds in an index, by number, each planned when it is asked for: no dataset on disk.
+"""The clips of an index by a policy, by number. Each is planned when it is requested; no dataset is written to disk.
 
-Opening counts clips and samples none: how long a medium is and how many frames it has says how many clips most policies find
-in it. Media of which more has to be known (damage, sound, a policy that looks at timestamps) are planned then.
+Opening counts clips and samples none. For most policies, a medium's duration and number of frames determine its number
+of clips. Media that need more than that (damage, audio, a policy that looks at timestamps) are planned at that point.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from framedex.storage.places import Stored, place
 
 Row = dict[str, Any]
 
-OPEN_MEDIA = 16  # whose packets are kept
-SAMPLINGS = 64  # of mentions, each in one epoch, that are kept
-COUNTS = 65_536  # of clips in a medium so long, which another one as long shares
+OPEN_MEDIA = 16  # number of media whose packets are kept
+SAMPLINGS = 64  # number of samplings that are kept, each of a mention in an epoch
+COUNTS = 65_536  # number of clip counts that are kept; media of equal length share one
 FACTS = (
     "media_id",
     "uri",
@@ -57,11 +57,20 @@ FACTS = (
 class ClipPlans:
     """The clips of an index by a policy: the same, in the same order, as `framedex shard INDEX --policy …` writes.
 
-    root: where the sources lie now, as for `Locations`. keep_damaged: plan frames of damaged GOPs, too. audio: what clips
-    carry; None: no audio. Picklable; what was read stays behind. Raises FormatError, PolicyError.
+    Random draws differ in each epoch. Epoch 0 has the draws of `framedex shard` and determines which clips there are.
+    If a clip's draw in a later epoch is not possible (too far from a frame, in a damaged GOP), the clip keeps its draw
+    of epoch 0.
 
-    What is random is drawn anew each epoch; epoch 0 has the draws of `framedex shard`, and decides which clips there are. A
-    clip whose new draw cannot be had (too far from a frame, in a damaged GOP) keeps its draw of epoch 0.
+    Instances are picklable; cached data is not pickled.
+
+    Args:
+        root: Where the sources lie now, as for `Locations`.
+        keep_damaged: Plan frames of damaged GOPs, too.
+        audio: The clips' audio; None for no audio.
+
+    Raises:
+        FormatError: The index is not valid.
+        PolicyError: The policy does not fit the index.
     """
 
     def __init__(
@@ -79,9 +88,9 @@ class ClipPlans:
         self.ffmpeg = opened.ffmpeg
         self._policy = file.policy
         self._making = _Making(Locations(opened.root, root), keep_damaged=keep_damaged, audio=audio)
-        user_columns(opened, file.split)  # refuses columns that clash
+        user_columns(opened, file.split)  # raises for columns that clash
         check_ranges(opened, file)
-        left_out(opened, file)  # refuses a filter that leaves out all media
+        left_out(opened, file)  # raises for a filter that leaves out all media
         media: list[pa.Array] = []
         numbers, rows, columns, counted = [], [], [], []
         count = _Counting(opened, file.policy, self._making)
@@ -125,8 +134,11 @@ class ClipPlans:
     def clip(self, number: int, epoch: int = 0) -> Clip:
         """Return clip `number` as drawn in an epoch.
 
-        Raises IndexError, FormatError where the index was changed meanwhile, StaleError where the source has to be read
-        and is not what was indexed, PolicyError for a clip that reading the source shows to be impossible.
+        Raises:
+            IndexError: There is no such clip.
+            FormatError: The index was changed in the meantime.
+            StaleError: The source has to be read and is not what was indexed.
+            PolicyError: Reading the source shows that the clip is impossible.
         """
         if not 0 <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
@@ -135,7 +147,7 @@ class ClipPlans:
         planned = self._planned.get(mention)
         if planned is not None:
             place = int(planned[place])
-        with self._lock:  # pyarrow's readers are not for several threads at once
+        with self._lock:  # pyarrow's readers must not be shared by several threads at once
             medium = self._medium(self._media_id[mention].as_py())
             first = self._sampling(mention, 0).clips[place]
             if epoch and self._policy.is_random:
@@ -155,9 +167,10 @@ class ClipPlans:
         return np.repeat(self._media_row, np.diff(self._first))
 
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
-        """Return int64: the numbers of clips whose columns of the listing or the split have these values, ascending.
+        """Return int64, ascending: the numbers of clips whose columns of the listing or the split have these values.
 
-        Raises FramedexError for a column that the clips do not have, or whose type has no such value, and where no clip has them.
+        Raises:
+            FramedexError: The clips do not have a column, its type has no such value, or no clip matches.
         """
         chosen = np.ones(len(self._columns), np.bool_)
         own = self.columns
@@ -183,10 +196,10 @@ class ClipPlans:
         return found
 
     def failures(self) -> Iterator[Failure]:
-        """Yield why clips that the policy wants are not there, as `failures.parquet` of a dataset says it.
+        """Yield why clips that the policy wants are missing, as in `failures.parquet` of a dataset.
 
-        They are found anew, medium by medium. What only reading a source can show is not among them, unless its medium had
-        to be planned when this was opened.
+        The reasons are determined again, medium by medium. Problems that only reading a source can show are not
+        included, unless its medium had to be planned when this was opened.
         """
         for mention in self._incomplete.tolist():
             with self._lock:
@@ -249,8 +262,11 @@ class _Making:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The clips of a mention in epoch 0. left_out: whether the policy wanted more. planned: int64 [clips], their places among
-    those that were sampled; None: all of them.
+    """The clips of a mention in epoch 0.
+
+    Attributes:
+        left_out: Whether the policy wanted more clips.
+        planned: int64 [clips], their places among the sampled clips; None for all of them.
     """
 
     clips: int
@@ -283,13 +299,13 @@ class _Counting:
         return self._making.audio is not None and facts["audio_stream_index"] is not None
 
     def _count_by_length(self, frames: int, duration_pts: int, time_base: Fraction) -> _Counted:
-        """Count by a video so long whose frames are all shown at once, which is of no account here."""
+        """Count by a video of the same length whose frames are all shown at once; the timestamps do not matter here."""
         pts = np.broadcast_to(np.int64(0), frames)
         sampling = self._policy.sample(Timeline(pts=pts, duration_pts=duration_pts, time_base=time_base), {})
         return _Counted(len(sampling.clips), bool(sampling.missed))
 
     def _plan_all(self, facts: Row, name: str, row: Row) -> _Counted:
-        """Count what can be planned. Where sound is the only doubt, the first clip speaks for all."""
+        """Count the clips that can be planned. If audio is the only doubt, the first clip decides for all."""
         medium = self._medium(facts["media_id"])
         sampling = self._policy.sample(medium.timeline, row)
         wanted = [wanted_clip(name, clip, {}) for clip in sampling.clips]
@@ -303,7 +319,7 @@ class _Counting:
 
 
 def _numbered(sampling: Sampling, number: int) -> Sampled | None:
-    """Return the clip of that number, where it was found."""
+    """Return the clip with that number, or None if it was not found."""
     at = int(np.searchsorted([clip.number for clip in sampling.clips], number))
     if at < len(sampling.clips) and sampling.clips[at].number == number:
         return sampling.clips[at]
@@ -315,7 +331,7 @@ def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:
-    """Yield the row of `videos` of each usable medium that a policy takes and finds no clip in, and why. Raises PolicyError."""
+    """Yield each usable medium in which a policy finds no clip: its row of `videos`, and why. Raises PolicyError."""
     check_ranges(index, file)
     for mentioned in usable_media(index, file.filter, file.split):
         timeline = IndexedMedium(index, mentioned.video, keep_damaged=True).timeline

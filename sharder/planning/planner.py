@@ -1,7 +1,9 @@
-"""From wanted frames to byte ranges: the paper plan of a clip. Pure functions over numpy columns.
+"""From wanted frames to byte ranges: planning of a clip without reading the source. Pure functions over numpy columns.
 
-1. The wanted frames give packets. 2. From each, back to a packet where decoding may start. 3. Minus every packet that
-no wanted frame needs. 4. What is left is a list of byte ranges, in one or more runs.
+1. The wanted frames determine packets.
+2. From each packet, the plan goes back to a packet where decoding may start.
+3. Packets that no wanted frame needs are removed.
+4. The rest is a list of byte ranges, in one or more runs.
 """
 
 from __future__ import annotations
@@ -30,11 +32,13 @@ from framedex.sharder.schema import PAD
 
 
 class Planner:
-    """Plans clips of one medium; what all of them need is computed once.
+    """Plans clips of one medium; data that all clips need is computed once.
 
-    drop_leading: leading pictures of an open start at which a run begins are left out. Right for HEVC, whose
-    reference picture sets are explicit (ITU-T H.265 8.3.2); in H.264 they count for frame_num and stay.
-    keep_damaged: plan clips that want frames of damaged GOPs, too. hidden_unordered: as in `videos`.
+    Args:
+        drop_leading: Leave out leading pictures of an open start point at which a run begins. This is correct for HEVC,
+            whose reference picture sets are explicit (ITU-T H.265 8.3.2). In H.264 they count for frame_num and stay.
+        keep_damaged: Plan clips that want frames of damaged GOPs, too.
+        hidden_unordered: As in `videos`.
     """
 
     def __init__(
@@ -47,7 +51,10 @@ class Planner:
         self.pts: NDArray[np.int64] = packets.pts[self._order]
 
     def renew(self, packets: Packets) -> None:
-        """Take the medium's packets again, of which more flags were read or other offsets are known; none is shown anew."""
+        """Replace the medium's packets after more flags were read or offsets changed.
+
+        No additional packet may be shown.
+        """
         self._packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
         self._continues = (packets.flags & CONTINUES) != 0
@@ -70,9 +77,14 @@ class Planner:
     def plan(self, frames: NDArray[np.int64], *, one_stream: bool = False) -> Recipe:
         """Return the recipe for int64 [wanted] presentation numbers (-1 for padding, repeats allowed).
 
-        one_stream: join runs so that a decoder which takes the packets for one stream gives the same frames. Raises
-        PolicyError for a number that the medium does not have, DamageError for a frame of a damaged GOP, UncuttableError
-        where no single stream gives the frames, ValueError where flags are needed that were not read.
+        Args:
+            one_stream: Join runs so that a decoder that takes the packets as one stream gives the same frames.
+
+        Raises:
+            PolicyError: The medium does not have a frame of that number.
+            DamageError: A frame lies in a damaged GOP.
+            UncuttableError: No single stream gives the frames.
+            ValueError: Flags are needed that were not read.
         """
         real = frames != PAD
         if not real.any():
@@ -126,7 +138,7 @@ class Planner:
         )
 
     def _check_places(self, kept: NDArray[np.int64]) -> None:
-        """Raise UncuttableError where it is not known in which order a decoder outputs some packets."""
+        """Raise UncuttableError if the order in which a decoder outputs some packets is not known."""
         if self._hidden_unordered and (self._packets.flags[kept] & HIDDEN).any():
             raise UncuttableError(
                 "the clip needs pictures that an edit list hides, and their places in a file of its own are not known",
@@ -142,7 +154,8 @@ class Planner:
     def _runs(self, targets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (first, last) packets of each run: the stretches from start points to last targets, joined.
 
-        Raises DamageError for a target that no start point precedes.
+        Raises:
+            DamageError: No start point precedes a target.
         """
         number = np.searchsorted(self._starts, targets, side="right") - 1
         if (number < 0).any():
@@ -174,9 +187,11 @@ class Planner:
     def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (first, last) packets of runs that may follow each other in one stream.
 
-        A run may where it begins at a closed start; any other goes on from the one before it, with all that lies in
-        between. The first one begins where a decoder is left with no leading picture that it cannot decode. Raises
-        UncuttableError where there is no such start, and where the decoder's configuration changes on the way.
+        A run may follow if it begins at a closed start point. Any other run continues the one before it, with
+        everything in between. The first run begins where a decoder keeps no leading picture that it cannot decode.
+
+        Raises:
+            UncuttableError: There is no such start point, or the decoder's configuration changes on the way.
         """
         alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & CLOSED) != 0), 0)
         begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
@@ -194,8 +209,12 @@ class Planner:
         return begin, end
 
     def _leaves_undecodable(self, start: int, end: int) -> bool:
-        """Return whether a run from this start point (its number) keeps leading pictures that need what is before it,
-        and which no decoder drops by itself.
+        """Return whether a run from this start point keeps leading pictures that a decoder can neither decode nor drop.
+
+        Such pictures need packets before the start point, and no decoder drops them by itself.
+
+        Args:
+            start: Number of the start point.
         """
         if self._drop_leading:
             return False

@@ -1,7 +1,7 @@
-"""Packets of media that are not addressable by bytes (TS, PS, ASF, Ogg …): demuxed once into a file beside the dataset.
+"""Spools: packets of media that are not addressable by bytes (TS, PS, ASF, Ogg …), demuxed once into a file.
 
-The file holds all packets of the stream one behind the other, so that the plan goes on as for any other medium. It goes
-away when others took its room, or the run ends.
+The file lies beside the dataset and holds all packets of the stream, one after the other, so that planning works as for
+any other medium. It is removed when other spools need its room, or when the run ends.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ MOST_BYTES = 4 << 30  # of all spools at a time; the one in use may be larger
 
 
 class Spools:
-    """The spools of a run, in a folder. A context manager; spools are gone after it.
+    """The spools of a run, in a folder. A context manager that removes them at its end.
 
-    needed: media whose pictures are byte ranges of their file get none, since their clips stay by reference. settle: waits
-    until what was planned from spools is copied; called before one is removed.
+    Args:
+        needed: Make no spools for media whose pictures are byte ranges of their file, since their clips stay by
+            reference.
+        settle: Waits until everything that was planned from spools is copied; called before a spool is removed.
     """
 
     def __init__(self, folder: Path, *, needed: bool, settle: Callable[[], None]) -> None:
@@ -52,7 +54,12 @@ class Spools:
         Path(self._made.popitem(last=False)[1].path).unlink(missing_ok=True)
 
     def make_addressable(self, medium: IndexedMedium) -> None:
-        """Let a medium plan with byte ranges of spools. Raises StaleError where the source is not what was indexed, OSError."""
+        """Let a medium plan with byte ranges of spools.
+
+        Raises:
+            StaleError: The source is not what was indexed.
+            OSError: A file cannot be written.
+        """
         if self._needed and medium.video["byte_addressable"]:
             return
         facts, audio = medium.medium, medium.audio_packets
@@ -63,7 +70,7 @@ class Spools:
             medium.audio_spooled(self._spool(f"{facts.media_id}-audio", facts, facts.audio_stream_index, audio.size))
 
     def _spool(self, identity: str, medium: Medium, stream: int, size: NDArray[np.int64]) -> ByteSource:
-        """Return the spool of a stream, made unless it is there."""
+        """Return the spool of a stream, and make it if it does not exist yet."""
         if identity in self._failed:
             raise self._failed[identity]
         if identity not in self._made:
@@ -82,7 +89,15 @@ class Spools:
 
 
 def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> ByteSource:
-    """Write all packets of a stream of a medium into a file. size: int64 [packets], as indexed. Raises StaleError, OSError."""
+    """Write all packets of a stream of a medium into a file.
+
+    Args:
+        size: int64 [packets], sizes in bytes as indexed.
+
+    Raises:
+        StaleError: The source is not what was indexed.
+        OSError: The file cannot be written.
+    """
     number = 0
     with local_copy(medium) as copy, open(path, "wb") as file:
         try:
@@ -93,7 +108,7 @@ def spool(medium: Medium, stream: int, size: NDArray[np.int64], path: Path) -> B
                     file.write(bytes(packet))
                     number += 1
         except av.error.FFmpegError as error:
-            if number != len(size):  # what is damaged at its end was indexed up to there
+            if number != len(size):  # a file with a damaged end was indexed up to there
                 raise stale(medium.path, f"{number} packets, then {error}") from error
         if number != len(size):
             raise stale(medium.path, f"{number} packets, not {len(size)}")

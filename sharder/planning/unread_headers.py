@@ -1,5 +1,6 @@
-"""Reading what an index made from sample tables left unread, where a plan needs it: from start points to last targets, and
-on until these are certain.
+"""Reads the packet headers that a tables-depth index skipped, as far as a plan needs them.
+
+Headers are read from start points to last targets, and further until these are certain.
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ MOST_BYTES = 16 << 20  # of GOPs that are read together
 
 
 def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: int) -> NDArray[np.int64]:
-    """Return for each target the packet behind the last one to read before its place in output order is certain, int64 [n].
+    """Return where reading may stop for each target, so that its place in output order is certain.
 
-    Timestamps may lie of a picture that is decoded after a target and output before it. Of those that are decoded before such a
-    picture, at most reorder_depth are output after it (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), the target among them: so none
-    comes behind reorder_depth others that are presented after the target. pts: int64 [packets].
+    The timestamp of a picture that is decoded after a target and output before it may be wrong. Of the pictures decoded
+    before such a picture, at most reorder_depth are output after it (H.264 E.2.1, HEVC 7.4.3.2.1 num_reorder), and the
+    target is one of them. So such a picture cannot come after reorder_depth others that are presented after the target.
+
+    Args:
+        pts: int64 [packets].
+
+    Returns:
+        int64 [targets], the packet after the last one to read.
     """
     ends = np.full(len(targets), len(pts), np.int64)
     left, width = np.arange(len(targets)), reorder_depth + 16
@@ -41,7 +48,7 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
 
 
 class UnreadHeaders:
-    """The packets of one medium, with more and more of their flags read. Raises StaleError for another source."""
+    """The packets of one medium; more and more of their flags are read. Raises StaleError for another source."""
 
     def __init__(self, medium: Medium, packets: Packets) -> None:
         self._medium = medium
@@ -50,9 +57,10 @@ class UnreadHeaders:
         self._read = range_reader(medium.source)
 
     def read(self, targets: NDArray[np.int64]) -> bool:
-        """Read all that planning needs to know for some packets; return whether anything was new.
+        """Read everything that planning needs to know about some packets; return whether anything was new.
 
-        A leading picture needs the start point before its own, which is seen once it has been read itself.
+        A leading picture needs the start point before its own. That it is a leading picture is known only after it was
+        read.
         """
         new = self._fill(targets, starts_back=1)
         leading = targets[(self.packets.flags[targets] & LEADING) != 0]
@@ -68,7 +76,11 @@ class UnreadHeaders:
         return new
 
     def _fill(self, targets: NDArray[np.int64], *, starts_back: int) -> bool:
-        """Read from the start point so many back to where each target is certain."""
+        """Read packets up to where each target is certain; return whether anything was new.
+
+        Args:
+            starts_back: How many start points before the target reading begins.
+        """
         packets = self.packets
         starts = self._starts
         number = np.maximum(np.searchsorted(starts, targets, side="right") - starts_back, 0)
@@ -86,13 +98,13 @@ class UnreadHeaders:
             self._look(first, end, at_first_start=first == starts[0])
         self._starts = np.flatnonzero(self.packets.flags & START)
         if isinstance(self._read, ObjectReader):
-            self._read.forget()  # what it told stands in the flags
+            self._read.forget()  # the flags hold what was read
         return True
 
     def _joined(self, unread: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
         """Yield (first, end) packets of (GOP, first, end), joined where GOPs follow each other, up to MOST_BYTES.
 
-        The rest of a GOP between two stretches is read as well, which costs less than two looks.
+        The rest of a GOP between two stretches is read as well, which costs less than two reads.
         """
         offset = self.packets.offset
         assert offset is not None  # sample tables always say where samples lie
@@ -105,7 +117,7 @@ class UnreadHeaders:
         yield begin, until
 
     def _check_ends(self, first: int) -> None:
-        """Raise ValueError where a sequence ends before a start point that no index looked at."""
+        """Raise ValueError if a sequence ends before a start point that was not read for the index."""
         packets = self.packets
         assert packets.offset is not None  # sample tables always say where samples lie
         end = int(packets.offset[first - 1] + packets.size[first - 1])

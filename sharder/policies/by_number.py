@@ -16,9 +16,11 @@ from framedex.sharder.policies.terms import Terms
 
 
 def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> WantedFrames:
-    """Return clips of every stride-th frame, `length` each, one after the other through a span; None: one clip of all.
+    """Return consecutive clips of every stride-th frame through a span.
 
-    start: the first clip's first frame, counted from the span's first.
+    Args:
+        length: Frames per clip; None for one clip of all frames.
+        start: First frame of the first clip, counted from the span's first frame.
     """
     begin = span.first + start
     if length is None:
@@ -56,7 +58,7 @@ class StridePolicy(ByNumber):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramesPolicy(ByNumber):
-    """The same frame numbers in every video: one clip, in the order of the list, with repeats if it has some."""
+    """The same frame numbers in every video: one clip, in the order of the list, including repeats."""
 
     frames: Annotated[tuple[Number, ...], MANY, listed("[0, 7, 3, 3]")] = parameter(
         "frame numbers from 0, in any order, with repeats, such as [0, 7, 3, 3]"
@@ -72,7 +74,7 @@ class FramesPolicy(ByNumber):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyframesPolicy(ByNumber):
-    """Frames where decoding may start: every `every`-th of them, cut into clips of `frames`."""
+    """Frames where decoding may start: every `every`-th of them, cut into clips of `frames` frames."""
 
     every: Count = parameter("every n-th start point", 1)
     frames: Count | None = parameter("frames a clip; without it, one clip a video", None)

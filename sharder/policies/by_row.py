@@ -27,11 +27,12 @@ START, END = "start", "end"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerRowPolicy(Terms):
-    """Clips of the ranges that a listing's row names, each range sampled as if it were a video of its own.
+    """Clips of the ranges that a listing's row names. Each range is sampled as if it were a video of its own.
 
-    start, end: the columns that hold a range [start, end); or cuts: the column that holds a list of times between which
-    the ranges lie. unit: what they count. include_end: a range of frames has its last one, too. fps, stride or uniform
-    (that many frames, spread over the range) says how a range is sampled; frames: how long a clip is.
+    Either `start` and `end` are the columns that hold a range [start, end), or `cuts` is the column that holds a list
+    of times between which the ranges lie. `unit` is the unit of these values. With `include_end`, a range of frames
+    includes its last frame. One of `fps`, `stride` and `uniform` (that many frames, spread over the range) determines
+    how a range is sampled. `frames` is the length of a clip.
     """
 
     fps: Rate | None = parameter("samples a second; or stride, or uniform", None)
@@ -112,7 +113,7 @@ class PerRowPolicy(Terms):
         return sample(timeline, span, wanted, self, first=first)
 
     def _ends(self, timeline: Timeline, row: Mapping[str, Any]) -> list[tuple[Fraction, Fraction]]:
-        """Return the (start, end) of a row's ranges, in its unit and not negative. Raises PolicyError for nonsense."""
+        """Return the (start, end) of a row's ranges, in its unit and not negative. Raises PolicyError."""
         if self.cuts is None:
             start, end = (
                 place_of(timeline, cell(row, name), name, self.unit) for name in (self.start or START, self.end or END)
@@ -134,7 +135,7 @@ class PerRowPolicy(Terms):
 
 
 def cell(row: Mapping[str, Any], name: str) -> object:
-    """Return what a row holds in a column. Raises PolicyError where there is no such column or nothing in it."""
+    """Return a row's value in a column. Raises PolicyError if there is no such column or the cell is empty."""
     value = held(row, name)
     if value is None or value != value:  # NaN
         raise PolicyError("the row says nothing", where=f"column {name!r}", found=shown(value))

@@ -18,9 +18,12 @@ from framedex.sharder.policies.terms import Terms
 def at_rate(
     timeline: Timeline, span: Span, fps: Fraction, length: int | None, *, start: Fraction = Fraction(0), grain: int = 1
 ) -> WantedFrames:
-    """Return clips of `length` times 1 / fps apart, one after the other through a span; None: one clip of all.
+    """Return consecutive clips of times 1 / fps apart through a span.
 
-    start: where the first one begins, in seconds from the span's start.
+    Args:
+        length: Number of times per clip; None for one clip of all times.
+        start: Begin of the first clip, in seconds from the span's start.
+        grain: As for `times`.
     """
     step = 1 / (fps * timeline.time_base)
     begin = span.start + start / timeline.time_base
@@ -34,9 +37,9 @@ def at_rate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FpsPolicy(Terms):
-    """A fixed rate over the whole video, cut into clips of `frames` samples one after the other.
+    """A fixed rate over the whole video, cut into consecutive clips of `frames` samples.
 
-    Sample k of a video is the frame at start_seconds + k / fps; real timestamps decide, not a nominal rate.
+    Sample k of a video is the frame at start_seconds + k / fps. The real timestamps are used, not a nominal rate.
     """
 
     fps: Rate = parameter("samples a second")
@@ -56,7 +59,7 @@ class FpsPolicy(Terms):
 class Segment(Record):
     """A stretch of one rate in a clip: `frames` samples, or those within `seconds`, from `offset` seconds on.
 
-    Without an offset, a segment begins where the one before it ends.
+    Without an offset, a segment begins where the previous one ends.
     """
 
     fps: Rate = parameter("samples a second")
@@ -70,7 +73,7 @@ class Segment(Record):
             raise RefusedError("a segment has either frames or seconds", found=found)
 
     def count(self) -> int:
-        """Return how many samples the segment has."""
+        """Return the number of samples of the segment."""
         if self.frames is not None:
             return self.frames
         assert self.seconds is not None  # one of the two, as checked above
@@ -81,7 +84,7 @@ class Segment(Record):
 class SegmentsPolicy(Terms):
     """Several rates in one clip, such as 8 frames at 1 fps and then 8 at 2 fps.
 
-    One clip begins at start_seconds; with every_seconds, further ones follow at that distance.
+    One clip begins at `start_seconds`. With `every_seconds`, further clips follow at that distance.
     """
 
     segments: Annotated[tuple[Segment, ...], MANY, listed("- {fps: 1, frames: 8}")] = parameter(
@@ -110,7 +113,7 @@ class SegmentsPolicy(Terms):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondsPolicy(Terms):
-    """The same times in every video: one clip, in the order of the list, with repeats if it has some."""
+    """The same times in every video: one clip, in the order of the list, including repeats."""
 
     seconds: Annotated[tuple[Seconds, ...], MANY, listed("[0, 0.5, 1.25]")] = parameter(
         "times from the first frame, in any order, with repeats, such as [0, 0.5, 1.25]"

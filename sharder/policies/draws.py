@@ -1,4 +1,4 @@
-"""Random numbers that depend on a seed, a video's name, an epoch and their place alone, never on what was drawn before."""
+"""Random numbers that depend only on a seed, a video's name, an epoch and their place, never on earlier draws."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 
 def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: int = 0) -> NDArray[np.uint64]:
-    """Return uint64 [count]: numbers `first`, first + 1, … of an endless stream of its own for each name, purpose and epoch.
+    """Return uint64 [count]: numbers `first`, first + 1, … of an endless random stream.
 
-    The raw stream of PCG64 (O'Neill 2014), which NumPy keeps the same in all its versions.
+    Each combination of seed, name, purpose and epoch has a stream of its own. It is the raw stream of PCG64 (O'Neill
+    2014), which NumPy keeps the same in all its versions.
     """
     purpose = f"{purpose} of epoch {epoch}" if epoch else purpose  # datasets on disk are of epoch 0
     text = f"{seed}\0{purpose}\0{name}".encode("utf-8", "surrogatepass")
@@ -22,7 +23,7 @@ def draws(seed: int, name: str, purpose: str, *, first: int, count: int, epoch: 
 
 
 def below(drawn: NDArray[np.uint64], limit: int) -> NDArray[Any]:
-    """Return the draws as whole numbers from 0 to below `limit`: int64, or Python integers where those do not fit."""
+    """Return the draws as whole numbers from 0 to below `limit`: int64, or Python integers if those do not fit."""
     if limit < 1 << 62:
         return (drawn % np.uint64(limit)).astype(np.int64)
     return drawn.astype(object) * limit >> 64

@@ -1,4 +1,4 @@
-"""What stands where a clip has no frame of its own: DALI's pad modes, as pure functions over masks.
+"""What replaces missing frames of a clip: DALI's pad modes, as pure functions over masks.
 
 A clip ABC that needs six frames: `none` ABC, `constant` ABC···, `edge` ABCCCC, `reflect_1001` ABCCBA, `reflect_101`
 ABCBAB (numpy.pad calls the last two `symmetric` and `reflect`). A clip is continued from its own frames, not from those
@@ -18,9 +18,11 @@ PadMode = Literal["none", "constant", "edge", "reflect_101", "reflect_1001"]
 
 
 def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode) -> NDArray[np.int64]:
-    """Return int64, shaped as `index`: which of the elements 0 … length - 1 stands at an index outside them.
+    """Return int64, shaped as `index`: which of the elements 0 … length - 1 to use for an index outside them.
 
-    mode: `edge`, `reflect_101` (the border once) or `reflect_1001` (the border twice); one element is repeated.
+    Args:
+        mode: `edge`, `reflect_101` (the border once) or `reflect_1001` (the border twice). A single element is
+            repeated.
     """
     last = length - 1
     if mode == "edge":
@@ -34,15 +36,19 @@ def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode
 
 
 def padded(frames: NDArray[np.int64], real: NDArray[np.bool_], mode: PadMode) -> NDArray[np.int64]:
-    """Return int64 [clips, wanted]: frames, and in place of those that are not real what the mode puts there.
+    """Return int64 [clips, wanted]: frames, with those that are not real replaced according to the mode.
 
-    real: bool [clips, wanted]; every clip has a real frame. A hole is filled from the real frames before it, as if the
-    clip ended there; a hole before all of them, from those after it. mode: any but `none`.
+    A gap is filled from the real frames before it, as if the clip ended there. A gap before all real frames is filled
+    from those after it.
+
+    Args:
+        real: bool [clips, wanted]; every clip has a real frame.
+        mode: Any mode but `none`.
     """
     if mode == "constant":
         return np.where(real, frames, PAD)
     places = np.broadcast_to(np.arange(frames.shape[1]), frames.shape)
-    order = np.argsort(~real, axis=1, kind="stable")  # where each clip's real frames stand, in turn
+    order = np.argsort(~real, axis=1, kind="stable")  # where each clip's real frames are, in order
     before = np.cumsum(real, axis=1)
     last_real = np.maximum.accumulate(np.where(real, places, -1), axis=1)
     first_real = np.argmax(real, axis=1)[:, None]

@@ -1,7 +1,8 @@
-"""From the places that clips want to the frames they get: the one way that all policies go.
+"""From the places that clips want to the frames they get, for all policies.
 
-A policy says where its clips begin and which places each one wants from there on, as times or as frame numbers of a span of
-the video. All clips of a span are then worked out together, in blocks: jitter, choice of frames, tolerance, padding.
+A policy says where its clips begin, and which places each clip wants from there on, as times or as frame numbers of a
+span of the video. All clips of a span are then computed together, in blocks: jitter, choice of frames, tolerance,
+padding.
 """
 
 from __future__ import annotations
@@ -25,15 +26,20 @@ from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import Fate, Terms
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
-BLOCK = 1 << 18  # wanted frames that are worked out at a time
+BLOCK = 1 << 18  # wanted frames that are computed at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedFrames:
-    """What clips of one length want: clip c the places starts[c] + offsets; those in [low, limit) lie in the span.
+    """The places that clips of equal length want: clip c wants starts[c] + offsets.
 
-    starts [clips], offsets [wanted]: frame numbers where denominator is None; else numerators of times over it, in time
-    base units on the clock of pts. int64, or Python integers where those do not fit.
+    Attributes:
+        starts: [clips], int64, or Python integers if those do not fit. Frame numbers if `denominator` is None;
+            otherwise numerators of times, in time base units on the clock of pts.
+        offsets: [wanted], of the same type and unit as `starts`.
+        denominator: Of the times; None for frame numbers.
+        low: Least place that lies in the span.
+        limit: End (exclusive) of the places that lie in the span.
     """
 
     starts: NDArray[Any]
@@ -55,9 +61,14 @@ Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, ste
 
 
 def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1) -> WantedFrames:
-    """Return clips that begin at the times of a series, and from there want the times of some series one after the other.
+    """Return clips that begin at the times of a series, and from there want the times of several consecutive series.
 
-    All in time base units. grain: how many times finer than needed times are to be counted. Raises PolicyError for too many.
+    Args:
+        span: Stretch of the video; all times are in time base units.
+        grain: Factor by which times are counted finer than needed.
+
+    Raises:
+        PolicyError: There are too many clips or frames.
     """
     _bounded(starts[2], sum(count for _, _, count in offsets))
     denominator = grain * common_denominator([time for first, step, _ in (starts, *offsets) for time in (first, step)])
@@ -84,7 +95,8 @@ def _joined(pieces: Sequence[Piece], denominator: int) -> NDArray[Any]:
 def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) -> WantedFrames:
     """Return clips that begin at frames (first, step, count) and want frames by their offsets from there.
 
-    Raises PolicyError for too many.
+    Raises:
+        PolicyError: There are too many clips or frames.
     """
     _bounded(starts[2], len(offsets))
     return WantedFrames(
@@ -97,7 +109,7 @@ def numbers(span: Span, starts: tuple[int, int, int], offsets: Sequence[int]) ->
 
 
 def _bounded(clips: int, length: int) -> None:
-    """Raise PolicyError for more clips than any use of them could want."""
+    """Raise PolicyError for more clips or frames than any realistic use wants."""
     if clips > MOST_CLIPS or max(clips, 1) * length > MOST_WANTED:
         raise PolicyError(
             "the policy makes too many clips out of one video",
@@ -109,7 +121,8 @@ def _bounded(clips: int, length: int) -> None:
 def consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | int, end: Fraction | int) -> int:
     """Return how many clips start, start + step, … there are: all that are whole before `end`, and one that it cuts.
 
-    length: from a clip's first place to its last.
+    Args:
+        length: Distance from a clip's first place to its last.
     """
     fitting = max(0, math.ceil(Fraction(end - start - length) / step))
     return fitting + (start + fitting * step < end)
@@ -124,10 +137,15 @@ def sample(
     first: int = 0,
     among: NDArray[np.int64] | None = None,
 ) -> Sampling:
-    """Return the clips that get what they want, numbered from `first`; see docs/policies.md for what becomes of others.
+    """Return the clips that get their wanted frames, numbered from `first`.
 
-    among: int64, the frames that numbers mean, where they do not mean the video's. Raises PolicyError where `short: error`
-    forbids that no clip is whole.
+    docs/policies.md describes what happens to other clips.
+
+    Args:
+        among: int64, the frames that numbers refer to; None for all frames of the video.
+
+    Raises:
+        PolicyError: No clip is whole, and `short: error` forbids that.
     """
     any_whole = wanted.any_whole()
     fate = terms.fate(any_whole)
@@ -153,7 +171,7 @@ def sample(
 
 
 def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
-    """Yield (number of the first clip, its and the following ones' places [clips, wanted], jittered)."""
+    """Yield blocks of clips: (number of the first clip, places of the block's clips [clips, wanted], jittered)."""
     jitter = _jitter(timeline, wanted, terms)
     width = len(wanted.offsets)
     size = max(1, BLOCK // max(1, width))
@@ -170,7 +188,7 @@ def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[
 
 
 def _jitter(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> int:
-    """Return how far places are moved at most, as places are counted; no farther than the span is long."""
+    """Return the greatest distance by which places are moved, in their unit; never more than the span's length."""
     if wanted.denominator is None:
         most = terms.jitter_frames
     else:
@@ -179,7 +197,7 @@ def _jitter(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> int:
 
 
 def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
-    """Return moved places, dealt out so that a clip's places keep the order that they had before."""
+    """Return moved places, reassigned so that a clip's places keep the order that they had before."""
     order = np.argsort(places, axis=1, kind="stable")
     dealt = np.empty_like(moved)
     np.put_along_axis(dealt, order, np.sort(moved, axis=1), axis=1)
@@ -189,7 +207,7 @@ def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
 def _frames(
     timeline: Timeline, span: Span, places: NDArray[Any], wanted: WantedFrames, terms: Terms
 ) -> NDArray[np.int64]:
-    """Return int64 [clips, wanted]: the frames at some places; what stands where those lie outside means nothing."""
+    """Return int64 [clips, wanted]: the frames at some places. Values for places outside are meaningless."""
     if span.is_empty:
         return np.zeros(places.shape, np.int64)
     if wanted.denominator is None:
@@ -205,7 +223,7 @@ def _far(
     wanted: WantedFrames,
     terms: Terms,
 ) -> NDArray[np.bool_]:
-    """Return bool [clips]: whether some frame lies farther from its place than is tolerated."""
+    """Return bool [clips]: whether some frame lies farther from its place than the tolerance."""
     if terms.tolerance_seconds is None or wanted.denominator is None or not len(timeline.pts):
         return np.zeros(len(places), np.bool_)
     allowed = math.floor(terms.tolerance_seconds / timeline.time_base * wanted.denominator)
@@ -217,7 +235,7 @@ def _far(
 def _records(
     frames: NDArray[np.int64], inside: NDArray[np.bool_], chosen: NDArray[np.intp], fate: Fate, terms: Terms, first: int
 ) -> list[Sampled]:
-    """Return the records of the chosen ones of some clips, [clips, wanted], padded or cut where they are not whole."""
+    """Return the records of the chosen clips, [clips, wanted], padded or cut if they are not whole."""
     frames, inside = frames[chosen], inside[chosen]
     short = np.flatnonzero(~inside.all(axis=1))
     if len(short) and fate == "pad":
@@ -234,7 +252,7 @@ def _records(
 
 
 def _strayed(number: int, terms: Terms) -> Missed:
-    assert terms.tolerance_seconds is not None  # else nothing strays
+    assert terms.tolerance_seconds is not None  # otherwise no frame is too far away
     message = f"clip {number}: no frame within {float(terms.tolerance_seconds):g} s of a time that it wants"
     return Missed(kind="tolerance", message=message, counts=False, number=number)
 

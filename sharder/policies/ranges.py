@@ -1,4 +1,4 @@
-"""Ranges that a listing's row names: which stretch of a video they mean. Any policy may be asked about such a stretch."""
+"""Ranges that a listing's row names: stretches of a video. Any policy can sample such a stretch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Unit = Literal["seconds", "frames"]
 class Ranges(Record):
     """The columns of a listing that hold a range [start, end) of each row's video.
 
-    start, end: their names, either of them or both. unit: what they count, seconds from the first frame or frame numbers.
-    include_end: a range of frames has its last one, too.
+    `start` and `end` are the names of the columns; one of them may be missing. `unit` is their unit: seconds from the
+    first frame, or frame numbers. With `include_end`, a range of frames includes its last frame.
     """
 
     start: ColumnName | None = parameter("the listing's column with the start; empty cells: the video's start", None)
@@ -48,16 +48,17 @@ class Ranges(Record):
         return [name for name in (self.start, self.end) if name is not None]
 
     def span(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
-        """Return the stretch of a video that a row names; an empty start is the video's start, an empty end its end.
+        """Return the stretch of a video that a row names. An empty start is the video's start, an empty end its end.
 
-        Raises PolicyError for a row without these columns, and for cells that name no stretch of the video.
+        Raises:
+            PolicyError: The row lacks these columns, or its cells name no stretch of the video.
         """
         start, end = (None if name is None else self._place(timeline, row, name) for name in (self.start, self.end))
         if start is None and end is None:
             return whole(timeline)
         if end is None:
             length = len(timeline.pts) if self.unit == "frames" else timeline.seconds
-            # A range that begins after the video is told of by its own start.
+            # A range that begins after the video's end is reported by its own start.
             end = max(Fraction(length), Fraction(0) if start is None else start + 1)
         elif self.include_end:
             end += 1
@@ -68,7 +69,7 @@ class Ranges(Record):
 
 
 def held(row: Mapping[str, Any], name: str) -> object:
-    """Return what a row holds in a column, which may be nothing. Raises PolicyError where there is no such column."""
+    """Return a row's value in a column, which may be empty. Raises PolicyError if there is no such column."""
     if name not in row:
         raise PolicyError(
             "the listing has no such column",
@@ -80,14 +81,18 @@ def held(row: Mapping[str, Any], name: str) -> object:
 
 
 def is_empty(value: object) -> bool:
-    """Return whether a cell holds nothing."""
+    """Return whether a cell is empty."""
     return value is None or value != value or (isinstance(value, str) and not value.strip())  # NaN is not itself
 
 
 def place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fraction:
     """Return one end of a range. A negative frame number counts from the end, as in DALI's file lists.
 
-    name: of the column. Raises PolicyError for what is no place in a video.
+    Args:
+        name: Name of the column, for errors.
+
+    Raises:
+        PolicyError: The value is not a place in a video.
     """
     place = as_fraction(value)
     if place is None:
@@ -103,9 +108,12 @@ def place_of(timeline: Timeline, value: object, name: str, unit: Unit) -> Fracti
 
 
 def span_between(timeline: Timeline, start: Fraction, end: Fraction, unit: Unit) -> Span:
-    """Return the stretch of a video between two places; what lies past its end is left out.
+    """Return the stretch of a video between two places, without what lies past the video's end.
 
-    A range of seconds has the frames whose timestamps lie in it. Raises PolicyError for one without any.
+    A range of seconds contains the frames whose timestamps lie in it.
+
+    Raises:
+        PolicyError: The stretch contains no frame.
     """
     video = whole(timeline)
     if start >= end:

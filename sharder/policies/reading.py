@@ -25,11 +25,13 @@ SHIPPED_NAME = re.compile(r"[\w-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFile:
-    """What a policy's file says.
+    """The content of a policy's file.
 
-    filter: which rows of the index and the listing are sampled at all, None: all. split: which rows go to which split,
-    None: there are none. range_said: whether the file has the key `range`, empty or not. resolved: the file as plain values
-    with all defaults; reading that gives an equal record.
+    Attributes:
+        filter: Which rows of the index and the listing are sampled; None for all.
+        split: Which rows go to which split; None for no splits.
+        range_said: Whether the file has the key `range`, empty or not.
+        resolved: The file as plain values with all defaults. Reading them gives an equal record.
     """
 
     policy: Policy
@@ -44,14 +46,15 @@ SHIPPED = Path(str(resources.files("framedex"))) / "configs"
 
 
 def find_policy(said: PolicyLike) -> PolicyFile:
-    """Return the policy that is meant.
+    """Return the policy that a value refers to.
 
     Args:
-        said: a YAML file, the name of a policy that comes with framedex ("fps"), or a policy itself: a mapping, or its YAML
-            ("{policy: fps, fps: 2, frames: 8}"). A file of that name goes before a policy that comes with framedex.
+        said: A YAML file, the name of a policy that comes with framedex ("fps"), or a policy itself: a mapping, or its
+            YAML ("{policy: fps, fps: 2, frames: 8}"). A file of that name takes precedence over a policy that comes
+            with framedex.
 
     Raises:
-        PolicyError: there is no such policy, or something is wrong in it.
+        PolicyError: There is no such policy, or it is not valid.
     """
     if isinstance(said, PolicyFile):
         return said
@@ -76,7 +79,7 @@ def find_policy(said: PolicyLike) -> PolicyFile:
 
 
 def _inline(said: str) -> Mapping[str, object] | None:
-    """Return the mapping that a text is in YAML; None where it is none, as a path is."""
+    """Return the mapping that a text is in YAML, or None if it is not one, for instance a path."""
     if ":" not in said:
         return None
     try:
@@ -89,7 +92,7 @@ def _inline(said: str) -> Mapping[str, object] | None:
 
 
 def read_policy(path: Path) -> PolicyFile:
-    """Return what a YAML file says. Raises PolicyError."""
+    """Return the content of a YAML file. Raises PolicyError."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
@@ -98,7 +101,7 @@ def read_policy(path: Path) -> PolicyFile:
 
 
 def make_policy(content: object, *, where: str) -> PolicyFile:
-    """Return what a parsed document says. Raises PolicyError."""
+    """Return the content of a parsed document. Raises PolicyError."""
     if not isinstance(content, Mapping):
         raise PolicyError("a policy is a mapping", where=where, found=type(content).__name__, allowed="policy: fps …")
     name = content.get("policy")
@@ -108,7 +111,7 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     policy = record(POLICIES[name], {key: value for key, value in content.items() if key != "policy"}, where)
     resolved = {"policy": name} | policy.plain()
     if "range" not in content:
-        del resolved["range"]  # an empty key says that whole videos are meant
+        del resolved["range"]  # an empty key means whole videos
     return PolicyFile(
         policy=policy,
         filter=None if policy.filter is None else _filter(policy.filter, where),

@@ -1,4 +1,4 @@
-"""What policies take and give: a video's timestamps in, clips and what was missed out."""
+"""Input and output of policies: a video's timestamps in; clips, and the clips that were missed, out."""
 
 from __future__ import annotations
 
@@ -21,9 +21,13 @@ def _no_frames() -> NDArray[np.int64]:
 class Timeline:
     """A video as a policy sees it.
 
-    pts: int64 [frames], ascending, in presentation order; duration_pts: from the first frame's pts to the end of the
-    last one; time_base: the unit of both, in seconds. starts: int64 [starts], ascending presentation numbers of frames
-    where decoding may start. name: the medium's stable id, which seeds what is random, together with epoch.
+    Attributes:
+        pts: int64 [frames], ascending, in presentation order.
+        duration_pts: From the first frame's pts to the end of the last frame.
+        time_base: Unit of both, in seconds.
+        starts: int64 [starts], ascending presentation numbers of frames where decoding may start.
+        name: The medium's stable id. Together with `epoch`, it seeds random draws.
+        epoch: Number of the epoch.
     """
 
     pts: NDArray[np.int64]
@@ -35,17 +39,19 @@ class Timeline:
 
     @property
     def seconds(self) -> Fraction:
-        """How long the video is."""
+        """Duration of the video."""
         return self.duration_pts * self.time_base
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampled:
-    """A clip that a policy found.
+    """A clip that a policy selected.
 
-    frames: int64 [wanted], presentation numbers in the clip's order, repeats allowed; -1 only where a constant pads.
-    mask: bool [wanted], False where padded. number: the clip's number among those that the policy sees in this row,
-    the missed ones counted.
+    Attributes:
+        frames: int64 [wanted], presentation numbers in the clip's order, repeats allowed; -1 only for padding by a
+            constant.
+        mask: bool [wanted], False where padded.
+        number: Number of the clip among those that the policy sees in this row, including the missed ones.
     """
 
     frames: NDArray[np.int64]
@@ -57,9 +63,11 @@ class Sampled:
 class Missed:
     """A clip, or all clips of a row, that a policy wanted and did not get.
 
-    kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from where one is wanted), `row`
-    (the listing's row does not say what it should). counts: whether this is a failure of the run. number: as in
-    `Sampled`; None where no single clip is meant.
+    Attributes:
+        kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from the wanted place) or
+            `row` (the listing's row is not valid).
+        counts: Whether this is a failure of the run.
+        number: As in `Sampled`; None if no single clip is meant.
     """
 
     kind: MissedKind
@@ -70,7 +78,7 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampling:
-    """What a policy made of one mention of a video: the clips in order of their numbers, and what was missed."""
+    """The result of a policy for one mention of a video: clips in order of their numbers, and what was missed."""
 
     clips: list[Sampled]
     missed: list[Missed]
@@ -81,11 +89,11 @@ class Policy(Protocol):
 
     @property
     def is_random(self) -> bool:
-        """Whether something is drawn, so that epochs differ."""
+        """Whether anything is drawn at random, so that epochs differ."""
 
     @property
     def counts_by_pts(self) -> bool:
-        """Whether the number of a video's clips depends on more than how long it is and how many frames it has."""
+        """Whether a video's number of clips depends on more than its duration and its number of frames."""
 
     @property
     def names_ranges(self) -> bool:
@@ -96,8 +104,14 @@ class Policy(Protocol):
         """Columns that the listing must have for that."""
 
     def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
-        """Return the clips of one mention of a video; row: the listing's columns for it, {} where there are none.
+        """Return the clips of one mention of a video.
 
-        Pure: the same input gives the same output. Raises PolicyError where `short: error` forbids a video, and for
-        parameters that would give more clips or frames than MOST_CLIPS and MOST_WANTED.
+        A pure function: the same input gives the same output.
+
+        Args:
+            row: The listing's columns for the mention; {} if there are none.
+
+        Raises:
+            PolicyError: `short: error` forbids the video, or the parameters would give more than MOST_CLIPS clips or
+                MOST_WANTED frames.
         """

@@ -1,4 +1,4 @@
-"""The policies by name, and the JSON Schema of a policy's file, by which editors complete and check it."""
+"""The policies by name, and the JSON Schema of a policy's file, which editors use to complete and check it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ POLICIES: dict[str, type[Terms]] = {
 
 
 def policy_schema() -> Json:
-    """Return the schema of a policy's file. What `make_policy` takes is valid by it; not all that is valid is taken."""
+    """Return the schema of a policy's file.
+
+    Everything that `make_policy` accepts is valid by the schema; the reverse does not hold.
+    """
     found = definitions([Terms, *POLICIES.values()])
     shared = {name: {"$ref": f"#/$defs/Terms/properties/{name}"} for name in found["Terms"]["properties"]}
     for name, cls in POLICIES.items():

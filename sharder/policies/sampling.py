@@ -1,4 +1,4 @@
-"""Choosing the frame shown at a time, in exact integer arithmetic. Pure functions over numpy columns."""
+"""Selection of the frame shown at a time, in exact integer arithmetic. Pure functions over numpy columns."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SAFE = 1 << 60  # sums of two, and their doubles, fit int64
 
 
 def progression(first: int, step: int, count: int) -> NDArray[Any]:
-    """Return first + k * step for k below `count`: int64, or Python integers where those do not fit."""
+    """Return first + k * step for k below `count`: int64, or Python integers if those do not fit."""
     if abs(first) + abs(step) * count < SAFE:
         return first + step * np.arange(count, dtype=np.int64)
     return np.array([first + step * k for k in range(count)], dtype=object)
 
 
 def integers(values: Sequence[int]) -> NDArray[Any]:
-    """Return whole numbers as int64, or as Python integers where those do not fit."""
+    """Return whole numbers as int64, or as Python integers if those do not fit."""
     small = all(abs(value) < SAFE for value in values)
     return np.array(values, dtype=np.int64 if small else object)
 
 
 def common_denominator(times: Sequence[Fraction]) -> int:
-    """Return the least number that makes all of some times whole when multiplied by it."""
+    """Return the least number that makes all given times whole when multiplied by it."""
     return math.lcm(*(time.denominator for time in times))
 
 
@@ -41,12 +41,16 @@ def over_common_denominator(times: Sequence[Fraction]) -> tuple[NDArray[Any], in
 
 
 def frames_at(pts: NDArray[np.int64], numerators: NDArray[Any], denominator: int, choose: Choose) -> NDArray[np.int64]:
-    """Return int64, shaped as the times: the presentation number of the frame chosen at each.
+    """Return int64, shaped as the times: the presentation number of the frame chosen at each time.
 
-    pts: int64 [frames], ascending, in presentation order. Times are numerators / denominator, in the unit of pts.
-    `previous` is the frame on screen at that time: the last one with pts <= time (the first frame before that).
-    `next` is the first one with pts >= time (the last frame after that). `nearest` has the least distance; a tie goes to
-    the earlier frame. Of equal pts the first one is taken.
+    Of equal pts, the first one is taken.
+
+    Args:
+        pts: int64 [frames], ascending, in presentation order.
+        numerators: Times are numerators / denominator, in the unit of pts.
+        choose: `previous` is the frame on screen at that time: the last one with pts <= time (before the first frame,
+            the first one). `next` is the first one with pts >= time (after the last frame, the last one). `nearest` has
+            the least distance; a tie goes to the earlier frame.
     """
     low, high = int(pts[0]) - 1, int(pts[-1]) + 1  # times far outside need not fit int64
     if choose == "next":
@@ -71,7 +75,7 @@ def _first_of_equals(pts: NDArray[np.int64], frames: NDArray[np.intp]) -> NDArra
 def distances(
     pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
 ) -> NDArray[Any]:
-    """Return how far frames lie from times, as numerators over the same denominator."""
+    """Return the distances of frames from times, as numerators over the same denominator."""
     shown = pts[frames]
     if numerators.dtype == object or int(np.abs(shown).max(initial=0)) * denominator >= SAFE:
         shown, numerators = shown.astype(object), numerators.astype(object)

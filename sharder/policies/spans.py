@@ -19,7 +19,7 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it holds no frame."""
+        """Whether it contains no frame."""
         return self.first >= self.stop
 
 

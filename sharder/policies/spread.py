@@ -1,4 +1,4 @@
-"""A few frames or clips of every video, however long it is: spread evenly, or drawn at random."""
+"""A few frames or clips of every video, regardless of its duration: spread evenly, or drawn at random."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ Spread = Literal["centres", "ends"]
 def evenly(timeline: Timeline, span: Span, count: int, by: By, spread: Spread, *, grain: int = 1) -> WantedFrames:
     """Return one clip of `count` places over a span.
 
-    `centres`: of as many equal parts (TSN, Wang et al. 2016). `ends`: from the first frame to the last, equally far apart
-    (DALI's uniform_sample: halves are rounded up); a single one is the first frame.
+    Args:
+        spread: `centres` takes the middles of `count` equal parts (TSN, Wang et al. 2016). `ends` takes equally spaced
+            places from the first frame to the last (DALI's uniform_sample: halves are rounded up); a single place is
+            the first frame.
+        grain: As for `times`.
     """
     if by == "number":
         frames = span.stop - span.first
@@ -44,7 +47,7 @@ def evenly(timeline: Timeline, span: Span, count: int, by: By, spread: Spread, *
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformPolicy(Terms):
-    """`frames` frames over the whole video, as one clip; of a video with fewer, some are repeated."""
+    """`frames` frames over the whole video, as one clip. If the video has fewer frames, some are repeated."""
 
     frames: Count = parameter("frames of the one clip")
     by: By = parameter("equal parts of the time, or of the number of frames", "time")
@@ -71,8 +74,8 @@ class UniformPolicy(Terms):
 class RandomPolicy(Terms):
     """`clips` clips of `frames` frames, at `fps` or every `stride`-th one, that begin at random where they fit.
 
-    Clip n of a video depends on the seed, the video's name and n alone. Where no clip fits, there is one that begins with
-    the video.
+    Clip n of a video depends only on the seed, the video's name and n. If no clip fits, there is one clip that begins
+    with the video.
     """
 
     clips: Count = parameter("clips a video")
@@ -116,7 +119,7 @@ class RandomPolicy(Terms):
         room = one.limit - one.low - int(one.offsets.max())  # how many places there are to begin at
         if room <= 0:
             return one
-        # Ranges of one video are drawn apart.
+        # Each range of a video has draws of its own.
         which = "start" if span == whole(timeline) else f"start in frames {span.first} to {span.stop}"
         drawn = draws(self.seed, timeline.name, which, first=0, count=self.clips, epoch=timeline.epoch)
         return replace(several, starts=below(drawn, room) + several.low)

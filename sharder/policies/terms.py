@@ -1,4 +1,4 @@
-"""The keys that all policies share: which frame is chosen, what pads a clip, what becomes of one that is too short."""
+"""The keys that all policies share: which frame is chosen, how clips are padded, what happens to short clips."""
 
 from __future__ import annotations
 
@@ -20,20 +20,29 @@ from framedex.sharder.policies.spans import Span, whole
 Last = Literal["drop", "partial", "pad"]
 Short = Literal["skip", "pad", "error"]
 Fate = Literal["drop", "partial", "pad", "error"]
-GRAIN = 1 << 10  # parts of the finest step among a policy's times, to which random times are drawn
+GRAIN = 1 << 10  # random times are drawn to this fraction of the finest step among a policy's times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms(Record):
-    """The parameters common to all policies; a policy is such a record with parameters of its own.
+    """The parameters common to all policies. A policy is such a record with parameters of its own.
 
-    choose, tolerance_seconds: the frame taken for a time, and how far it may lie from it (None: any distance).
-    jitter_seconds, jitter_frames: how far each place is moved at most, for policies by time and by number.
-    seed: of what is random. pad: what stands where a clip has no frame. last: what becomes of a clip that the video's end
-    cuts short. short: the same where no clip is whole (None: as `last` says). min_frames: least real frames of a clip. range: the
-    listing's columns that say which stretch of a video is sampled, as if it were a video of its own (None: whole videos).
-    split, filter: which rows go to which split, and which are sampled at all; for those who ask a policy, which does not read
-    them.
+    `split` and `filter` are for the callers of a policy, which itself does not read them.
+
+    Attributes:
+        choose: The frame taken for a time.
+        tolerance_seconds: How far that frame may lie from the time; None for any distance.
+        jitter_seconds: How far each place is moved at most, for policies by time.
+        jitter_frames: How far each place is moved at most, for policies by number.
+        seed: Seed of random draws.
+        pad: What replaces missing frames of a clip.
+        last: What happens to a clip that the video's end cuts short.
+        short: The same if no clip is whole; None for the value of `last`.
+        min_frames: Least number of real frames of a clip.
+        range: The listing's columns that say which stretch of a video is sampled, as if it were a video of its own;
+            None for whole videos.
+        split: Which rows go to which split.
+        filter: Which rows are sampled.
     """
 
     choose: Choose = parameter(
@@ -68,22 +77,22 @@ class Terms(Record):
 
     @property
     def length(self) -> int | None:
-        """How many frames a whole clip has; None where the video decides."""
+        """Number of frames of a whole clip; None if it depends on the video."""
         return None
 
     @property
     def grain(self) -> int:
-        """How many times finer than its own a policy's times have to be counted."""
+        """Factor by which a policy's times have to be counted finer than its own times need."""
         return GRAIN if self.jitter_seconds else 1
 
     @property
     def is_random(self) -> bool:
-        """Whether something is drawn, so that epochs differ."""
+        """Whether anything is drawn at random, so that epochs differ."""
         return bool(self.jitter_seconds or self.jitter_frames)
 
     @property
     def counts_by_pts(self) -> bool:
-        """Whether the number of a video's clips depends on more than how long it is and how many frames it has."""
+        """Whether a video's number of clips depends on more than its duration and its number of frames."""
         return self.tolerance_seconds is not None or self.range is not None
 
     @property
@@ -109,7 +118,7 @@ class Terms(Record):
         raise NotImplementedError(f"{type(self).__name__} says what it makes of a span")
 
     def fate(self, any_whole: bool) -> Fate:
-        """Return what becomes of a clip that the end cuts short, where some other clip is whole or none is."""
+        """Return what happens to a clip that the end cuts short, depending on whether any clip is whole."""
         if any_whole or self.short is None:
             return "partial" if self.last == "pad" and self.pad == "none" else self.last
         if self.short == "pad":

@@ -1,4 +1,4 @@
-"""Long videos in sequences, consecutive or overlapping."""
+"""Long videos as sequences, consecutive or overlapping."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from framedex.sharder.policies.terms import Terms
 class WindowsPolicy(Terms):
     """Sequences of `frames` frames that begin at regular distances, and one that the end cuts short.
 
-    By number: every `stride`-th frame, a window every `step` frames from frame `start` on. With fps, by time: a window every
-    `step_seconds` from start_seconds on. Without a step, one window follows the other.
+    By number: every `stride`-th frame, with a window every `step` frames from frame `start` on. With `fps`, by time: a
+    window every `step_seconds` from `start_seconds` on. Without a step, windows are consecutive.
     """
 
     frames: Count = parameter("frames a window")

@@ -1,4 +1,4 @@
-"""Sources as files of this machine, for what decodes or demuxes them from their beginning."""
+"""Sources as files of this machine, for code that decodes or demuxes them from their beginning."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ LOOSE = "files"  # the container of images that are files of a folder
 
 @contextlib.contextmanager
 def local_copy(medium: Medium) -> Iterator[Medium]:
-    """Give a medium whose path is on this machine: as it is, or with a copy of its object, or objects, that goes away again.
+    """Provide a medium whose path is on this machine: the medium itself, or a temporary copy of its object or objects.
 
-    Raises StaleError for a source that is not the one recorded, StorageError, OSError.
+    Raises:
+        StaleError: The source is not the one recorded.
+        StorageError: The store does not deliver the source.
+        OSError: The source cannot be opened, or the copy cannot be written.
     """
     loose = medium.kind == IMAGES and medium.container == LOOSE
     if not is_remote(medium.path):
@@ -42,7 +45,7 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
 
 
 def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:
-    """Copy the objects that lie right in a folder of a store; return what they are, by name."""
+    """Copy the objects directly in a folder of a store; return their facts by name."""
     found = children(uri)
     at_once(lambda name: download(f"{uri}/{name}", found[name], folder / name), list(found))
     return found

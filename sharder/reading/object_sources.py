@@ -1,4 +1,4 @@
-"""Sources that are objects: their ranges asked for together, at the same time, and only of the object that was recorded."""
+"""Sources that are objects. Their ranges are requested concurrently, and only of the object that was recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from framedex.storage.uris import joined
 
 
 class Objects:
-    """Reads objects for clips; threads may share it. cache: for their ranges."""
+    """Reads objects for clips; threads may share it. `cache`: holds ranges of objects."""
 
     def __init__(self, cache: DiskCache | None) -> None:
         self._fetch = fetch_many if cache is None else cache.fetch_many
@@ -28,7 +28,12 @@ class Objects:
         self._lock = threading.Lock()
 
     def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read ranges of an object into some room each. Raises StaleError for an object that is gone or changed, StorageError."""
+        """Read ranges of an object into given arrays.
+
+        Raises:
+            StaleError: The object is missing or changed.
+            StorageError: The store does not deliver the ranges.
+        """
         asked = coalesce(offset, np.array([len(piece) for piece in pieces], np.int64))
         begins, ends = asked.begin.tolist(), asked.end.tolist()
         with stale_as(source):
@@ -44,7 +49,7 @@ class Objects:
                 at, request = at + len(data), request + 1
 
     def fill_whole(self, folder: str, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read whole objects of a folder, each as long as its room. Raises StaleError, StorageError."""
+        """Read whole objects of a folder, each as long as its array. Raises StaleError, StorageError."""
 
         def read(number: int) -> None:
             uri, piece = joined(folder, names[number]), pieces[number]
@@ -61,7 +66,10 @@ class Objects:
         at_once(read, range(len(names)))
 
     def facts(self, source: ByteSource) -> Facts:
-        """Return what an object has to be: as it was recorded, or where a file was, what has its content now."""
+        """Return the facts that an object must have.
+
+        These are the recorded facts, or, if a file was recorded, those of the object that has its content now.
+        """
         if is_object_tag(source.fingerprint):
             return Facts(size_bytes=source.size_bytes, mtime_ns=source.mtime_ns, tag=source.fingerprint)
         with self._lock:
@@ -73,7 +81,7 @@ class Objects:
         return known
 
     def _found(self, source: ByteSource) -> Facts:
-        """Look whether an object has the content of the file that was recorded; return what it is from now on."""
+        """Check that an object has the content of the file that was recorded; return its facts from now on."""
         facts = head(source.path)
         recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
         if facts.size_bytes != source.size_bytes:
@@ -84,7 +92,10 @@ class Objects:
         return facts
 
     def reader(self, source: ByteSource) -> ObjectReader:
-        """Return a function that reads an object. It raises StaleError for one that is gone or changed, StorageError."""
+        """Return a function that reads an object.
+
+        The function raises StaleError for an object that is missing or changed, and StorageError.
+        """
 
         def fetch(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
             with stale_as(source):
@@ -96,7 +107,7 @@ class Objects:
 
 @contextlib.contextmanager
 def stale_as(source: ByteSource) -> Iterator[None]:
-    """Raise StaleError where an object is gone or another one."""
+    """Raise StaleError if an object is missing or another one."""
     try:
         yield
     except StorageError as error:

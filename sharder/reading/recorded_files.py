@@ -1,4 +1,4 @@
-"""Sources that are files of this machine: opened once, kept open, and each checked to be the one that was recorded."""
+"""Sources that are files of this machine. Each is opened once, kept open, and checked to be the recorded one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPEN_FILES = 64
 
 
 class RecordedFiles:
-    """Open files, the least recently used closed first. Threads may share it: they read one after the other."""
+    """Open files; the least recently used is closed first. Threads may share it and then read one after the other."""
 
     def __init__(self) -> None:
         self._open: collections.OrderedDict[str, int] = collections.OrderedDict()
@@ -30,20 +30,24 @@ class RecordedFiles:
             close(descriptor)
 
     def fill(self, source: ByteSource, offset: NDArray[np.int64], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read ranges of a file into some room each. Raises StaleError for a file that is gone or changed."""
+        """Read ranges of a file into given arrays. Raises StaleError for a file that is missing or changed."""
         with self.opened(source) as descriptor:
             for begin, piece in zip(offset.tolist(), pieces, strict=True):
                 _fill(source.path, descriptor, piece, begin)
 
     def fill_whole(self, folder: str, names: Sequence[str], pieces: list[NDArray[np.uint8]]) -> None:
-        """Read whole files of a folder, each as long as its room. Raises StaleError."""
+        """Read whole files of a folder, each as long as its array. Raises StaleError."""
         for name, piece in zip(names, pieces, strict=True):
             _read_file(os.path.join(folder, name), piece)
 
     @contextlib.contextmanager
     def opened(self, source: ByteSource) -> Iterator[int]:
-        """Give the descriptor of a file. Raises StaleError, and closes the file where its user raises one, so that the next
-        read finds it when it has been put back.
+        """Provide the descriptor of a file.
+
+        If the caller raises StaleError, the file is closed, so that the next read finds it after it was restored.
+
+        Raises:
+            StaleError: The file is missing or changed.
         """
         with self._lock:
             try:
@@ -66,7 +70,7 @@ class RecordedFiles:
 
 
 class RecordedFile:
-    """Reads one file that was recorded, as a function (offset, length) → bytes. Raises StaleError for another one."""
+    """Reads one recorded file, as a function (offset, length) → bytes. Raises StaleError for another file."""
 
     def __init__(self, source: ByteSource) -> None:
         self._descriptor = open_recorded(source)
@@ -94,14 +98,14 @@ def open_recorded(source: ByteSource) -> int:
 
 
 def _fill(path: str, descriptor: int, piece: NDArray[np.uint8], offset: int) -> None:
-    """Read a range of a file to its end; one call reads 2 GiB at most."""
+    """Read a range of a file completely; one call reads 2 GiB at most."""
     at = 0
     while at < len(piece):
         at += read_some(path, descriptor, piece.data[at:], offset + at)
 
 
 def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
-    """Read bytes of a file into some room, and return how many there were. Raises StaleError where there is none."""
+    """Read bytes of a file into a buffer, and return how many were read. Raises StaleError if there are none."""
     try:
         got = os.preadv(descriptor, [room], offset)
     except OSError as error:
@@ -112,7 +116,7 @@ def read_some(path: str, descriptor: int, room: memoryview, offset: int) -> int:
 
 
 def _read_file(path: str, piece: NDArray[np.uint8]) -> None:
-    """Read a whole file, which must be as long as the piece."""
+    """Read a whole file, which must be as long as the array."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

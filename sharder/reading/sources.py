@@ -1,4 +1,4 @@
-"""Reading a clip's byte ranges from files and objects, each checked to be the one indexed."""
+"""Reads a clip's byte ranges from files and objects. Each source is checked to be the one indexed."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ NOTHING = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedClip:
-    """A clip's packets in memory. payload: uint8 [bytes], packets in decode order. packet_first: int64 [packets + 1],
-    where each begins. A state that a decoder must be given first is part of the packet that it precedes.
+    """A clip's packets in memory.
+
+    Attributes:
+        payload: uint8 [bytes], packets in decode order. A state that a decoder must be given first is part of the
+            packet that it precedes.
+        packet_first: int64 [packets + 1], where each packet begins.
     """
 
     payload: NDArray[np.uint8]
@@ -34,9 +38,13 @@ class EncodedClip:
 
 
 class SourceFiles:
-    """The sources that this process reads: files and objects. Picklable; open files stay behind. cache: for ranges of objects.
+    """The sources that this process reads: files and objects.
 
-    Threads may share it: of files they read one after the other, of objects all at once.
+    Threads may share an instance: they read files one after the other, and objects concurrently. It is picklable; open
+    files are not pickled.
+
+    Args:
+        cache: Holds ranges of objects.
     """
 
     def __init__(self, cache: DiskCache | None = None) -> None:
@@ -47,11 +55,18 @@ class SourceFiles:
         return SourceFiles, (self._cache,)
 
     def _of(self, source: ByteSource) -> RecordedFiles | Objects:
-        """Return what reads a source."""
+        """Return the reader of a source."""
         return self._objects if is_remote(source.path) else self._files
 
     def read(self, source: ByteSource, recipe: Recipe, states: Sequence[bytes]) -> EncodedClip:
-        """Return the packets of a clip. states: of its medium. Raises StaleError for a source that is gone or changed."""
+        """Return the packets of a clip.
+
+        Args:
+            states: The states of the clip's medium.
+
+        Raises:
+            StaleError: The source is missing or changed.
+        """
         clip, pieces = _laid_out(recipe, states)
         if recipe.range_path is not None:
             _check_names(source, recipe.range_path)
@@ -67,7 +82,7 @@ class SourceFiles:
     def read_ranges(
         self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
     ) -> NDArray[np.uint8]:
-        """Return uint8 [bytes]: some ranges of a source, joined. Raises StaleError for one that is gone or changed."""
+        """Return uint8 [bytes]: some ranges of a source, joined. Raises StaleError if it is missing or changed."""
         payload = np.empty(int(length.sum()), np.uint8)
         ends = np.cumsum(length)
         places = zip((ends - length).tolist(), ends.tolist(), strict=True)
@@ -76,7 +91,13 @@ class SourceFiles:
 
     @contextlib.contextmanager
     def opened(self, source: ByteSource) -> Iterator[int | None]:
-        """Give the descriptor of a file; None of an object. Raises StaleError, and closes a file whose user raises one."""
+        """Provide the descriptor of a file, or None for an object.
+
+        If the caller raises StaleError, the file is closed.
+
+        Raises:
+            StaleError: The file is missing or changed.
+        """
         reader = self._of(source)
         if isinstance(reader, Objects):
             yield None
@@ -86,12 +107,17 @@ class SourceFiles:
 
 
 def range_reader(source: ByteSource) -> RecordedFile | ObjectReader:
-    """Return a function (offset, length) → bytes of a source. Raises StaleError for one that is gone or changed, StorageError."""
+    """Return a function (offset, length) → bytes of a source.
+
+    Raises:
+        StaleError: The source is missing or changed.
+        StorageError: The store does not deliver the source.
+    """
     return Objects(None).reader(source) if is_remote(source.path) else RecordedFile(source)
 
 
 def openable(source: ByteSource) -> str | ObjectFile:
-    """Return what libavformat opens of a source. Raises StaleError for one that is gone or changed, StorageError."""
+    """Return what libavformat opens for a source. Raises StaleError if it is missing or changed, StorageError."""
     if is_remote(source.path):
         return ObjectFile(Objects(None).reader(source))
     os.close(open_recorded(source))
@@ -106,7 +132,7 @@ def _check_names(source: ByteSource, names: Sequence[str]) -> None:
 
 
 def _laid_out(recipe: Recipe, states: Sequence[bytes]) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
-    """Return a clip with the states that runs begin with, and room in its payload for each range."""
+    """Return a clip whose payload holds the runs' states, and the part of the payload for each range."""
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
     extra = np.zeros(len(recipe.packet_size), np.int64)
     extra[recipe.run_first] = [len(state) for state in given]

@@ -1,4 +1,4 @@
-"""Explicit clips: a JSON line each, `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`."""
+"""Explicit clips, one JSON line each: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplicitClip:
-    """One line: which medium, which frames or times, the clip's name, and the user's columns.
+    """One line: the medium, the frames or times, the clip's name, and the user's columns.
 
-    stream: the number of a video stream in its container; None for its best one.
+    Attributes:
+        stream: Number of a video stream in its container; None for the best one.
     """
 
     line: int
@@ -45,10 +46,17 @@ class ExplicitClip:
 
 
 class ExplicitClips:
-    """The clips of a JSONL file, in its order; iterating reads the file again, so that memory does not grow with it.
+    """The clips of a JSONL file, in its order.
 
-    user_schema: the user's columns, typed by all their values. digest: of the file's content. Raises PolicyError with the line of
-    the first malformed clip, of a clip_id that is used twice, and for a column of mixed types.
+    Each iteration reads the file again, so that memory does not grow with it.
+
+    Attributes:
+        user_schema: The user's columns, typed by all their values.
+        digest: Digest of the file's content.
+
+    Raises:
+        PolicyError: A clip is malformed, a clip_id is used twice (the error names the first such line), or a column has
+            mixed types.
     """
 
     def __init__(self, path: Path) -> None:
@@ -89,7 +97,7 @@ class ExplicitClips:
 
 
 class _ColumnTypes:
-    """Finds the types of user columns from many rows, some at a time."""
+    """Determines the types of user columns from many rows, some at a time."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -102,7 +110,7 @@ class _ColumnTypes:
             self._unify()
 
     def schema(self) -> pa.Schema:
-        """Return the types of all columns, in order of appearance. Raises PolicyError for mixed ones."""
+        """Return the types of all columns, in order of appearance. Raises PolicyError for mixed types."""
         self._unify()
         return self._found
 
@@ -125,7 +133,7 @@ def _parse(line: str, number: int, where: str) -> ExplicitClip:
         raise PolicyError("holds a lone surrogate", where=where, found=error) from error
     except (ValueError, RecursionError) as error:
         raise PolicyError("is not JSON", where=where, found=error) from error
-    if (depth := json_depth(line)) > MOST_NESTED + 1:  # the clip itself is one
+    if (depth := json_depth(line)) > MOST_NESTED + 1:  # the clip itself is one level
         raise PolicyError(
             "a user column is nested too deeply",
             where=where,
@@ -179,10 +187,13 @@ def _times(values: object, where: str) -> list[Fraction]:
 
 
 def frames_of(request: ExplicitClip, timeline: Timeline, choose: Choose) -> NDArray[np.int64]:
-    """Return int64 [wanted]: the presentation numbers a request asks for.
+    """Return int64 [wanted]: the presentation numbers that a request asks for.
 
-    Seconds are read on the container's own clock, the one that `seconds` of a loaded clip shows; so 0 may lie before
-    the first frame of a video that starts late, and gives that frame. Raises PolicyError for a time past the end.
+    Seconds are read on the container's own clock, the one that `seconds` of a loaded clip shows. In a video that starts
+    late, 0 may therefore lie before the first frame, and gives that frame.
+
+    Raises:
+        PolicyError: A time lies past the end.
     """
     if request.frames is not None:
         return np.array(request.frames, np.int64)
@@ -201,7 +212,7 @@ def frames_of(request: ExplicitClip, timeline: Timeline, choose: Choose) -> NDAr
 
 
 class UriResolver:
-    """Finds the medium that a request means: by uri as indexed, as the listing spells it, or by absolute path.
+    """Finds the medium that a request means: by uri as indexed, by its spelling in the listing, or by absolute path.
 
     One of several sequences of images in a tar or a folder is `uri/member`.
     """
@@ -228,7 +239,7 @@ class UriResolver:
         self._streams = {(media_id(uri), stream): identity for uri, _, stream, identity in rows}
 
     def media_id(self, uri: str, stream: int | None = None) -> str | None:
-        """Return the medium's id, or None for a uri or a stream that the index does not hold."""
+        """Return the medium's id, or None for a uri or a stream that the index does not contain."""
         best = self._best(uri)
         return best if best is None or stream is None else self._streams.get((best, stream))
 

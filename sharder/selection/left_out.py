@@ -1,4 +1,4 @@
-"""Which media a policy's filter leaves out; all of them is an error that says what there is instead."""
+"""The media that a policy's filter leaves out. If it leaves out all, an error says what the media have instead."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from framedex.sharder.selection.mentions import joined_mentions, mentions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """The usable media of which a filter takes no row. examples: the uris of the first ones."""
+    """The usable media of which a filter takes no row. `examples`: the uris of the first ones."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
 
 
 def left_out(index: Index, file: PolicyFile) -> LeftOut:
-    """Return which media a policy's filter leaves out. Raises PolicyError where these are all that there are."""
+    """Return which media a policy's filter leaves out. Raises PolicyError if it leaves out all media."""
     if file.filter is None:
         return LeftOut()
     usable, taken, examples = 0, 0, list[str]()

@@ -1,4 +1,7 @@
-"""Whether a policy reads the ranges that a listing has. One that does not would make the same clips of all rows of a video."""
+"""Checks that a policy reads the ranges that a listing has.
+
+A policy that does not would make the same clips of all rows of a video.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from framedex.sharder.configuration.checks import did_you_mean
 from framedex.sharder.policies.ranges import is_empty
 from framedex.sharder.policies.reading import PolicyFile
 
-# start, begin_time, StartSeconds, frame_end, stop …: a word for an end of a range, alone or with one for a unit.
+# start, begin_time, StartSeconds, frame_end, stop …: a word for an end of a range, alone or with a word for a unit.
 UNIT_WORDS = "seconds|second|secs|sec|s|time|frames|frame|pts|ms"
 STARTS, ENDS = (
     re.compile(rf"(?:(?P<before>{UNIT_WORDS})[_ ]?)?(?:{words})(?:[_ ]?(?P<after>{UNIT_WORDS}))?", re.IGNORECASE)
@@ -24,7 +27,7 @@ STARTS, ENDS = (
 
 
 def range_columns(names: list[str]) -> tuple[str, str] | None:
-    """Return the two columns of a listing that look like the start and the end of a range; None where no two do."""
+    """Return the two columns of a listing that look like the start and the end of a range, or None."""
     found = [[(name, match) for name in names if (match := words.fullmatch(name))] for words in (STARTS, ENDS)]
     pairs = [
         (start, end)
@@ -35,10 +38,10 @@ def range_columns(names: list[str]) -> tuple[str, str] | None:
 
 
 def check_ranges(index: Index, file: PolicyFile) -> None:
-    """Raise PolicyError where a policy ignores ranges that the listing has, and where it names columns that are not there.
+    """Raise PolicyError if a policy ignores ranges of the listing, or names columns that do not exist.
 
-    A listing has ranges where `range_columns` finds their columns and some row holds something in one of them. A policy that
-    says `range: null` means whole videos.
+    A listing has ranges if `range_columns` finds their columns and some row has a value in one of them. A policy with
+    `range: null` means whole videos.
     """
     names = [name for name in index.listing.schema.names if name not in LISTING.names]
     if file.policy.range_columns:
@@ -71,6 +74,7 @@ def _check_ignored(listing: pa.Table, names: list[str]) -> None:
             raise PolicyError(
                 "the listing has ranges, and the policy ignores them",
                 found=f"columns {start!r} and {end!r}: {shown} of {uri}",
-                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in seconds from a "
-                "video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample whole videos",
+                remedy=f"write `range: {{start: {start}, end: {end}}}` into the policy to sample these ranges (in "
+                "seconds from a video's first frame; add `unit: frames` for frame numbers), or `range: null` to sample "
+                "whole videos",
             )

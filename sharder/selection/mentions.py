@@ -1,4 +1,4 @@
-"""What policies are asked about: usable media with the listing's rows that mention them, filtered and split."""
+"""The input of policies: usable media with the listing's rows that mention them, filtered and split."""
 
 from __future__ import annotations
 
@@ -21,13 +21,18 @@ from framedex.sharder.configuration.splits import Split
 Row = dict[str, Any]
 
 MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
-SPLIT_COLUMN = "split"  # of clips; the user's column of that name, or what the policy's split says
-DURATION_COLUMN = "duration_seconds"  # for filters, beside the columns of `videos`
+SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
+DURATION_COLUMN = "duration_seconds"  # for filters, in addition to the columns of `videos`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """One row of the listing about a medium. name: unique beginning of its clips' names. columns: the user's."""
+    """One row of the listing about a medium.
+
+    Attributes:
+        name: Unique beginning of its clips' names.
+        columns: The user's columns.
+    """
 
     name: str
     columns: Row
@@ -37,9 +42,11 @@ class Mention:
 class Mentions:
     """The mentions of some usable media, as tables.
 
-    videos: their rows of `videos`. video: int64 [mentions], ascending, which of these each is about. number: int64
-    [mentions], its place among all mentions of that medium, -1 for the only one. columns: a row a mention, `media_id` (null
-    where nothing lists the medium) and the user's.
+    Attributes:
+        videos: The media's rows of `videos`.
+        video: int64 [mentions], ascending, the row in `videos` of each mention's medium.
+        number: int64 [mentions], the mention's place among all mentions of that medium, -1 for the only one.
+        columns: One row per mention: `media_id` (null if nothing lists the medium) and the user's columns.
     """
 
     videos: pa.Table
@@ -50,14 +57,17 @@ class Mentions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mentioned:
-    """A usable medium, its row of `videos`, and its mentions; media that nothing lists have one without columns."""
+    """A usable medium, its row of `videos`, and its mentions.
+
+    Media that nothing lists have one mention without columns.
+    """
 
     video: Row
     mentions: list[Mention]
 
 
 def user_columns(index: Index, split: Split | None) -> pa.Schema:
-    """Return the columns that clips get from the listing, and the split's. Raises PolicyError where these clash."""
+    """Return the columns that clips get from the listing and from the split. Raises PolicyError if these clash."""
     columns = pa.schema([entry for entry in index.listing.schema if entry.name not in LISTING.names])
     if split is None:
         return columns
@@ -72,9 +82,13 @@ def user_columns(index: Index, split: Split | None) -> pa.Schema:
 
 
 def usable_media(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentioned]:
-    """Yield usable media that have a mention which passes the filter, in the order of the index. Raises PolicyError.
+    """Yield usable media that have a mention which passes the filter, in the order of the index.
 
-    The filter sees the columns of `videos`, DURATION_COLUMN and the listing's; of two that share a name, `videos`' alone.
+    The filter sees the columns of `videos`, DURATION_COLUMN and the listing's columns. If a column of the listing
+    shares a name with one of `videos`, the latter is used.
+
+    Raises:
+        PolicyError: The filter or the split does not fit the columns.
     """
     for several in mentions(index, filter_, split):
         chosen = np.unique(several.video)
@@ -89,12 +103,15 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
 
 
 def mention_name(identity: str, number: int) -> str:
-    """Return the beginning of the names of a mention's clips. number: as in `Mentions`."""
+    """Return the beginning of the names of a mention's clips. `number`: as in `Mentions`."""
     return identity if number < 0 else f"{identity}-row{number}"
 
 
 def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -> Iterator[Mentions]:
-    """Yield the mentions that pass the filter, of some media at a time, in the order of the index. As for `usable_media`."""
+    """Yield the mentions that pass the filter, of some media at a time, in the order of the index.
+
+    The filter sees the same columns as in `usable_media`, and the same errors are raised.
+    """
     for videos, mentioned, of_video, joined in joined_mentions(index):
         passed = np.ones(len(joined), np.bool_) if filter_ is None else matches(joined, filter_, "filter")
         columns = mentioned.filter(pa.array(passed))
@@ -114,16 +131,17 @@ def mentions(index: Index, filter_: pc.Expression | None, split: Split | None) -
 def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[np.int64], pa.Table]]:
     """Yield all mentions of usable media, of some media at a time, in the order of the index.
 
-    Each time: the rows of `videos`; the listing's columns, a row a mention; int64 [mentions], ascending, which of the videos each
-    is about; and what a filter sees of each mention.
+    Yields:
+        The rows of `videos`; the listing's columns, one row per mention; int64 [mentions], ascending, the row of each
+            mention's video; and the columns that a filter sees for each mention.
     """
-    listing = index.listing.drop_columns(LISTING.names[1:])  # a table without columns would forget its rows
+    listing = index.listing.drop_columns(LISTING.names[1:])  # a table without columns would lose its number of rows
     rows_of: dict[str, list[int]] = {}
     for row, identity in enumerate(index.listing["media_id"].to_pylist()):
         rows_of.setdefault(identity, []).append(row)
     for some in index.some_videos(MEDIA_AT_ONCE):
         videos = some.filter(pc.equal(some["status"], OK))
-        # A row that names one of several media of a file says more than one that names the file.
+        # A row that names one of several media of a file is more specific than one that names the file.
         listed = [
             rows_of.get(identity, rows_of.get(media_id(uri), [None]))
             for identity, uri in zip(videos["media_id"].to_pylist(), videos["uri"].to_pylist(), strict=True)
@@ -135,7 +153,7 @@ def joined_mentions(index: Index) -> Iterator[tuple[pa.Table, pa.Table, NDArray[
 
 
 def _joined(videos: pa.Table, mentioned: pa.Table, of_video: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Table:
-    """Return a row a mention: the columns of `videos`, and the listing's."""
+    """Return one row per mention: the columns of `videos`, and the listing's."""
     table = videos.take(of_video)
     seconds = pc.divide(
         pc.multiply(pc.cast(table["duration_pts"], pa.float64(), safe=False), table["time_base_num"]),

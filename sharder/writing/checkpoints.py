@@ -1,4 +1,4 @@
-"""The checkpoints of an unfinished dataset: a line of `progress.jsonl` each, and `job.json` that says whose they are."""
+"""The checkpoints of an unfinished dataset: one line of `progress.jsonl` each, and `job.json` with their job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ TAR_NAME = re.compile(r"[a-z]+-(\d{6,})\.(?:tar|idx)")
 
 @dataclass(slots=True, kw_only=True)
 class Checkpoint:
-    """What one checkpoint added. items: clips and failures dealt with, in the order of the plan. parts: clips in each."""
+    """What one checkpoint added.
+
+    Attributes:
+        items: Number of clips and failures that were processed, in the order of the plan.
+        parts: Number of clips in each part.
+    """
 
     items: int = 0
     parts: list[int] = field(default_factory=list)
@@ -37,7 +42,12 @@ class Checkpoint:
 def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
     """Return the checkpoints of an unfinished dataset of the same job, and remove what they do not cover.
 
-    overwrite: begin anew where the dataset is another job's. Raises OutputError for that otherwise, and OSError.
+    Args:
+        overwrite: Start again if the dataset is another job's.
+
+    Raises:
+        OutputError: The dataset is another job's, and `overwrite` is False.
+        OSError: A file cannot be read or removed.
     """
     path, progress = folder / JOB_NAME, folder / PROGRESS_NAME
     wanted = json.dumps(job, indent=1, sort_keys=True)
@@ -56,7 +66,7 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
 
 
 def note(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write the line that says what a checkpoint added; after that it stays."""
+    """Write the line of a checkpoint; from then on the checkpoint counts."""
     line = json.dumps(asdict(checkpoint)).encode() + b"\n"
     with open(folder / PROGRESS_NAME, "ab", buffering=0) as file:
         begin = file.tell()
@@ -65,12 +75,12 @@ def note(folder: Path, checkpoint: Checkpoint) -> None:
                 line = line[file.write(line) :]
             os.fsync(file.fileno())
         except OSError:
-            file.truncate(begin)  # behind half a line, no other one would count
+            file.truncate(begin)  # after an incomplete line, no other one would count
             raise
 
 
 def _read(path: Path) -> Iterator[Checkpoint]:
-    """Yield the checkpoints of an unfinished dataset; a line that was not written to its end ends them."""
+    """Yield the checkpoints of an unfinished dataset, up to the first line that was not written completely."""
     if not path.exists():
         return
     names = {entry.name for entry in fields(Checkpoint)}
@@ -88,7 +98,7 @@ def _read(path: Path) -> Iterator[Checkpoint]:
 
 
 def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:
-    """Remove parts and tars that no checkpoint speaks of."""
+    """Remove parts and tars that belong to no checkpoint."""
     remove_unfinished(folder)
     parts = sum(len(checkpoint.parts) for checkpoint in checkpoints)
     media = sum(checkpoint.media > 0 for checkpoint in checkpoints)

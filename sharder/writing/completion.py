@@ -1,4 +1,4 @@
-"""Completing a checkpoint beside what goes on: its tar closed, its rows in parts, and then the line that says so."""
+"""Completes a checkpoint in the background: closes its tar, writes its rows into parts, and then writes its line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,14 @@ from framedex.sharder.writing.tables import Tables
 
 @dataclass(slots=True, kw_only=True)
 class Completion:
-    """A checkpoint that is to be written into a folder. tar: with samples, closed by this. media_part, clips_part: the numbers
-    of its first parts. on_tar: given the tar once it counts. noted: it does.
+    """A checkpoint that is to be written into a folder.
+
+    Attributes:
+        tar: The tar with its samples, which is closed by this; None if there is none.
+        media_part: Number of its first part of media.
+        clips_part: Number of its first part of clips.
+        on_tar: Called with the tar once the checkpoint counts.
+        noted: Whether the checkpoint counts.
     """
 
     folder: Path
@@ -32,7 +38,7 @@ class Completion:
     noted: bool = False
 
     def run(self) -> None:
-        """Write it. Raises OSError; then `rescue` may do what is left."""
+        """Write the checkpoint. Raises OSError; afterwards `rescue` may write what is left."""
         if self.tar is not None:
             try:
                 mark = self.tar.close()
@@ -47,8 +53,11 @@ class Completion:
             self.on_tar(self.tar.path)
 
     def rescue(self) -> bool:
-        """Write the rows after all, once there is room; return whether the tar had been closed, which that takes."""
-        if self.noted:  # what went wrong came after it
+        """Write the rows once there is room again; return whether this was possible.
+
+        It is possible only if the tar was closed.
+        """
+        if self.noted:  # the error came after the line was written
             return True
         if self.tar is not None and not self.checkpoint.shards:
             return False

@@ -1,4 +1,4 @@
-"""Where a dataset goes: whether its folder may be taken, and the step in which a complete one gets its name."""
+"""The place of a dataset: whether its folder may be used, and the step in which a complete dataset gets its name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check_output(out: Path, *, overwrite: bool) -> None:
 
 def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
     """Give a complete dataset its name, in place of one that may be replaced. Raises OutputError, OSError."""
-    check_output(out, overwrite=overwrite)  # once more: much may have happened since the run began
+    check_output(out, overwrite=overwrite)  # again: the place may have changed since the run began
     if overwrite and out.exists():
         replaced = out.with_name(f"{out.name}.replaced")
         out.rename(replaced)

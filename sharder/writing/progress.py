@@ -1,4 +1,4 @@
-"""The checkpoints of a dataset: those that count, and the one that is being completed while clips go on."""
+"""The checkpoints of a dataset: those that count, and the one that is being completed while clips are added."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ Row = dict[str, Any]
 
 
 class Progress:
-    """What of a dataset is written, by checkpoints.
+    """The part of a dataset that is written, by checkpoints.
 
     Args:
-        folder: of the unfinished dataset.
-        schema: of its table of clips.
-        on_tar: called with each tar that is complete and counts, beside what goes on.
+        folder: Folder of the unfinished dataset.
+        schema: Schema of its table of clips.
+        on_tar: Called in the background with each tar that is complete and counts.
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, on_tar: Callable[[Path], None] | None) -> None:
         self.checkpoints: list[Checkpoint] = []
         self._folder, self._schema, self._on_tar = folder, schema, on_tar
-        self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips go on
+        self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips are added
         self._completing: Future[None] | None = None
-        self._completion: Completion | None = None  # of it, or of one that went wrong
+        self._completion: Completion | None = None  # of the current checkpoint, or of one that failed
 
     def resume(self, job: Row, *, overwrite: bool) -> None:
-        """Take up what an earlier run of the same job left. Raises OutputError, OSError."""
+        """Continue from what an earlier run of the same job left. Raises OutputError, OSError."""
         self.checkpoints = take_up(self._folder, job, overwrite=overwrite)
 
     def media_ids(self) -> list[str]:
@@ -51,17 +51,17 @@ class Progress:
 
     @property
     def items(self) -> int:
-        """How many clips and failures are dealt with."""
+        """Number of clips and failures that were processed."""
         return sum(checkpoint.items for checkpoint in self.checkpoints)
 
     @property
     def clips(self) -> int:
-        """How many clips are written."""
+        """Number of clips that are written."""
         return sum(sum(checkpoint.parts) for checkpoint in self.checkpoints)
 
     @property
     def shards(self) -> int:
-        """How many tars are complete."""
+        """Number of complete tars."""
         return sum(len(checkpoint.shards) for checkpoint in self.checkpoints)
 
     @property
@@ -69,7 +69,7 @@ class Progress:
         return sum(checkpoint.media > 0 for checkpoint in self.checkpoints)
 
     def complete(self, checkpoint: Checkpoint, tables: Tables, tar: Tar | None) -> None:
-        """Begin to write a checkpoint, and then the line that says so. The one before is complete (`wait`)."""
+        """Start to write a checkpoint, and then its line. The previous checkpoint must be complete (see `wait`)."""
         checkpoint.parts, checkpoint.media = tables.parts, len(tables.media)
         completion = Completion(
             folder=self._folder,
@@ -86,10 +86,10 @@ class Progress:
         self._completing = self._beside.submit(completion.run)
 
     def wait(self) -> None:
-        """Wait for the checkpoint that is being written, and raise what went wrong with it."""
+        """Wait for the checkpoint that is being written, and raise its error, if any."""
         if self._completing is None:
             return
-        error = self._completing.exception()  # an interrupt of the waiting leaves all as it is
+        error = self._completing.exception()  # interrupting the wait changes nothing
         self._completing = None
         if error is not None:
             self.checkpoints.pop()
@@ -97,10 +97,13 @@ class Progress:
         self._completion = None
 
     def close(self) -> None:
-        """Wait for what is being written; complete, now that the open tar is gone, rows that found no room beside it."""
+        """Wait for what is being written.
+
+        The open tar is gone by now, so rows that did not fit on the disk beside it are written, too.
+        """
         self._beside.shutdown()
         with contextlib.suppress(Exception):
             self.wait()
-        with contextlib.suppress(Exception):  # of which a line less of progress remains
+        with contextlib.suppress(Exception):  # then one line of progress is lost
             if self._completion is not None and self._completion.rescue():
                 self.checkpoints.append(self._completion.checkpoint)

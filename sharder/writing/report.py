@@ -1,4 +1,4 @@
-"""What a run of `framedex shard` leaves: counts, and what failed."""
+"""The result of a run of `framedex shard`: counts, and what failed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardReport:
-    """What a dataset holds, this run's and earlier runs' work together.
+    """What a dataset holds, from this run and earlier runs together.
 
-    resumed: items that earlier runs dealt with. filtered: the media that the policy's filter leaves out.
+    Attributes:
+        resumed: Number of items that earlier runs processed.
+        filtered: The media that the policy's filter leaves out.
     """
 
     out: Place
@@ -30,16 +32,16 @@ class ShardReport:
 
     @property
     def failed(self) -> int:
-        """How many clips failed, without what a policy left out by its own rules, and without internal errors."""
+        """Number of failed clips, without internal errors and without clips that a policy left out by its own rules."""
         return sum(bool(failure["counts"]) for failure in self.failures) - self.internal
 
     @property
     def internal(self) -> int:
-        """At how many clips framedex itself failed."""
+        """Number of clips at which framedex itself failed."""
         return sum(1 for failure in self.failures if failure["kind"] == INTERNAL_ERROR)
 
     @property
     def left_out(self) -> dict[str, int]:
-        """How many clips a policy left out by its own rules, by kind."""
+        """Number of clips that a policy left out by its own rules, by kind."""
         kinds = [failure["kind"] for failure in self.failures if not failure["counts"]]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}

@@ -1,6 +1,6 @@
-"""A dataset on its way into object storage: written in a folder of this machine, tar by tar shipped, and its header last.
+"""Writing of a dataset into object storage: first into a local folder, then tar by tar into the store, header last.
 
-While a run writes there, `unfinished.json` says which one. A dataset is there once its header is.
+While a run writes there, `unfinished.json` says which one. A dataset exists once its header does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CLAIM_NAME = "unfinished.json"
 REPORT_NAME = "report.json"
 RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
 MOST_CLAIM_BYTES = 1 << 16
-# All that a dataset consists of: what is removed where one is replaced, and nothing else ever is.
+# All files of a dataset. These are removed when a dataset is replaced, and nothing else ever is.
 OWN_NAME = re.compile(
     rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
     rf"|{'|'.join(map(re.escape, (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, CLAIM_NAME)))}"
@@ -55,7 +55,12 @@ OWN_NAME = re.compile(
 
 @dataclass(slots=True, kw_only=True)
 class Shipment:
-    """A run that writes a dataset to a uri. folder: of this machine, for this dataset alone. claim: what its claim is now."""
+    """A run that writes a dataset to a uri.
+
+    Attributes:
+        folder: Local folder, for this dataset alone.
+        claim: The current facts of the run's claim.
+    """
 
     to: Stored
     folder: Path
@@ -67,7 +72,11 @@ class Shipment:
         return self.folder / "DATASET"
 
     def ship(self, *paths: Path, inside: Path) -> None:
-        """Write files that are complete into the store, and remove them here. inside: the folder that they are named by."""
+        """Write complete files into the store, and remove them here.
+
+        Args:
+            inside: The folder that their names are relative to.
+        """
         self._check_claim()
         done = self._shipped()
         for path in paths:
@@ -84,7 +93,7 @@ class Shipment:
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
     def deliver(self) -> None:
-        """Write all that is left, and the header last. Raises OutputError where another run took this one's place."""
+        """Write all that is left, and the header last. Raises OutputError if another run took this run's place."""
         header = self.local / HEADER
         rest = [path for path in sorted(self.local.rglob("*")) if path.is_file() and path != header]
         for path in rest:
@@ -98,11 +107,11 @@ class Shipment:
         shutil.rmtree(self.folder)
 
     def note(self, report: Row) -> None:
-        """Write down that the dataset is complete here, so that a run that is killed now only has to deliver it."""
+        """Record that the dataset is complete here, so that a run that is killed now only has to deliver it."""
         write_json_aside(self.folder / REPORT_NAME, report)
 
     def noted(self) -> Row | None:
-        """Return what `note` wrote, None where the dataset is not complete yet."""
+        """Return what `note` recorded, or None if the dataset is not complete yet."""
         path = self.folder / REPORT_NAME
         return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
 
@@ -121,8 +130,13 @@ class Shipment:
 
 @contextlib.contextmanager
 def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> Iterator[Shipment]:
-    """Give the shipment of a dataset, begun or taken up again. scratch: where datasets are written first; None: in the
-    system's folder for what is temporary. Raises OutputError for a place that is taken.
+    """Provide the shipment of a dataset, new or continued.
+
+    Args:
+        scratch: Where datasets are written first; None for the system's temporary folder.
+
+    Raises:
+        OutputError: The place is taken.
     """
     name = hashlib.blake2b(to.uri.encode(), digest_size=8).hexdigest()
     base = Path(tempfile.gettempdir()) / f"framedex-{os.getuid()}" if scratch is None else scratch
@@ -138,7 +152,7 @@ def shipped(to: Stored, job: Row, *, overwrite: bool, scratch: Path | None) -> I
 
 
 def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
-    """Return the claim of this run: that of the run that it takes up, or a new one, with nothing else there."""
+    """Return the claim of this run: that of the run that it continues, or a new one, if nothing else is there."""
     uri, names = f"{to.uri}/{CLAIM_NAME}", to.names()
     run, cleared = folder / RUN_NAME, folder / CLEARED_NAME
     mine = run.read_bytes() if run.exists() else None
@@ -153,7 +167,7 @@ def _claimed(to: Stored, folder: Path, job: str, *, overwrite: bool) -> Facts:
         write_json_aside(run, {"run": uuid.uuid4().hex, "job": job})
         claim = _claim(uri, run.read_bytes(), None if theirs is None else theirs[1])
     if not cleared.exists():
-        # Listed again: a run may have ended since. The header goes first: what has none is no dataset.
+        # Listed again: a run may have ended in the meantime. The header goes first: without it there is no dataset.
         rest = [name for name in to.names() if name != CLAIM_NAME and OWN_NAME.fullmatch(name)]
         delete([f"{to.uri}/{name}" for name in sorted(rest, key=lambda name: name != HEADER)])
         cleared.touch()
@@ -170,7 +184,7 @@ def _claim(uri: str, content: bytes, theirs: Facts | None) -> Facts:
 
 
 def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
-    """Raise OutputError unless nothing lies at a place, or a dataset alone, which may be removed."""
+    """Raise OutputError unless nothing lies at a place, or only a dataset that may be removed."""
     if not names:
         return
     strange = [name for name in names if not OWN_NAME.fullmatch(name)]
@@ -203,5 +217,5 @@ def _check_free(to: Stored, names: list[str], *, overwrite: bool) -> None:
 
 
 def as_row(report: Any) -> Row:
-    """Return a report as plain values, without where the dataset is and what was not asked for."""
+    """Return a report as plain values, without the dataset's place and without what was not requested."""
     return {name: value for name, value in asdict(report).items() if name not in ("out", "filtered")}

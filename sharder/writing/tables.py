@@ -1,4 +1,4 @@
-"""The rows of a dataset that gather until a checkpoint, and the Parquet parts that they become."""
+"""The rows of a dataset that are collected until a checkpoint, and the Parquet parts that they become."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Tables:
 
     @property
     def parts(self) -> list[int]:
-        """How many clips each part holds."""
+        """Number of clips in each part."""
         count = len(self.clips)
         return [min(CLIPS_PER_PART, count - first) for first in range(0, count, CLIPS_PER_PART)]
 
     def write(self, folder: Path, clips_schema: pa.Schema, *, media_part: int, clips_part: int) -> list[bytes]:
-        """Write the parts, beginning at these numbers, and return the digests of their content."""
+        """Write the parts, numbered from the given numbers on, and return the digests of their content."""
         written = []
         if self.media:
             written.append(part_path(folder / MEDIA_FOLDER, media_part))
@@ -58,7 +58,7 @@ class Tables:
 
 
 def write_empty(folder: Path, clips_schema: pa.Schema) -> None:
-    """Write tables without a row, which have their columns all the same."""
+    """Write tables without rows; they still have all their columns."""
     for name, schema in ((CLIPS_FOLDER, clips_schema), (RECIPES_FOLDER, RECIPES), (MEDIA_FOLDER, MEDIA)):
         _write_groups(part_path(folder / name, 0), schema, [], 1, ())
 
@@ -69,7 +69,7 @@ def _content_digest(path: Path) -> bytes:
 
 
 def _without_empty(schema: pa.Schema, rows: list[Row]) -> pa.Schema:
-    """Return a schema without the columns of which no row has a value: every column costs each read of a clip."""
+    """Return a schema without columns in which no row has a value: every column costs each read of a clip."""
     return pa.schema(
         [field for field in schema if not field.nullable or any(row.get(field.name) is not None for row in rows)]
     )

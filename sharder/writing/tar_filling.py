@@ -1,4 +1,4 @@
-"""Clips on their way into tars: which tar a sample goes into, and where a clip's ranges lie in it."""
+"""Clips on their way into tars: the tar of each sample, and the places of a clip's ranges in it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from framedex.sharder.reading.sources import SourceFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TarLayout:
-    """How tars are cut. prefix: of their names. size_bytes: a new one begins when a clip would not fit."""
+    """How tars are cut.
+
+    Attributes:
+        prefix: Of their names.
+        size_bytes: A new tar begins when a clip would not fit.
+    """
 
     prefix: str
     size_bytes: int
@@ -28,7 +33,7 @@ class TarLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copying:
-    """A clip whose members are being copied. packed: the clip with its place in the tar."""
+    """A clip whose members are being copied. `packed`: the clip with its place in the tar."""
 
     wanted: Clip
     members: Sequence[Member]
@@ -37,7 +42,11 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotCopied:
-    """A clip whose files are gone or changed. behind: the clips that were added after it, which are not copied either."""
+    """A clip whose files are missing or changed.
+
+    Attributes:
+        behind: The clips that were added after it, which are not copied either.
+    """
 
     wanted: Clip
     error: StaleError
@@ -45,12 +54,12 @@ class NotCopied:
 
 
 class TarFilling:
-    """Fills one tar after the other. Members are copied while the caller goes on.
+    """Fills one tar after the other. Members are copied in the background.
 
     Args:
-        folder: of the tars.
-        layout: how they are cut.
-        number: of the first tar.
+        folder: Folder of the tars.
+        layout: How they are cut.
+        number: Number of the first tar.
     """
 
     def __init__(self, folder: Path, layout: TarLayout, *, number: int) -> None:
@@ -66,24 +75,24 @@ class TarFilling:
 
     @property
     def waiting(self) -> int:
-        """How many clips were added and not yet settled."""
+        """Number of clips that were added and are not settled yet."""
         return len(self._copying)
 
     def has_room(self, members: Sequence[Member]) -> bool:
-        """Return whether a sample goes into the tar that is filled; a new tar takes any."""
+        """Return whether a sample fits into the current tar; a new tar takes any sample."""
         if self._tar is None or not self._tar.samples:
             return True
         return self._tar.size + sample_bytes(members) + len(TAR_END) <= self._layout.size_bytes
 
     def add(self, key: str, clip: Clip, members: Sequence[Member]) -> None:
-        """Begin to copy a clip's members. Raises OSError."""
+        """Start to copy a clip's members. Raises OSError."""
         if self._tar is None:
             self._tar = Tar(self._folder / f"{self._layout.prefix}-{self.number:06d}.tar", self._sources)
         packed = _shifted(clip, _shift_into(members, self._tar.add(key, members)))
         self._copying.append(Copying(wanted=clip, members=members, packed=packed))
 
     def settle(self) -> Clip | NotCopied:
-        """Wait for the first clip that is being copied, and return it as it lies in the tar. Raises OSError."""
+        """Wait for the first clip that is being copied, and return it with its place in the tar. Raises OSError."""
         assert self._tar is not None  # some clip is waiting
         try:
             self._tar.settle()
@@ -94,7 +103,7 @@ class TarFilling:
         return self._copying.popleft().packed
 
     def take(self) -> Tar | None:
-        """Hand over the tar that is filled, all of it settled, to be closed; None where it holds no sample."""
+        """Return the current tar for closing, or None if it holds no sample. All its samples must be settled."""
         tar, self._tar = self._tar, None
         if tar is None or tar.samples:
             self.number += tar is not None
@@ -120,6 +129,6 @@ def _shifted(clip: Clip, shift: Callable[[NDArray[np.int64]], NDArray[np.int64]]
     clip = replace(clip, recipe=replace(clip.recipe, range_offset=shift(clip.recipe.range_offset)))
     if clip.audio is None:
         return clip
-    assert isinstance(clip.audio.recipe, AudioFile)  # what is packed has its audio beside it
+    assert isinstance(clip.audio.recipe, AudioFile)  # a packed clip has its audio in a file beside it
     offset = int(shift(np.array([clip.audio.recipe.offset]))[0])
     return replace(clip, audio=replace(clip.audio, recipe=replace(clip.audio.recipe, offset=offset)))

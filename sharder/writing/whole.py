@@ -1,4 +1,4 @@
-"""The files of a dataset that are written once all of its clips are: failures, tars, the policy and the header."""
+"""The files of a dataset that are written after all of its clips: failures, tars, the policy and the header."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ Row = dict[str, Any]
 def write_whole(
     folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, pack: Row
 ) -> None:
-    """Write what makes the parts of some checkpoints a dataset, and remove what made them a run.
+    """Write the files that turn the parts of some checkpoints into a dataset, and remove those of the run.
 
     Args:
-        folder: of the unfinished dataset.
-        done: its checkpoints, in order.
-        schema: of the table of clips.
-        index: that clips were planned from.
-        resolved: the policy, every default filled in.
-        pack: what tars hold, as keys of the header.
+        folder: Folder of the unfinished dataset.
+        done: Its checkpoints, in order.
+        schema: Schema of the table of clips.
+        index: The index that clips were planned from.
+        resolved: The policy, with all defaults filled in.
+        pack: What tars hold, as keys of the header.
     """
     shards = [row for checkpoint in done for row in checkpoint.shards]
     write_part(folder / FAILURES_NAME, table_of(failures_of(done), FAILURES), version=SCHEMA_VERSION)

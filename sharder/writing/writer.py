@@ -1,9 +1,9 @@
-"""Writing a dataset: parts and checkpoints in a folder `OUT.unfinished`, which gets the dataset's name when all is there.
+"""Writing of a dataset: parts and checkpoints in a folder `OUT.unfinished`, which is renamed when all is complete.
 
-After each checkpoint, what was written stays valid: a run that is killed or finds the disk full is completed by the same
-command. A checkpoint is a line of `progress.jsonl`; what no line speaks of is written anew. Where clips are packed into
-tars, there is a checkpoint whenever a tar is complete, and never while one is not: so the same plan gives the same parts
-and the same tars, however often it was interrupted.
+After each checkpoint, what was written stays valid: a run that is killed or finds the disk full is completed by the
+same command. A checkpoint is one line of `progress.jsonl`; everything that no line covers is written again. If clips
+are packed into tars, there is a checkpoint whenever a tar is complete, and never before. So the same plan gives the
+same parts and the same tars, however often it was interrupted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from framedex.sharder.writing.whole import failures_of, write_whole
 Row = dict[str, Any]
 
 FAILURES_PER_CHECKPOINT = 65_536
-MOST_ITEMS_A_TAR = 65_536  # clips and failures; bounds what a run holds in memory and what it does again
+MOST_ITEMS_A_TAR = 65_536  # clips and failures; bounds the memory of a run and the work that it repeats
 KEY_DIGITS = 9
 COPIES_IN_FLIGHT = 4  # clips whose members are being copied or wait for it
 DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -48,8 +48,10 @@ DISK_IS_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 class Destination:
     """Where a dataset is written.
 
-    named: as the user spells it. out: the complete dataset, links followed. overwrite: a dataset that is there may be
-    replaced.
+    Attributes:
+        named: The path as the user spells it.
+        out: The complete dataset, with links followed.
+        overwrite: Whether an existing dataset may be replaced.
     """
 
     named: Path
@@ -63,20 +65,20 @@ class Destination:
 
 
 class DatasetWriter:
-    """Takes the clips and failures of a plan in order. A context manager: it holds `OUT.unfinished` for itself alone.
+    """Takes the clips and failures of a plan in order. A context manager that holds `OUT.unfinished` for itself alone.
+
+    `done` is the number of items that an earlier run processed; they must not be given again.
 
     Args:
-        out: the folder that the dataset gets.
-        job: what makes two runs the same, plain JSON values; an unfinished dataset of another job is refused.
-        user_schema: columns of clips besides framedex's own.
-        overwrite: a dataset at `out` may be replaced.
-        tars: how tars are cut, where clips are packed; None where none is.
-        on_tar: called with each tar that is complete and counts, beside what goes on.
-
-    `done`: items that an earlier run dealt with, which are not to be given again.
+        out: The folder that the dataset gets.
+        job: What makes two runs the same, as plain JSON values. An unfinished dataset of another job is refused.
+        user_schema: Columns of clips besides framedex's own.
+        overwrite: Whether a dataset at `out` may be replaced.
+        tars: How tars are cut; None if no clips are packed.
+        on_tar: Called in the background with each tar that is complete and counts.
 
     Raises:
-        OutputError: the folder cannot be taken, or the disk is full.
+        OutputError: The folder cannot be used, or the disk is full.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class DatasetWriter:
         return self
 
     def _resume(self) -> None:
-        """Take up an unfinished dataset of the same job."""
+        """Continue an unfinished dataset of the same job."""
         self._progress.resume(self._job, overwrite=self._destination.overwrite)
         self._media_rows = {name: row for row, name in enumerate(self._progress.media_ids())}
         if self._layout is not None:
@@ -147,14 +149,16 @@ class DatasetWriter:
 
     @property
     def _waiting(self) -> int:
-        """How many clips are being copied."""
+        """Number of clips that are being copied."""
         return 0 if self._filling is None else self._filling.waiting
 
     def add(self, clip: Clip, members: Sequence[Member] = ()) -> None:
-        """Write a clip, and where it has members, them into a tar; then its ranges count in their joined content.
+        """Write a clip, and its members into a tar, if it has any; its ranges then count in their joined content.
 
-        Members are copied while the caller goes on. Where a file of theirs is gone or changed, the clip becomes a failure.
-        Raises OSError, also for what was added before.
+        Members are copied in the background. If one of their files is missing or changed, the clip becomes a failure.
+
+        Raises:
+            OSError: Writing failed, possibly for an item that was added before.
         """
         if not members:
             self.settle()
@@ -181,12 +185,12 @@ class DatasetWriter:
         self._settle_all_but(0)
 
     def _settle_all_but(self, most: int) -> None:
-        """Take clips whose members are copied, until no more than some are left that are not."""
+        """Wait for clips whose members are being copied, until at most `most` of them are left."""
         while self._filling is not None and self._filling.waiting > most:
             settled = self._filling.settle()
             if isinstance(settled, NotCopied):
                 self.fail(failure_of(settled.wanted, settled.error))
-                for copying in settled.behind:  # which begin where the one that failed would have begun
+                for copying in settled.behind:  # they begin where the one that failed would have begun
                     self.add(copying.wanted, copying.members)
             else:
                 self._take(settled, self._filling.number)
@@ -214,7 +218,7 @@ class DatasetWriter:
             self._checkpoint()
 
     def _checkpoint(self) -> None:
-        """Begin to write what has gathered, and then the line that says so."""
+        """Start to write the collected rows, and then the line of their checkpoint."""
         if not self._current.items:
             return
         self._progress.wait()
@@ -225,7 +229,8 @@ class DatasetWriter:
     def commit(self, *, index: Index, resolved: Row, pack: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds.
 
-        pack: what tars hold.
+        Args:
+            pack: What tars hold.
         """
         self.settle()
         self._checkpoint()

@@ -1,4 +1,4 @@
-"""Queries of an audit read the views and do nothing else; they have limits; answers come in every format."""
+"""Audit queries can only read the views and have limits; results are available in every format."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def test_every_question_of_the_cookbook_has_an_answer(kind: str, synthetic: Path
 
 
 def test_answers_come_in_every_format(synthetic: Path, tmp_path: Path) -> None:
-    sql = "SELECT uri, frame_count, is_vfr, [1, NULL]::INT[] AS l, 'a'::BLOB AS b, label FROM videos JOIN listing USING (media_id) ORDER BY uri LIMIT 3"
+    sql = (
+        "SELECT uri, frame_count, is_vfr, [1, NULL]::INT[] AS l, 'a'::BLOB AS b, label "
+        "FROM videos JOIN listing USING (media_id) ORDER BY uri LIMIT 3"
+    )
     ask = ("audit", synthetic / "INDEX", "--sql", sql)
     rows = json.loads(run(*ask, "--format", "json").stdout)
     assert [rows[0][name] for name in ("l", "b")] == [[1, None], "61"]

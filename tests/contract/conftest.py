@@ -1,4 +1,4 @@
-"""The contract on a GPU: with FRAMEDEX_REQUIRE_GPU=1 a skipped test fails; FRAMEDEX_GPU_REPORT names a page to write."""
+"""The contract on a GPU. FRAMEDEX_REQUIRE_GPU=1 makes skipped tests fail; FRAMEDEX_GPU_REPORT names a page to write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Keep the worst outcome of each test's phases, and how long they took together."""
+    """Store the worst outcome of each test's phases, and their total duration."""
     before = OUTCOMES.get(report.nodeid, Outcome(outcome="passed", seconds=0.0))
     outcome = before.outcome if report.passed else report.outcome
     OUTCOMES[report.nodeid] = Outcome(outcome=outcome, seconds=before.seconds + report.duration)

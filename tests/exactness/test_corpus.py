@@ -1,4 +1,4 @@
-"""The corpus of hazards: every frame of every undamaged stream, in shuffled order, bit-exact; the rest with a reason."""
+"""Every frame of every undamaged stream in the corpus of hazards is bit-exact in any order; the rest has a reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.datasets import run
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FFMPEG_OF_TABLE = "8."
-# Undamaged, and yet with frames that are left out: the transport stream itself reports a loss where it was joined.
+# Undamaged, but some frames are left out: the transport stream itself reports a loss at the place where it was joined.
 DOUBTED = {"h264_sps_change.ts": 60, "ts_discontinuity.ts": 110}
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("corpus")]
 
@@ -83,7 +83,7 @@ def test_damaged_files_are_flagged_or_refuse_to_decode(tried: list[Tried], files
 
 
 def test_the_table_in_the_docs_is_this_one(tried: list[Tried]) -> None:
-    """With another version of FFmpeg than that of the table, some rows stand apart from it."""
+    """With another version of FFmpeg than the table's, some rows differ from the table."""
     page = (DOCS / "exactness.md").read_text(encoding="utf-8")
     if ffmpeg_version().startswith(FFMPEG_OF_TABLE):
         assert markdown(tried) in page, "run `make docs`"

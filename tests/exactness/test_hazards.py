@@ -1,4 +1,4 @@
-"""Media that once gave other frames than a full decode, and no word: exact now, or refused with a reason, at every depth."""
+"""Media that once silently gave wrong frames are now exact, or refused with a reason, at every depth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.probed import rows_found
 
 pytestmark = pytest.mark.xdist_group("hazards")
 
-# Whose decoders leave parts of pictures as they were in memory, or drop some: how many frames are held, and why the others are not.
+# Media whose decoders leave parts of pictures as they were in memory, or drop pictures: the number of held frames, and
+# the reason why the others are not held.
 DAMAGED = {
     "hevc_sps_changes_in_gop.mp4": (21, "2 of 3 GOPs are damaged"),
     "hevc_sps_changes_in_gop.mkv": (21, "2 of 3 GOPs are damaged"),
@@ -35,9 +36,9 @@ DAMAGED = {
     "vp8_lost_packet_35.webm": (60, "1 of 3 GOPs are damaged"),
     "vp8_lost_packet_50.webm": (60, "1 of 3 GOPs are damaged"),
 }
-# Whose edit leaves the pictures as they are.
+# Media whose edit does not change the pictures.
 SAME_PICTURES = ("recovery", "before_idr", "jpegls_parameters", "vc2")
-# Whose pictures a decoder gives in another order than the headers say, and why they are refused at every depth.
+# Media whose decoder returns pictures in another order than the headers say, and why they are refused at every depth.
 REFUSED = {
     f"h264_references_reset{when}.{suffix}": "decoding gives packet"
     for when in ("", "_early")
@@ -47,7 +48,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of all hazards."""
+    """Return a folder of all hazards."""
     folder = tmp_path_factory.mktemp("hazards")
     for recipe in HAZARDS.values():
         make(recipe, folder)
@@ -56,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=get_args(Depth))
 def tried(folder: Path, request: pytest.FixtureRequest) -> dict[str, Tried]:
-    """What became of each hazard at some depth."""
+    """Return the outcome of each hazard at one depth."""
     return {medium.uri: medium for medium in try_folder(folder, depth=request.param)}
 
 
@@ -72,7 +73,7 @@ def test_every_frame_of_a_hazard_is_exact_or_refused_with_a_reason(tried: dict[s
         assert (medium.exact, medium.reason) == (exact, reason), name
         assert not medium.refused, name
         assert not medium.undecodable, name
-    for name in tried.keys() - indexed.keys():  # at depth `tables`, which reads what sample tables tell of
+    for name in tried.keys() - indexed.keys():  # at depth `tables`, which reads only what sample tables state
         assert tried[name].status == "refused"
         assert "--depth packets" in tried[name].reason or REFUSED[name] in tried[name].reason
     assert len(indexed) >= 8

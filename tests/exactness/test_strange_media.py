@@ -1,4 +1,4 @@
-"""Media that few would make, each of which once gave another frame, a wrong place in a file, or an error for all others."""
+"""Unusual media, each of which once gave a wrong frame, a wrong place in a file, or an error for all other media."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAMES = 72
 
 
 def made(recipe: Recipe, path: Path) -> Path:
-    """Encode a recipe into a file; return its path."""
+    """Encode a recipe into a file; return the file's path."""
     encode(recipe, path)
     return path
 
@@ -66,7 +66,7 @@ def allow_gaps(sps: bytes) -> bytes:
 
 
 def test_where_gaps_are_allowed_nothing_that_a_decoder_fills_them_with_is_left_out(tmp_path: Path) -> None:
-    """FFmpeg fills a gap in frame_num with the picture that was decoded last, also one that no other needs."""
+    """FFmpeg fills a gap in frame_num with the last decoded picture, even if no other picture refers to it."""
     (tmp_path / "m").mkdir()
     options = {"x264-params": "keyint=24:bframes=2:ref=3:scenecut=0:b-adapt=0", "profile": "main"}
     whole = made(Recipe(name="a.h264", frames=FRAMES, options=options), tmp_path / "whole.h264").read_bytes()
@@ -89,7 +89,7 @@ def test_where_gaps_are_allowed_nothing_that_a_decoder_fills_them_with_is_left_o
 
 
 def files_of(dataset: Path) -> dict[str, tuple[dict[str, Any], bytes]]:
-    """Return the JSON and the file of each clip in tars, by its id."""
+    """Return the JSON and the file of each clip in the tars, by clip id."""
     found = {}
     for path in sorted((dataset / "shards").glob("*.tar")):
         with tarfile.open(path) as tar:
@@ -103,7 +103,7 @@ def files_of(dataset: Path) -> dict[str, tuple[dict[str, Any], bytes]]:
 
 
 def test_pictures_that_an_edit_list_hides_out_of_order_have_no_place_in_a_file(tmp_path: Path) -> None:
-    """Without composition offsets, the first packets that the edit list hides are not those that are output first."""
+    """Without composition offsets, the first packets hidden by the edit list are not the first ones that are output."""
     (tmp_path / "m").mkdir()
     whole, path = tmp_path / "whole.mp4", tmp_path / "m" / "a.mp4"
     encode(
@@ -169,7 +169,7 @@ def test_an_absurd_timestamp_harms_no_other_medium(tmp_path: Path, policy: str) 
 
 
 def remade(source: Path, path: Path, change: Callable[[list[av.Packet]], None], **options: str) -> Path:
-    """Copy the packets of a video into another file, changed beforehand; return its path."""
+    """Copy the packets of a video into another file after `change`; return the file's path."""
     with av.open(str(source)) as given, av.open(str(path), "w", options=options) as out:
         stream = out.add_stream_from_template(given.streams.video[0])
         packets = [packet for packet in given.demux(video=0) if packet.size]
@@ -181,7 +181,7 @@ def remade(source: Path, path: Path, change: Callable[[list[av.Packet]], None], 
 
 
 def earlier(seconds: float) -> Callable[[list[av.Packet]], None]:
-    """Return a change of packets that lets the video begin in its middle; what comes before is hidden by an edit list."""
+    """Return a change of packets with which the video begins in its middle; an edit list hides the pictures before."""
 
     def change(packets: list[av.Packet]) -> None:
         for packet in packets:
@@ -214,7 +214,7 @@ def test_a_trim_that_keeps_its_preroll_hidden_is_indexed_from_its_tables(codec: 
 
 @pytest.mark.parametrize("codec", ["libx264", "libx265"])
 def test_a_lie_about_the_picture_after_the_wanted_one_is_seen(codec: str, tmp_path: Path) -> None:
-    """The timestamps of a P picture and of a B picture that is decoded after it and shown before it, exchanged."""
+    """Timestamps are exchanged between a P picture and a B picture that is decoded after it and shown before it."""
     (tmp_path / "m").mkdir()
     text = "keyint=30:scenecut=0:bframes=2:b-adapt=0" + (":log-level=none:pools=1" if codec == "libx265" else "")
     recipe = Recipe(name="a.mp4", codec=codec, frames=150, options={codec[3:] + "-params": text})
@@ -261,7 +261,7 @@ def test_every_clip_of_a_medium_is_cut_after_its_packets_were_copied(pack: str, 
 
 
 def test_parameter_sets_that_a_changed_one_makes_a_decoder_forget_are_given_again(tmp_path: Path) -> None:
-    """A sequence parameter set changes, the picture parameter set after it does not; only the first start points carry any."""
+    """The SPS changes but the PPS after it does not, and only the first start points carry any parameter sets."""
     (tmp_path / "m").mkdir()
     written = b""
     for aspect in (1, 2):

@@ -1,4 +1,4 @@
-"""Whatever stands in the tables and headers of an index or a dataset: an error for the person who has to act, or right frames."""
+"""Any value in tables and headers of an index or dataset gives right frames, or an error for whoever must act."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLICY = {"policy": "frames", "frames": [9, 2, 30, 2]}
 
 @pytest.fixture(scope="module")
 def made(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an index and datasets of it: D refers to its media, TARS holds its clips."""
+    """Return a folder with an index and two datasets of it: D refers to its media, TARS contains its clips."""
     top = tmp_path_factory.mktemp("tampered")
     videos = top / "videos"
     videos.mkdir()
@@ -59,7 +59,7 @@ def elements(kind: pa.DataType) -> list[Any]:
 
 
 def hostile(kind: pa.DataType, value: Any) -> Iterator[Any]:
-    """Yield what a column might hold in place of a value."""
+    """Yield the values that a column might contain instead of `value`."""
     if not pa.types.is_list(kind):
         yield from elements(kind)
         return
@@ -73,7 +73,7 @@ def hostile(kind: pa.DataType, value: Any) -> Iterator[Any]:
 
 
 def rewrite(path: Path, table: pa.Table, column: str, value: Any, row: int) -> None:
-    """Write a table with another value in one row of a column."""
+    """Write a table with a different value in one row of a column."""
     place = table.schema.get_field_index(column)
     values = table[column].to_pylist()
     values[row] = value
@@ -85,7 +85,7 @@ def rewrite(path: Path, table: pa.Table, column: str, value: Any, row: int) -> N
 
 
 def tampered(path: Path) -> Iterator[tuple[str, int, Any]]:
-    """Yield (column, row, value) of a table, each once the table is rewritten with that value; it is as it was at the end."""
+    """Write each hostile value into a table, yield its (column, row, value); restore the table at the end."""
     table, original = pq.read_table(path), path.read_bytes()
     for column in table.schema:
         for row, value in enumerate(table[column.name].to_pylist()):
@@ -104,7 +104,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
-# What no other column can be held against: other values of the right kind are another dataset, not a damaged one.
+# No other column can confirm these: other values of the right kind are another dataset, not a damaged one.
 FREE = {
     "range_offset",  # of video, whose bytes have no checksum
     "audio_channels",  # of silence
@@ -134,13 +134,13 @@ def test_no_column_of_a_manifest_leads_to_other_errors_or_frames(
 
 @pytest.mark.parametrize("folder", ["videos", "frames"])
 def test_no_column_of_an_index_leads_to_other_errors(folder: str, made: Path, tmp_path: Path) -> None:
-    """Other timestamps, flags and offsets are another index, which clips follow; so frames are not compared here."""
+    """Other timestamps, flags and offsets are another index, which clips follow. So frames are not compared here."""
     index = Path(shutil.copytree(made / "INDEX", tmp_path / "INDEX"))
     refused, wrong = 0, []
     for column, row, change in tampered(index / folder / "part-000000.parquet"):
         try:
             dataset = ClipDataset.from_index(index, POLICY, audio=True)
-            dataset.clip(len(dataset) - 1)  # planned by it; what reading gives is the manifest's test
+            dataset.clip(len(dataset) - 1)  # planned with this index; the manifest's test checks what reading returns
         except FramedexError:
             refused += 1
         except Exception as error:  # the point of this test

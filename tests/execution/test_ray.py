@@ -1,4 +1,4 @@
-"""On a Ray cluster: the bytes of a run on one machine, and a loss costs the medium that causes it."""
+"""On a Ray cluster, a run writes the same bytes as on one machine, and a crash costs only the medium that causes it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def surroundings() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster(s3_service: Service) -> Iterator[str]:
-    """The address of a cluster of two processors on this machine, whose workers see this checkout and an S3 service."""
+    """Yield the address of a local cluster of two processors whose workers see this checkout and an S3 service."""
     started = "import ray, time; context = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)"
     code = f"{started}; print(context.address_info['gcs_address'], flush=True); time.sleep(3600)"
     process = subprocess.Popen(
@@ -106,7 +106,7 @@ def test_a_cluster_indexes_and_packs_a_bucket(cluster: str, bucket: Bucket, medi
 
 
 def work(item: tuple[str, str]) -> str:
-    """Do what an item's name says, note in a folder that it was tried, and return the name in capitals."""
+    """Do what an item's name says, record the attempt in a folder, and return the name in capitals."""
     name, home = item[0], Path(item[1])
     with open(home / "tried.txt", "a") as file:
         file.write(f"{name}\n")
@@ -171,7 +171,8 @@ def test_a_driver_that_is_killed_keeps_the_parts_that_are_written(cluster: str, 
         shutil.copy(videos / "00.mp4", videos / f"{number}.mp4")
     driver, out = tmp_path / "driver.py", tmp_path / "INDEX"
     driver.write_text(
-        "import sys\nfrom framedex.cli import main\nfrom framedex.indexer.parts import part_pairs\nfrom framedex.indexer.runs import build\n"
+        "import sys\nfrom framedex.cli import main\n"
+        "from framedex.indexer.parts import part_pairs\nfrom framedex.indexer.runs import build\n"
         "part_pairs.FILES_A_PART = build.FILES_A_PART = build.FILES_TOGETHER = 4\n"
         "if __name__ == '__main__':\n    main(sys.argv[1:])\n"
     )
@@ -223,7 +224,7 @@ def test_what_ray_says_beside_a_command_does_not_mix_with_its_output() -> None:
 
 
 def process_id(item: str) -> int:
-    """Return the process that does an item."""
+    """Return the id of the process that runs an item."""
     return os.getpid()
 
 
@@ -236,7 +237,7 @@ def test_a_process_that_dies_between_two_calls_makes_the_task_one_to_try_again()
     assert outcome.result is not None
     os.kill(outcome.result, signal.SIGKILL)
     time.sleep(1.0)
-    with contextlib.suppress(RuntimeError):  # where nothing was running, the whole pool is broken
+    with contextlib.suppress(RuntimeError):  # if no item was running, the whole pool is broken
         assert _attempt(calls_of("b"), None)[0].result != outcome.result
     (outcome,) = _attempt(calls_of("c"), None)
     assert outcome.result is not None

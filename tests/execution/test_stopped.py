@@ -1,4 +1,4 @@
-"""Workers that are stopped, in whatever state, cost a time limit and no run; workers start in every way that torch has."""
+"""Workers that are stopped in any state cost a time limit but never the run; they start in every way that torch has."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SECONDS = 5.0  # in which a worker starts
 
 
 def stop_at(number: int) -> int:
-    """Return a number, but for 3: stop this process there."""
+    """Return a number; stop this process if it is 3."""
     if number == 3:
         os.kill(os.getpid(), signal.SIGSTOP)
     return number
 
 
 def large(number: int) -> str:
-    """Return more than a pipe holds."""
+    """Return a text that is larger than a pipe's buffer."""
     return "x" * (8 << 20) if number else ""
 
 

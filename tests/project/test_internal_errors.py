@@ -1,4 +1,4 @@
-"""A bug of framedex's own is no broken video: it is told apart, reported, never skipped, and costs nothing else."""
+"""A bug in framedex is not reported as a broken video: it is distinguished, reported, never skipped, and isolated."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from tests.support.running import ROOT
 NAMES = ("h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4")
 BROKEN = "h264_vfr.mkv"
 
-# What every new process runs before anything else: it puts a bug into framedex. {place} is what has it, and {argument} what it
-# is about where the bug shows.
+# Code that every new process runs first: it plants a bug in framedex. {place} is the function with the bug. It fails if
+# the text of {about} contains {name}.
 PLANTED = """
 import {module} as module
 real = {place}
@@ -45,7 +45,7 @@ def broken(*arguments, **others):
 
 @pytest.fixture
 def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that puts a bug into every process started from now on."""
+    """Return a function that plants a bug in every process started from now on."""
 
     def plant(**what: str) -> None:
         folder = tmp_path / "planted"
@@ -58,7 +58,7 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None
 
 @pytest.fixture
 def videos(tmp_path: Path, medium: Callable[[str], Path]) -> Path:
-    """A folder of three videos."""
+    """Return a folder of three videos."""
     folder = tmp_path / "videos"
     folder.mkdir()
     for name in NAMES:
@@ -228,7 +228,7 @@ def test_a_bug_anywhere_in_a_command_ends_it_with_its_traceback(
 
 def _raise_what_no_pickle_keeps(item: str) -> str:
     if item == "bug":
-        raise BitstreamError("kind", "message")  # two arguments, of which an exception keeps one
+        raise BitstreamError("kind", "message")  # two arguments, of which an exception stores one
     return item
 
 

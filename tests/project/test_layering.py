@@ -1,6 +1,6 @@
-"""Data flows one way: rooms import as the table in docs/design.md says, and heavy libraries are loaded where they are needed alone.
+"""Rooms import only what the table in docs/design.md allows, and heavy libraries are loaded only where needed.
 
-A room is a folder of modules. A module that lies beside folders, such as `indexer/schema.py`, is a room of its own.
+A room is a folder of modules. A module that lies beside folders, such as `indexer/schema.py`, is its own room.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST_MODULES = 15  # in a folder
 
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| `([\w.]+)` \| [^|]+ \|([^|]*)\|$", DESIGN, re.MULTILINE)
-# Which rooms each room imports, from the floor to the top: the table of docs/design.md.
+# The rooms that each room imports, from the bottom to the top: the table of docs/design.md.
 IMPORTS = {own: set(re.findall(r"`([\w.]+)`", others)) for own, others in ROWS}
-# The rooms in which a library is used, and nowhere else.
+# The only rooms in which each library is used.
 LIBRARIES = {
     "av": (
         "core indexer.audio indexer.containers indexer.probing sharder.decoding sharder.packing sharder.planning "
@@ -52,7 +52,13 @@ PURE = {"__future__", "collections", "dataclasses", "re", "typing", "numpy", "fr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """What a module imports. late: inside of a function. typed: for type checkers alone. tried: it does without."""
+    """What a module imports.
+
+    Attributes:
+        late: the import is inside a function.
+        typed: the import is only for type checkers.
+        tried: the module works without it.
+    """
 
     name: str
     late: bool
@@ -61,10 +67,10 @@ class Import:
 
 
 def module_files() -> dict[str, Path]:
-    """Return every module of the project by its dotted name."""
+    """Return the path of every module of the project by its dotted name."""
     found = {}
     for top in (*STAGES, "framedex"):
-        for path in (ROOT / top).rglob("*.py"):  # which does not follow links
+        for path in (ROOT / top).rglob("*.py"):  # rglob does not follow links
             parts = path.relative_to(ROOT).with_suffix("").parts
             name = ".".join(parts if top == "framedex" else ("framedex", *parts))
             found[name.removesuffix(".__init__")] = path
@@ -77,7 +83,7 @@ PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"
 
 @functools.cache
 def imports(module: str) -> tuple[Import, ...]:
-    """Return what a module imports. Of `from framedex.a import b`, that is `framedex.a.b` where b is a module."""
+    """Return what a module imports. `from framedex.a import b` imports `framedex.a.b` if b is a module."""
     found = []
 
     def visit(node: ast.AST, *, late: bool, typed: bool, tried: bool) -> None:
@@ -103,7 +109,7 @@ def imports(module: str) -> tuple[Import, ...]:
 
 
 def raises(node: ast.Try) -> bool:
-    """Return whether what fails in a `try` is an error all the same."""
+    """Return whether a failure in a `try` is still raised as an error."""
     return any(isinstance(inner, ast.Raise) for handler in node.handlers for inner in ast.walk(handler))
 
 
@@ -116,7 +122,7 @@ def room(module: str) -> str:
 
 
 def edges() -> Iterator[tuple[str, str, str, str]]:
-    """Yield (module, its room, what it imports of the project, the room of that), of different rooms."""
+    """Yield (module, its room, imported project module, the room of that) for imports between different rooms."""
     for module in MODULES:
         for one in imports(module):
             if one.name.split(".")[0] == "framedex":
@@ -127,7 +133,7 @@ def edges() -> Iterator[tuple[str, str, str, str]]:
 
 @functools.cache
 def libraries(module: str) -> frozenset[str]:
-    """Return the heavy libraries without which a module does not load."""
+    """Return the heavy libraries that a module needs to load."""
     found: set[str] = set()
     for one in imports(module):
         if not (one.late or one.typed or one.tried):
@@ -158,7 +164,7 @@ def test_no_permission_is_unused() -> None:
 
 def test_the_table_has_no_circle() -> None:
     lower: set[str] = set()
-    for own in IMPORTS:  # from the floor to the top, so that each stands on those before it
+    for own in IMPORTS:  # from the bottom to the top, so that each room imports only earlier ones
         assert IMPORTS[own] <= lower, f"{own} imports rooms that stand below it in the table: {IMPORTS[own] - lower}"
         lower.add(own)
 

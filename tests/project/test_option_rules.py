@@ -1,4 +1,4 @@
-"""Options that would have no effect beside the others are usage errors: nothing is done, and the message says what is missing."""
+"""Options without effect in a combination are usage errors: nothing runs, and the message says what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No name, label or message that others wrote acts on a terminal."""
+"""No name, label or message written by others can control a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.datasets import run, write_clips
 from tests.support.running import environment
 
 TITLE = "\x1b]0;owned\x07"  # sets a terminal's title
-HOSTILE = f"{TITLE}\x9b31m\u202e\nerror: forged"  # and colours, turns what follows around, begins a line
+HOSTILE = f"{TITLE}\x9b31m\u202e\nerror: forged"  # and changes colours, reverses what follows, begins a line
 HARMFUL = [
     *map(chr, (*range(10), *range(11, 32), *range(127, 160))),
     *"\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
@@ -29,7 +29,7 @@ HARMFUL = [
 
 
 def harmless(text: str) -> str:
-    """Return text, once nothing in it acts on a terminal, and no line is forged."""
+    """Return `text` after checking that nothing in it controls a terminal and that no line is forged."""
     found = [character for character in HARMFUL if character in text]
     assert not found, (found, text)
     assert not any(line.startswith("error: forged") for line in text.splitlines()), text
@@ -37,7 +37,7 @@ def harmless(text: str) -> str:
 
 
 def ran(*arguments: object, code: int = 0) -> str:
-    """Return all that `framedex ARGUMENTS` prints, stdout and stderr, which is harmless and shows the hostile text as escapes."""
+    """Return what `framedex ARGUMENTS` prints to stdout and stderr; check that it shows hostile text as escapes."""
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     assert "]0;owned" in result.output, result.output
@@ -46,7 +46,7 @@ def ran(*arguments: object, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def made(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with videos, an index and a dataset, of which every name that is free is hostile."""
+    """Return a folder with videos, an index and a dataset in which every freely chosen name is hostile."""
     top = tmp_path_factory.mktemp("hostile") / f"top{TITLE}"
     videos = top / "videos"
     videos.mkdir(parents=True)
@@ -64,7 +64,7 @@ def made(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def stale(made: Path, tmp_path: Path) -> Path:
-    """The same, of which one video has changed since."""
+    """Return a copy of `made` in which one video has changed since."""
     top = Path(shutil.copytree(made, tmp_path / f"top{TITLE}"))
     header = top / "D" / "dataset.json"
     content = json.loads(header.read_text())
@@ -160,8 +160,13 @@ def test_bench_prints_and_logs_names_as_escapes(stale: Path) -> None:
 def test_errors_show_arguments_as_escapes(command: str, made: Path, tmp_path: Path) -> None:
     out = ["--out", tmp_path / "out.html"] if command == "inspect" else []
     ran(command, tmp_path / HOSTILE, *out, code=2)
-    ran(command, made / "videos", *{"shard": ["--policy", made / HOSTILE, "--out", tmp_path / "D"]}.get(command, out), *(
-        ["--sample", 1] if command == "inspect" else []), code=1)  # fmt: skip
+    ran(
+        command,
+        made / "videos",
+        *{"shard": ["--policy", made / HOSTILE, "--out", tmp_path / "D"]}.get(command, out),
+        *(["--sample", 1] if command == "inspect" else []),
+        code=1,
+    )
     ran(command, f"--{TITLE}", code=2)
 
 

@@ -1,4 +1,4 @@
-"""The commands from Python give what they give in a shell, from a script without a guard, too; and the package says what it has."""
+"""The Python API gives the same results as the shell commands, also in scripts without a guard, and lists its names."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ print("script", __name__)
 indexed = framedex.index("videos", "INDEX", workers=2)
 made = framedex.shard("INDEX", "DATASET", policy={"policy": "fps", "fps": 5, "frames": 4}, pack="clips", workers=2)
 checked = framedex.verify("DATASET", workers=2)
-loader = framedex.ClipLoader(framedex.ClipDataset("DATASET"), batch_size=2, num_workers=2, output="numpy", collate="list")
+loader = framedex.ClipLoader(framedex.ClipDataset("DATASET"), batch_size=2, num_workers=2, \
+output="numpy", collate="list")
 print(indexed.ok, made.clips, checked.is_exact, sum(len(batch["frames"]) for batch in loader))
 """
 
 
 @pytest.fixture(scope="module")
 def videos(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a folder of three videos, an index and a dataset that commands made."""
+    """Return a folder with a folder of three videos, and an index and a dataset made by commands."""
     home = tmp_path_factory.mktemp("python_api")
     (home / "videos").mkdir()
     for name in NAMES:
@@ -46,7 +47,7 @@ def videos(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFacto
 
 
 def tables(folder: Path) -> dict[str, object]:
-    """Return the rows of all Parquet files, without what tells one run from another."""
+    """Return the rows of all Parquet files, except the values that differ between runs."""
     return {
         str(path.relative_to(folder)): pq.read_table(path).drop_columns(
             [name for name in ("probe_seconds",) if name in pq.read_schema(path).names]
@@ -122,7 +123,7 @@ def test_a_script_needs_no_guard(videos: Path, tmp_path: Path) -> None:
 
 
 def test_what_a_script_defines_reaches_its_workers(videos: Path, tmp_path: Path) -> None:
-    """With a guard, for its workers import the script."""
+    """The script has a guard, because its workers import it."""
     script = (
         "import sys\nfrom framedex import ClipDataset, ClipLoader\n"
         "class Mine(ClipDataset):\n"
@@ -166,7 +167,7 @@ def test_policies_come_with_the_package(videos: Path, tmp_path: Path, monkeypatc
 def test_the_package_and_a_dataset_say_what_they_have(videos: Path, tmp_path: Path) -> None:
     assert dir(framedex) == sorted(framedex.__all__)
     for name in framedex.__all__:
-        if name != "clip_pipeline":  # which needs DALI
+        if name != "clip_pipeline":  # it needs DALI
             assert getattr(framedex, name) is not None
     clips = len(ClipDataset(videos / "DATASET"))
     assert repr(ClipDataset(videos / "DATASET")) == f"<ClipDataset {videos / 'DATASET'}: {clips} clips>"

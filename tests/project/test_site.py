@@ -1,4 +1,4 @@
-"""The documentation's site is whole: every link leads somewhere, nothing comes from elsewhere, the API is there, and search finds it."""
+"""The documentation's site is complete: links work, nothing is loaded from elsewhere, API and search are there."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LOADED = {
     "link": "href",
     "iframe": "src",
     "source": "src",
-}  # what a page fetches by itself
+}  # elements and attributes that a page loads by itself
 
 
 class Addresses(html.parser.HTMLParser):
-    """Collects what a page loads and links to, and its anchors."""
+    """Collect what a page loads and links to, and its anchors."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Addresses(html.parser.HTMLParser):
         self.anchors: set[str] = set()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note one element."""
+        """Record one element."""
         values = dict(attrs)
         self.anchors |= {value for name in ("id", "name") if (value := values.get(name))}
         if (address := values.get(LOADED.get(tag, ""))) and values.get("rel") not in ("canonical", "prev", "next"):
@@ -50,7 +50,7 @@ class Addresses(html.parser.HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built as `make docs` builds it."""
+    """Return the folder of the site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -60,7 +60,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> dict[str, Addresses]:
-    """Each page by its place in the site."""
+    """Return each page by its path in the site."""
     found = {}
     for path in some(sorted(site.rglob("*.html")), 40):
         addresses = Addresses()
@@ -71,11 +71,11 @@ def pages(site: Path) -> dict[str, Addresses]:
 
 @pytest.fixture(scope="module")
 def address(site: Path) -> Iterator[str]:
-    """Where the site is served."""
+    """Yield the address where the site is served."""
 
     class Handler(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
-            """Say nothing."""
+            """Print nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

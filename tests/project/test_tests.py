@@ -1,4 +1,4 @@
-"""Tests look at something, and each file of them has one topic. (What hypothesis draws may be empty; not all of it is.)"""
+"""Each test asserts something, and each test file has one topic. (Data drawn by hypothesis may sometimes be empty.)"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_LINES = 400
 
 
 def assertions(node: ast.AST, loops: tuple[ast.For, ...] = ()) -> Iterator[tuple[ast.For, ...]]:
-    """Yield for each assertion in a function the loops that it stands in."""
+    """Yield for each assertion in a function the loops that contain it."""
     for child in ast.iter_child_nodes(node):
         expects = isinstance(child, ast.With) and any("raises" in ast.unparse(item) for item in child.items)
         if isinstance(child, ast.Assert) or expects:
@@ -23,7 +23,7 @@ def assertions(node: ast.AST, loops: tuple[ast.For, ...] = ()) -> Iterator[tuple
 
 
 def is_counted(loop: ast.For) -> bool:
-    """Return whether a loop is over something that is known not to be empty: a display, a constant, a range, or `some(…)`."""
+    """Return whether a loop cannot be empty: it is over a display, a constant, a range, or `some(…)`."""
     items: ast.AST = loop.iter
     while isinstance(items, ast.Call) and ast.unparse(items.func) in ("enumerate", "zip", "reversed", "sorted"):
         items = items.args[0]
@@ -38,7 +38,7 @@ def is_counted(loop: ast.For) -> bool:
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef]:
-    """Yield the tests of a file, but those whose arguments hypothesis draws."""
+    """Yield the tests of a file, except those with arguments drawn by hypothesis."""
     for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
             continue

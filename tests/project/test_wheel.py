@@ -1,4 +1,4 @@
-"""What a user installs is what the tree holds: no module and no query is left out of the wheel, nor anything else put into it."""
+"""The wheel contains what the tree contains: no module or query is missing, and nothing else is added."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ STAGES = ("indexer", "sharder", "loader", "auditor")  # at the top of the tree, 
 
 
 def tracked() -> list[str]:
-    """Return the tree's files, and those that are about to be."""
+    """Return the tracked files and the new files that git does not ignore."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     return [name for name in names if (ROOT / name).is_symlink() or (ROOT / name).is_file()]
 
 
 def packaged(name: str) -> str | None:
-    """Return where a file of the tree stands in the wheel; None where it does not."""
+    """Return the path in the wheel of a file in the tree; None if the wheel does not contain it."""
     stage = name.split("/")[0]
     if stage in (*STAGES, "configs"):
         return f"framedex/{name}"

@@ -1,4 +1,4 @@
-"""Replaced objects, failing requests and expired credentials in object storage give the right errors, and show no secret."""
+"""Replaced objects, failing requests and expired credentials in object storage raise right errors without secrets."""
 
 from __future__ import annotations
 

@@ -150,8 +150,8 @@ class TestWriting:
         again = [request.path for request in proxy.requests if request.method == "PUT" and shipped[0] in request.path]
         assert again == []
         assert "D/unfinished.json" not in bucket.keys("D/")
-        run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D", "--pack", "clips", "--shard-size",
-            "20kB", "--workers", 1)  # fmt: skip
+        run("shard", tmp_path / "I", "--policy", segments(tmp_path), "--out", tmp_path / "D", "--pack", "clips",
+            "--shard-size", "20kB", "--workers", 1)  # fmt: skip
         for key in content(tmp_path / "D"):
             assert bucket.get(f"D/{key}") == (tmp_path / "D" / key).read_bytes(), key
 

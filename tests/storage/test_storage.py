@@ -1,4 +1,4 @@
-"""Objects of a real protocol: reading, writing where nothing stands, and what becomes of faults, without a secret in sight."""
+"""Objects over a real protocol are read, written where none exist, and faults are handled without revealing secrets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RNG = np.random.default_rng(5)
 
 @pytest.fixture
 def proxy(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """A proxy through which framedex reaches the service, and quick to give up."""
+    """Return a proxy through which framedex reaches the service, with few retries and a short timeout."""
     monkeypatch.setenv(stores.RETRIES, "3")
     monkeypatch.setenv(stores.TIMEOUT, "5")
     return proxy
@@ -81,7 +81,7 @@ def test_objects_are_written_where_nothing_stands(bucket: Bucket) -> None:
     uri = f"{bucket.uri}/a folder/ä #1 %20.txt"
     facts = objects.put(uri, b"first")
     assert bucket.get("a folder/ä #1 %20.txt") == b"first"
-    assert objects.put(uri, b"first") == facts  # what was written before the answer was lost
+    assert objects.put(uri, b"first") == facts  # the content was written before the response was lost
     with pytest.raises(StorageError) as error:
         objects.put(uri, b"other")
     assert error.value.kind == "exists"
@@ -299,7 +299,7 @@ class TestCache:
         assert bytes(cache.fetch_many(uri, [(0, 5)], facts)[0]) == b"first"
         bucket.put("a", b"other content")
         assert bytes(cache.fetch_many(uri, [(0, 5)], objects.head(uri))[0]) == b"other"
-        assert bytes(cache.fetch_many(uri, [(0, 5)], facts)[0]) == b"first"  # which is what was asked for
+        assert bytes(cache.fetch_many(uri, [(0, 5)], facts)[0]) == b"first"  # the requested version
         with pytest.raises(StorageError):
             cache.fetch_many(uri, [(0, 6)], facts)
 
@@ -310,7 +310,7 @@ class TestCache:
         for begin in range(0, 1_000_000, 10_000):
             cache.fetch_many(uri, [(begin, begin + 10_000), kept], facts)
             assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.range")) <= 100_000
-        assert cache._read(cache._path(uri, kept, facts)) is not None  # used all the time
+        assert cache._read(cache._path(uri, kept, facts)) is not None  # it was used all the time
 
     def test_damage_on_the_disk_is_no_content(self, bucket: Bucket, tmp_path: Path) -> None:
         uri = bucket.put("a", b"content")

@@ -1,4 +1,4 @@
-"""Audio media by recipe, what an index would say of their packets, and what a player's full decode of them presents."""
+"""Recipes of audio media, what an index would state about their packets, and what a player's full decode presents."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ LAYOUTS = {1: "mono", 2: "stereo", 6: "5.1"}
 
 @dataclass(frozen=True, kw_only=True)
 class AudioMedium:
-    """One medium of synthetic sound. lost: packets left out, so that there is a gap. late_seconds: when it begins.
+    """One medium of synthetic sound.
 
-    by_command: encoded by the command ffmpeg, because PyAV carries no such encoder. stored: in tests/data, encoded by FFmpeg 5.1, because few
-    builds of FFmpeg have such an encoder.
+    Attributes:
+        lost: packets that are left out, which makes a gap.
+        late_seconds: the time at which the sound begins.
+        by_command: encoded by the ffmpeg command, because PyAV does not include the encoder.
+        stored: a file in tests/data, encoded by FFmpeg 5.1, because few builds of FFmpeg include the encoder.
     """
 
     name: str
@@ -45,7 +48,7 @@ class AudioMedium:
 
     @property
     def source(self) -> NDArray[np.float32]:
-        """float32 [channels, samples]: sweeps, noise, clicks and silence, so that every tool of a codec has work."""
+        """Sweeps, noise, clicks and silence, float32 [channels, samples], so that every tool of a codec is used."""
         rng = np.random.default_rng(len(self.name))
         count = int(self.seconds * self.rate)
         time = np.arange(count) / self.rate
@@ -73,7 +76,8 @@ RECIPES = {
         AudioMedium(name="mp2.mkv", codec="mp2"),
         AudioMedium(name="opus.ogg", codec="libopus", rate=48_000),
         AudioMedium(name="opus.mp4", codec="libopus", rate=48_000, options={"frame_duration": "60"}),
-        AudioMedium(name="opus_voice.mkv", codec="libopus", rate=48_000, channels=1, options={"b": "16000", "application": "voip"}),
+        AudioMedium(name="opus_voice.mkv", codec="libopus", rate=48_000, channels=1,
+                    options={"b": "16000", "application": "voip"}),
         AudioMedium(name="vorbis.ogg", codec="vorbis", options={"strict": "experimental"}),
         AudioMedium(name="vorbis.mkv", codec="vorbis", options={"strict": "experimental"}),
         AudioMedium(name="ac3.mp4", codec="ac3", rate=48_000),
@@ -97,11 +101,13 @@ RECIPES = {
     )
 }  # fmt: skip
 
-NOISY = {"aac.mp4"}  # its encoder replaces noise by its level, and every decode draws its own (ISO/IEC 14496-3 4.6.13)
+NOISY = {
+    "aac.mp4"
+}  # its encoder codes noise by its level only, and every decode draws new noise (ISO/IEC 14496-3 4.6.13)
 
 
 def encode(recipe: AudioMedium, path: Path) -> Path:
-    """Encode a recipe into a file, and return that."""
+    """Encode a recipe into a file; return its path."""
     layout = LAYOUTS[recipe.channels]
     if recipe.stored:
         shutil.copy(DATA / recipe.name, path)
@@ -134,8 +140,10 @@ def encode(recipe: AudioMedium, path: Path) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What an index says of a medium, and what a player gives: float32 [channels, samples] from facts.first_sample on,
-    mask bool [samples], False in gaps."""
+    """What an index states about a medium, and what a player presents.
+
+    Samples are float32 [channels, samples] from facts.first_sample on. The mask is bool [samples] and False in gaps.
+    """
 
     packets: AudioPackets
     facts: AudioFacts
@@ -144,14 +152,14 @@ class Truth:
     payload: list[bytes]
 
     def payload_of(self, recipe: AudioRecipe) -> bytes:
-        """Return what reading a recipe's packets gives."""
+        """Return the result of reading a recipe's packets."""
         if not len(recipe.packet_sample):
             return b""
         first = int(np.searchsorted(self.packets.sample, recipe.packet_sample[0]))
         return b"".join(self.payload[first : first + len(recipe.packet_size)])
 
     def cut(self, begin: int, end: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Return samples and mask of the half-open interval, zeros where the player gives nothing."""
+        """Return samples and mask of the half-open interval; samples that the player does not present are zero."""
         samples, mask = np.zeros((self.facts.channels, end - begin), np.float32), np.zeros(end - begin, np.bool_)
         low, high = max(begin, self.facts.first_sample), min(end, self.facts.end_sample)
         if low < high:
@@ -164,19 +172,19 @@ class Truth:
 
 
 def as_float(frame: av.AudioFrame) -> NDArray[np.float32]:
-    """Return what swresample makes of a frame as float32 [channels, samples]; no rate or channel changes."""
+    """Return a frame converted by swresample to float32 [channels, samples], with the same rate and channels."""
     converted = av.AudioResampler("fltp", frame.layout, frame.sample_rate).resample(frame)
     return np.concatenate([part.to_ndarray() for part in converted], axis=1)
 
 
 def decoded_by_packet(path: Path, *, raw: bool) -> Iterator[tuple[av.Packet, list[av.AudioFrame]]]:
-    """Yield packets and their frames as a player has them, or raw: nothing skipped and nothing discarded."""
+    """Yield packets and their frames as a player gets them, or with `raw` without any skipping or discarding."""
     with av.open(str(path)) as container:
         stream = container.streams.audio[0]
         if raw:
             stream.codec_context.flags2 |= Flags2.skip_manual
         if stream.codec_context.name in {"ac3", "eac3"}:
-            # The one departure from a player's defaults: dither that does not depend on what was decoded before.
+            # The only difference from a player's defaults: the dither does not depend on what was decoded before.
             stream.codec_context.options = {"cons_noisegen": "1"}
         for packet in container.demux(stream):
             if packet.size:
@@ -184,7 +192,7 @@ def decoded_by_packet(path: Path, *, raw: bool) -> Iterator[tuple[av.Packet, lis
 
 
 def truth(path: Path) -> Truth:
-    """Return what an index and a player say of a file's first audio stream."""
+    """Return what an index and a player state about a file's first audio stream."""
     sizes = [sum(frame.samples for frame in frames) for _, frames in decoded_by_packet(path, raw=True)]
     played = list(decoded_by_packet(path, raw=False))
     with av.open(str(path)) as container:
@@ -193,7 +201,8 @@ def truth(path: Path) -> Truth:
         rate, index = context.sample_rate, stream.index
         known = {
             "codec": context.codec.canonical_name, "codec_tag": context.codec_tag or None, "rate": rate,
-            "channels": len(context.layout.channels), "layout": context.layout.name, "sample_format": context.format.name,
+            "channels": len(context.layout.channels), "layout": context.layout.name,
+            "sample_format": context.format.name,
             "bits_per_coded_sample": None, "extradata": context.extradata,
         }  # fmt: skip
     position = _positions(sizes, played, rate)
@@ -223,10 +232,10 @@ def truth(path: Path) -> Truth:
 
 
 def _positions(sizes: list[int], played: list[tuple[av.Packet, list[av.AudioFrame]]], rate: int) -> list[int]:
-    """Return each packet's first sample: timestamps where they jump, else where the packet before ended.
+    """Return each packet's first sample: from the timestamp if it jumps, otherwise where the previous packet ended.
 
-    A jump that the very next timestamp takes back is none: libavformat states such times of Vorbis in Ogg, and a player, which
-    plays what the decoder gives, does not hear of it.
+    A jump that the next timestamp reverts is ignored: libavformat states such times for Vorbis in Ogg, and a player,
+    which plays the decoder's output, is not affected by it.
     """
     anchor = next(number for number, (_, frames) in enumerate(played) if frames)
     frames = played[anchor][1]
@@ -254,7 +263,7 @@ def _positions(sizes: list[int], played: list[tuple[av.Packet, list[av.AudioFram
 
 
 def _offsets(path: Path, played: list[tuple[av.Packet, list[av.AudioFrame]]]) -> NDArray[np.int64] | None:
-    """Return where packets lie in the file as they are, in file order; None where one of them does not."""
+    """Return where packets lie unchanged in the file, in file order; None if one of them does not."""
     data, offsets, after = path.read_bytes(), [], 0
     for packet, _ in played:
         after = data.find(bytes(packet), after)

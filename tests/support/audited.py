@@ -1,4 +1,4 @@
-"""Indexes of rows as they are given, for what no medium of a test has; and the findings of an audit."""
+"""Indexes of given rows, for cases that no test medium covers; and the findings of an audit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.datasets import run
 
 
 def sound_row(number: int) -> Row:
-    """Return the row of `videos` of a video in which no check finds anything. number: rows of two differ in all names."""
+    """Return the `videos` row of a video in which no check finds anything. Different numbers give different names."""
     seed = number
     while True:
         draw = np.random.default_rng(seed)
@@ -41,7 +41,12 @@ def sound_row(number: int) -> Row:
 
 
 def write_rows(out: Path, *parts: list[dict[str, Any]], labels: dict[str, str] | None = None) -> Path:
-    """Write an index of these rows of `videos`, a part for each list, all without packets. labels: of media, by uri."""
+    """Write an index of these rows of `videos`, without packets.
+
+    Args:
+        parts: the rows of each part.
+        labels: the labels of media by uri.
+    """
     out.mkdir(parents=True)
     header = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
     write_json_aside(out / HEADER, header)
@@ -61,6 +66,6 @@ def write_rows(out: Path, *parts: list[dict[str, Any]], labels: dict[str, str] |
 
 
 def found(*arguments: object, code: int = 0) -> dict[str, dict[str, Any]]:
-    """Run `framedex audit ARGUMENTS --json` and return its findings by check."""
+    """Run `framedex audit ARGUMENTS --json`; return its findings by check."""
     answer = json.loads(run("audit", *arguments, "--json", code=code).stdout)
     return {finding["check"]: finding for finding in answer["findings"]}

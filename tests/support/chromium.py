@@ -33,7 +33,7 @@ SWITCHES = (
     "--hide-scrollbars",
     "--font-render-hinting=none",
 )
-SECONDS = 60.0  # that an answer may take
+SECONDS = 60.0  # the time limit of an answer
 
 
 def is_installed() -> bool:
@@ -42,7 +42,7 @@ def is_installed() -> bool:
 
 
 class Browser:
-    """A running Chromium. Messages are JSON texts that end in a zero byte, to its descriptor 3 and from its descriptor 4."""
+    """A running Chromium. JSON messages that end in a zero byte go to its descriptor 3 and come from descriptor 4."""
 
     def __init__(self, reading: int, writing: int, log: Path) -> None:
         self._reading, self._writing, self._log = reading, writing, log
@@ -51,7 +51,11 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
-        """Return the answer to a command; events that come before it are kept. Raises RuntimeError."""
+        """Return the answer to a command; store events that arrive before it.
+
+        Raises:
+            RuntimeError: the command failed.
+        """
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if session is not None:
@@ -78,7 +82,7 @@ class Browser:
 
     @contextlib.contextmanager
     def page(self, path: Path | str, *, width: int = 1200, height: int = 900, dark: bool = False) -> Iterator[Page]:
-        """Open a file or an address in a tab of its own, and wait until it is loaded."""
+        """Open a file or an address in a new tab, and wait until it is loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session)
@@ -107,19 +111,27 @@ class Page:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def prefer(self, *, dark: bool) -> None:
-        """Say which colours the user likes."""
+        """Set the user's preferred colour scheme."""
         value = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
 
     def evaluate(self, expression: str) -> Any:
-        """Return the value of an expression of JavaScript, awaited. Raises RuntimeError for what it throws."""
+        """Return the awaited value of a JavaScript expression.
+
+        Raises:
+            RuntimeError: the expression threw an exception.
+        """
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     def wait(self, condition: str, seconds: float = SECONDS) -> None:
-        """Wait until an expression is true. Raises RuntimeError where that takes too long."""
+        """Wait until an expression is true.
+
+        Raises:
+            RuntimeError: it was not true within `seconds`.
+        """
         deadline = time.monotonic() + seconds
         while not self.evaluate(condition):
             if time.monotonic() > deadline:
@@ -135,16 +147,16 @@ class Page:
         self.call("Input.dispatchKeyEvent", type="keyUp", **facts)
 
     def type(self, text: str) -> None:
-        """Enter a text where the focus is."""
+        """Type a text into the focused element."""
         self.call("Input.insertText", text=text)
 
     def complaints(self) -> list[str]:
-        """Return what was written to the console, thrown, or refused by the page's policy."""
+        """Return what was logged to the console, thrown, or refused by the page's policy."""
         methods = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [json.dumps(event["params"])[:500] for event in self._events() if event["method"] in methods]
 
     def requests(self) -> list[str]:
-        """Return what the page asked for, what it carries itself left out."""
+        """Return the requests of the page, except for resources that it embeds."""
         addresses = [
             str(event["params"]["request"]["url"])
             for event in self._events()
@@ -153,11 +165,11 @@ class Page:
         return [address for address in addresses if not address.startswith("data:")]
 
     def _events(self) -> Iterator[dict[str, Any]]:
-        self.evaluate("0")  # what happened before has been said then
+        self.evaluate("0")  # after this, all earlier events have arrived
         return (event for event in self._browser.events if event.get("sessionId") == self._session)
 
     def screenshot(self, *, whole: bool = False) -> bytes:
-        """Return the page as PNG: what is in sight, or all of it."""
+        """Return a PNG of the visible part of the page, or of all of it."""
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         return base64.b64decode(answer["data"])
 
@@ -169,11 +181,11 @@ class Page:
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """Run Chromium with a profile that goes away again."""
+    """Run Chromium with a temporary profile."""
     program = shutil.which(PROGRAM)
     if program is None:
         raise RuntimeError(f"{PROGRAM} is not on PATH: apt install chromium")
-    # Chromium takes long to remove what it holds; what is left of its profile may go later.
+    # Chromium takes long to remove its files; remains of its profile may be removed later.
     with (
         tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as home,
         contextlib.ExitStack() as stack,
@@ -205,7 +217,7 @@ def browser() -> Iterator[Browser]:
 
 
 def _pipe() -> tuple[int, int]:
-    """Return a pipe to read and to write, whose ends are not among the descriptors that a child is given others for."""
+    """Return the two ends of a pipe, with descriptors from 10 on, which differ from those that a child is given."""
     ends = os.pipe()
     reading, writing = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
     for end in ends:

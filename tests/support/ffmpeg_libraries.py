@@ -1,7 +1,9 @@
-"""FFmpeg's shared libraries for torchcodec, on a machine that has none: those of PyAV's wheel, under their usual names.
+"""FFmpeg's shared libraries for torchcodec on machines without them: those of PyAV's wheel, under their usual names.
 
-usage: python -m tests.support.ffmpeg_libraries FOLDER   makes links there and prints what LD_LIBRARY_PATH has to begin with;
-nothing where the machine has libraries of its own
+usage: python -m tests.support.ffmpeg_libraries FOLDER
+
+Makes links in FOLDER and prints what LD_LIBRARY_PATH must begin with. Prints nothing if the machine has its own
+libraries.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import av
 
-# libavcodec-d61378e8.so.63.1.102 is libavcodec.so.63: wheels put a digest into the names of the libraries they bring.
+# libavcodec-d61378e8.so.63.1.102 is libavcodec.so.63: wheels add a digest to the names of bundled libraries.
 BROUGHT = re.compile(r"(lib(?:av|sw)[a-z]+)-[0-9a-f]+\.so\.(\d+)\..*")
 
 

@@ -1,4 +1,4 @@
-"""Changes of H.264 and HEVC packets: units put in, moved or relabelled, other parameter sets, other reference marking."""
+"""Edits of H.264 and HEVC packets: inserted, moved or relabelled units, changed parameter sets or reference marking."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 from framedex.indexer.bitstream.h26x.h264_sets import Sps, parse_sps
 from tests.support.bitstream_edits import Coded, Edit, without
 
-LENGTH = 4  # bytes of a NAL unit's length in what libavformat's muxers write
-END_OF_SEQUENCE, END_OF_BITSTREAM = bytes([36 << 1, 1]), bytes([37 << 1, 1])  # HEVC, units of a header alone
+LENGTH = 4  # bytes of a NAL unit's length, as written by libavformat's muxers
+END_OF_SEQUENCE, END_OF_BITSTREAM = bytes([36 << 1, 1]), bytes([37 << 1, 1])  # HEVC, units with only a header
 RECOVERY_POINT = bytes([6, 6, 1, 0xC4, 0x80])  # H.264 SEI: recovery_frame_cnt 0, exact match (D.1.8)
 
 
@@ -30,24 +30,24 @@ def joined(nals: list[bytes]) -> bytes:
 
 
 def put_in_front(packet: Coded, nal: bytes) -> Coded:
-    """Return the packet with a unit put before all others."""
+    """Return the packet with a unit inserted before all others."""
     return replace(packet, data=joined([nal]) + packet.data)
 
 
 def put_behind(packet: Coded, nal: bytes) -> Coded:
-    """Return the packet with a unit put behind all others."""
+    """Return the packet with a unit appended after all others."""
     return replace(packet, data=packet.data + joined([nal]))
 
 
 class Bits:
-    """The bits of a unit's payload as text, with a place from which to read."""
+    """The bits of a unit's payload as text, with a read position."""
 
     def __init__(self, payload: bytes) -> None:
         self.text = "".join(f"{byte:08b}" for byte in payload.replace(b"\0\0\3", b"\0\0"))
         self.at = 0
 
     def u(self, count: int) -> int:
-        """Read an unsigned number of so many bits."""
+        """Read an unsigned number of `count` bits."""
         self.at += count
         return int(self.text[self.at - count : self.at] or "0", 2)
 
@@ -81,7 +81,7 @@ def h264_sets(configuration: bytes) -> tuple[bytes, bytes]:
 
 
 def h264_pps(configuration: bytes, chroma_qp_offset: int) -> bytes:
-    """Return the stream's PPS with another chroma_qp_index_offset (7.3.2.2): later pictures change their colours."""
+    """Return the stream's PPS with another chroma_qp_index_offset (7.3.2.2): the colours of later pictures change."""
     pps = h264_sets(configuration)[1]
     bits = Bits(pps[1:])
     bits.ue(), bits.ue()
@@ -115,7 +115,7 @@ def _hevc_sets(configuration: bytes) -> dict[int, bytes]:
 
 
 def hevc_other_level(configuration: bytes, kind: int) -> bytes:
-    """Return the units of the stream's VPS, SPS and PPS, where the VPS or the SPS states another general_level_idc (7.3.3)."""
+    """Return the VPS, SPS and PPS of a stream with another general_level_idc (7.3.3) in the VPS or the SPS."""
     sets = _hevc_sets(configuration)
     bits = Bits(sets[kind][2:])
     bits.u((32 if kind == HEVC_VPS else 8) + 88)
@@ -127,7 +127,13 @@ def hevc_other_level(configuration: bytes, kind: int) -> bytes:
 
 
 def hevc_sequence(kind: int, *, after: int, at_start: bool = False) -> Edit:
-    """Change the VPS or the SPS in the first picture behind a number, or in the first one there where decoding may start."""
+    """Return an edit that changes the VPS or the SPS in one picture.
+
+    Args:
+        kind: HEVC_VPS or HEVC_SPS.
+        after: the picture is the first one after this packet number.
+        at_start: consider only pictures where decoding may start (CRA).
+    """
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
         place = next(n for n, p in enumerate(packets) if n > after and (_hevc_kind(p) == 21 or not at_start))
@@ -165,7 +171,7 @@ def _hevc_kind(packet: Coded) -> int:
 
 
 def end_of_sequence(nal: bytes = END_OF_SEQUENCE, *, in_front: bool = False) -> Edit:
-    """End the coded video sequence before every HEVC picture where decoding may start, but the first."""
+    """End the coded video sequence before every HEVC picture where decoding may start, except the first."""
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
         edited = list(packets)
@@ -179,7 +185,7 @@ def end_of_sequence(nal: bytes = END_OF_SEQUENCE, *, in_front: bool = False) -> 
 
 
 def _with_set(make: Callable[[bytes, int], bytes], wanted: Callable[[Coded], bool], behind: int) -> Edit:
-    """Put a changed PPS into the first packet of a kind behind a number."""
+    """Put a changed PPS into the first packet after a number for which `wanted` is true."""
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
         number = next(n for n, packet in enumerate(packets) if n > behind and wanted(packet))
@@ -189,22 +195,22 @@ def _with_set(make: Callable[[bytes, int], bytes], wanted: Callable[[Coded], boo
 
 
 def h264_set(*, referenced: bool, behind: int = 30) -> Edit:
-    """Change the PPS in the middle of a GOP, in a picture that others refer to or in one that none does."""
+    """Change the PPS in the middle of a GOP, in a picture that others refer to or in one that none refers to."""
     return _with_set(h264_pps, lambda packet: any(nal[0] >> 5 & 3 for nal in _slices(packet)) == referenced, behind)
 
 
 def hevc_set(*kinds: int, behind: int = 28) -> Edit:
-    """Change the PPS in the middle of a GOP, in a picture of one of these NAL unit types."""
+    """Change the PPS in the middle of a GOP, in a picture with one of these NAL unit types."""
     return _with_set(hevc_pps, lambda packet: _hevc_kind(packet) in kinds, behind)
 
 
 def old_x264(configuration: bytes, packets: list[Coded]) -> list[Coded]:
-    """Let the stream say that an x264 wrote it whose direct prediction was wrong."""
+    """State that the stream was written by an old x264 with wrong direct prediction."""
     return [replace(packet, data=re.sub(rb"x264 - core \d{3}", b"x264 - core 033", packet.data)) for packet in packets]
 
 
 def lying_recovery(configuration: bytes, packets: list[Coded]) -> list[Coded]:
-    """Say of I pictures in the middle of a GOP that decoding may start there, whatever later pictures refer to."""
+    """State for I pictures in the middle of a GOP that decoding may start there, whatever later pictures refer to."""
 
     def is_intra(packet: Coded) -> bool:
         bits = Bits(_slices(packet)[0][1:9])
@@ -217,10 +223,11 @@ def lying_recovery(configuration: bytes, packets: list[Coded]) -> list[Coded]:
 
 
 def with_marking(of_packet: Callable[[int], tuple[bool, str] | None]) -> Edit:
-    """Write other reference picture marking (H.264 7.3.3.3) into the slices of a stream of CAVLC frames without weights.
+    """Write other reference picture marking (H.264 7.3.3.3) into slices of a stream of CAVLC frames without weights.
 
-    of_packet: a packet's number → (whether an IDR picture is kept for long, the bits of dec_ref_pic_marking() of other pictures);
-    None: as it is.
+    Args:
+        of_packet: a function from a packet's number to two values: whether an IDR picture is a long-term reference, and
+            the bits of dec_ref_pic_marking() of other pictures. None: the packet stays unchanged.
     """
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
@@ -276,12 +283,15 @@ KEPT_FOR_LONG = with_marking(lambda number: (True, SLIDING))
 
 
 def reset_at(at: int) -> Edit:
-    """Let a picture take all references out and count anew (memory_management_control_operation 5), which nothing else follows."""
+    """Return an edit by which picture `at` removes all references and restarts counting; nothing else is adapted.
+
+    This is memory_management_control_operation 5.
+    """
     return with_marking(lambda number: (False, "1" + "00110" + "1") if number == at else None)
 
 
 def short_sequence(configuration: bytes, packets: list[Coded]) -> list[Coded]:
-    """End the HEVC sequence before each CRA, and cut the second sequence down to that picture."""
+    """End the HEVC sequence before each CRA, and reduce the second sequence to that picture."""
     starts = [number for number, packet in enumerate(packets) if _hevc_kind(packet) == 21]
     ended = end_of_sequence(in_front=True)(configuration, packets)
     return without(*range(starts[0] + 1, starts[1]))(configuration, ended)

@@ -1,4 +1,4 @@
-"""Media by recipe: every file the suite needs, encoded on the spot, named by its hazard, frame number in the pixels."""
+"""Recipes of all test media, which are encoded on the spot, named by hazard, and show frame numbers in the pixels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tests.support import bitstream_edits, h26x_edits, mpeg_edits, still_edits
 from tests.support.bitstream_edits import Coded, Edit
 
-Medium = Callable[[str], Path]  # the fixture `medium`: the file of a recipe by name
+Medium = Callable[[str], Path]  # the fixture `medium`: returns the file of a recipe by name
 BARCODE_BITS, CELL = 10, 16
 TICKS = 90_000  # timestamps of recipes count in this time base
 FRAME_RATE = 25
@@ -24,8 +24,12 @@ FRAME_RATE = 25
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One medium. times: presentation times in TICKS; None means `frames` of them at 25 fps. edit: what is done to its packets once
-    they are encoded. scenes: three of them, the second one in inverted colours.
+    """One medium.
+
+    Attributes:
+        times: presentation times in TICKS; None: `frames` times at 25 fps.
+        edit: applied to the packets after encoding.
+        scenes: three scenes, the second with inverted colours.
     """
 
     name: str
@@ -37,7 +41,7 @@ class Recipe:
     size: tuple[int, int] = (176, 144)
     times: tuple[int, ...] | None = None
     audio: bool = False
-    bt709: bool = False  # converted with that matrix, and of soft colours that no converter clips
+    bt709: bool = False  # converted with that matrix, with soft colours that no converter clips
     edit: Edit | None = None
     scenes: bool = False
 
@@ -72,8 +76,10 @@ RECIPES = {
         Recipe(name="h264_default.mp4", options=_x264(keyint=20)),
         Recipe(name="h264_baseline.mp4", options={"preset": "veryfast", "profile": "baseline", "g": "15"}),
         Recipe(name="h264_b_pyramid.mkv", options=_x264(keyint=24, bframes=5, b_pyramid="normal", b_adapt=0)),
-        Recipe(name="h264_open_gop.mp4", options=_x264(keyint=12, min_keyint=12, open_gop=1, bframes=3, b_adapt=0, scenecut=0)),
-        Recipe(name="h264_open_gop.mkv", options=_x264(keyint=10, min_keyint=10, open_gop=1, bframes=5, b_pyramid="normal", b_adapt=0, scenecut=0)),
+        Recipe(name="h264_open_gop.mp4",
+               options=_x264(keyint=12, min_keyint=12, open_gop=1, bframes=3, b_adapt=0, scenecut=0)),
+        Recipe(name="h264_open_gop.mkv", options=_x264(
+            keyint=10, min_keyint=10, open_gop=1, bframes=5, b_pyramid="normal", b_adapt=0, scenecut=0)),
         Recipe(name="h264_intra_refresh.mp4", options=_x264(keyint=20, intra_refresh=1, bframes=0)),
         Recipe(name="h264_slices.mov", options=_x264(keyint=16, slices=4)),
         Recipe(name="h264_one_gop.mp4", options=_x264(keyint="infinite", scenecut=0), frames=90),
@@ -87,20 +93,26 @@ RECIPES = {
         Recipe(name="h264_vfr.mp4", options=_x264(keyint=20), times=_irregular_times(50, 1)),
         Recipe(name="h264_vfr.mkv", options=_x264(keyint=20), times=_irregular_times(50, 2)),
         Recipe(name="h264_24_to_60.mp4", options=_x264(keyint=20), times=_times_24_to_60(50)),
-        Recipe(name="h264_late_start.mkv", options=_x264(keyint=20), times=tuple(10 * TICKS + n * TICKS // 25 for n in range(50))),
+        Recipe(name="h264_late_start.mkv", options=_x264(keyint=20),
+               times=tuple(10 * TICKS + n * TICKS // 25 for n in range(50))),
         Recipe(name="h264_no_edit_list.mp4", options=_x264(keyint=20), muxer={"use_editlist": "0"}),
         Recipe(name="h264_fragmented.mp4", options=_x264(keyint=20), muxer={"movflags": "frag_keyframe+empty_moov"}),
         Recipe(name="h264_faststart.mp4", options=_x264(keyint=20), muxer={"movflags": "faststart"}),
         Recipe(name="h264_single.mp4", frames=1),
         Recipe(name="h264_audio.mp4", options=_x264(keyint=20), audio=True),
         Recipe(name="h264_audio.mkv", options=_x264(keyint=20), audio=True),
-        Recipe(name="h264_bt709.mp4", options=_x264(keyint=20, colormatrix="bt709", colorprim="bt709", transfer="bt709"), bt709=True),
+        Recipe(name="h264_bt709.mp4",
+               options=_x264(keyint=20, colormatrix="bt709", colorprim="bt709", transfer="bt709"), bt709=True),
         Recipe(name="hevc_closed.mp4", codec="libx265", options=_x265(keyint=20, open_gop=0)),
-        Recipe(name="hevc_open_gop.mp4", codec="libx265", options=_x265(keyint=12, min_keyint=12, open_gop=1, bframes=4, scenecut=0)),
-        Recipe(name="hevc_open_gop.mkv", codec="libx265", options=_x265(keyint=10, min_keyint=10, open_gop=1, bframes=3, b_pyramid=1, scenecut=0)),
-        Recipe(name="hevc_radl.mp4", codec="libx265", options=_x265(keyint=16, open_gop=0, radl=2, bframes=4, scenecut=0)),
+        Recipe(name="hevc_open_gop.mp4", codec="libx265",
+               options=_x265(keyint=12, min_keyint=12, open_gop=1, bframes=4, scenecut=0)),
+        Recipe(name="hevc_open_gop.mkv", codec="libx265",
+               options=_x265(keyint=10, min_keyint=10, open_gop=1, bframes=3, b_pyramid=1, scenecut=0)),
+        Recipe(name="hevc_radl.mp4", codec="libx265",
+               options=_x265(keyint=16, open_gop=0, radl=2, bframes=4, scenecut=0)),
         Recipe(name="hevc_main10.mov", codec="libx265", options=_x265(keyint=20), pix_fmt="yuv420p10le", frames=30),
-        Recipe(name="hevc_temporal_layers.mp4", codec="libx265", options=_x265(keyint=20, temporal_layers=1, bframes=3)),
+        Recipe(name="hevc_temporal_layers.mp4", codec="libx265",
+               options=_x265(keyint=20, temporal_layers=1, bframes=3)),
         Recipe(name="hevc_intra_refresh.mkv", codec="libx265", options=_x265(keyint=20, intra_refresh=1), frames=40),
     )
 }  # fmt: skip
@@ -118,95 +130,101 @@ _MPEG = {"g": "12", "bf": "2", "sc_threshold": "1000000000", "qmin": "6"}
 _JPEG = {"huffman": "default"}
 _VC2 = {"b": "8000000000", "wavelet_type": "haar"}  # bits for 90 000 pictures
 
-# Media that no encoder here writes as they are: each once gave other frames than a full decode, and no word.
+# Media that no encoder here writes as they are. Each once silently gave frames that differ from a full decode.
 HAZARDS = {
     recipe.name: recipe
     for recipe in (
-        *(
-            Recipe(name=f"hevc_{name}.{suffix}", codec="libx265", options=options, frames=75, edit=edit)
-            for suffix in ("mp4", "mkv", "ts")
-            for name, options, edit in (
-                ("sequence_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence()),
-                ("bitstream_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence(h26x_edits.END_OF_BITSTREAM)),
-                ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), h26x_edits.end_of_sequence()),
-                ("set_in_droppable_picture", _OPEN_265, h26x_edits.hevc_set(0, 2, 4, 6, 8)),
-                ("set_in_reference_picture", _OPEN_265, h26x_edits.hevc_set(1)),
-                ("sps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=30)),
-                ("vps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_VPS, after=30)),
-                ("sps_changes_at_cra", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=20, at_start=True)),
-                ("set_in_leading_picture", _OPEN_265, h26x_edits.hevc_set(8, 9, behind=24)),
-            )
-        ),
-        Recipe(name="hevc_short_sequence.mkv", codec="libx265", options=_OPEN_265, frames=75, edit=h26x_edits.short_sequence),
-        Recipe(name="mjpeg_cut_off.avi", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20, edit=bitstream_edits.cut_off(7, 12)),
-        Recipe(name="hevc_end_in_packet_of_cra.mp4", codec="libx265", options=_OPEN_265, frames=75, edit=h26x_edits.end_of_sequence(in_front=True)),
-        *(
-            Recipe(name=f"h264_{name}.{suffix}", options=options, frames=75, edit=edit)
-            for suffix in ("mp4", "mkv", "ts")
-            for name, options, edit in (
-                ("set_in_droppable_picture", _B_264, h26x_edits.h264_set(referenced=False)),
-                ("set_in_reference_picture", _B_264, h26x_edits.h264_set(referenced=True)),
-                ("set_in_small_picture", _B_264, h26x_edits.h264_set(referenced=False, behind=45)),
-                ("old_x264", _PYRAMID, h26x_edits.old_x264),
-            )
-        ),
-        *(
-            Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_LATE_INTRA | options), frames=75, scenes=True, edit=h26x_edits.lying_recovery)
-            for suffix in ("mp4", "mkv", "ts")
-            for name, options in (
-                ("recovery_lies", {"ref": 3}),
-                ("recovery_lies_b", {"ref": 4, "bframes": 3, "b_adapt": 0, "b_pyramid": "normal"}),
-                ("recovery_lies_interlaced", {"ref": 3, "bframes": 2, "tff": 1}),
-                ("recovery_true", {"ref": 1}),
-            )
-        ),
-        *(
-            Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_PLAIN_OPEN | options), edit=edit)
-            for suffix in ("mp4", "mkv")
-            for name, options, edit in (
-                *((f"long_reference_{number}", {"ref": ref, "bframes": bframes, "keyint": keyint}, h26x_edits.KEPT_FOR_LONG)
-                  for number, (ref, bframes, keyint) in enumerate([(4, 2, 12), (5, 2, 15), (3, 1, 15)])),
-                ("references_reset", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(13)),
-                ("references_reset_early", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(1)),
-            )
-        ),
-        *(
-            Recipe(name=f"mjpeg_{name}.{suffix}", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20, edit=edit)
-            for suffix in ("avi", "mov")
-            for name, edit in (
-                ("tables_seldom", still_edits.chroma_tables_seldom),
-                ("turned_from_the_middle", still_edits.with_segment(still_edits.COM, b"Intel(R) JPEG Library, version 1,5,4\0", 7)),
-                ("turned_by_the_first", still_edits.with_segment(still_edits.COM, b"Metasoft MJPEG Codec\0", 0)),
-                ("range_from_the_middle", still_edits.with_segment(still_edits.COM, b"CS=ITU601\0", 7)),
-            )
-        ),
-        Recipe(name="jpegls_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=still_edits.with_segment(still_edits.LSE, still_edits.THRESHOLDS, 0)),
-        Recipe(name="jpegls_wrong_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12, edit=still_edits.with_segment(still_edits.LSE, still_edits.WRONG_THRESHOLDS, 0)),
-        Recipe(name="png_palette_once.avi", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=still_edits.palette_once),
-        Recipe(name="png_palette_once.mov", codec="png", pix_fmt="rgb24", options={}, frames=12, edit=still_edits.palette_once),
-        *(Recipe(name=f"vp8_lost_packet_{number}.webm", codec="libvpx", options=_VP8, frames=90, edit=bitstream_edits.without(number)) for number in (5, 35, 50)),
-        Recipe(name="vp8_lost_packet_resilient.webm", codec="libvpx", options=_VP8 | {"error-resilient": "1"}, frames=90, edit=bitstream_edits.without(35)),
-        *(
-            Recipe(name=f"mpeg2_matrix_behind_{name}.mkv", codec="mpeg2video", options=_MPEG, edit=mpeg_edits.mpeg_unit(mpeg_edits.STEEP_MATRIX, kind, after=after, behind=True))
-            for name, kind, after in (
-                ("slices", mpeg_edits.MPEG_P, 15),
-                ("droppable_slices", mpeg_edits.MPEG_B, 15),
-                ("leading_slices", mpeg_edits.MPEG_B, 24),
-                ("start_slices", mpeg_edits.MPEG_I, 20),
-            )
-        ),
-        *(
-            Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG, edit=mpeg_edits.mpeg_unit(mpeg_edits.TMPGENC, mpeg_edits.MPEG_B, after=15))
-            for suffix in ("mkv", "ts")
-        ),
-        *(
-            Recipe(name=f"mpeg4_{name}.{suffix}", codec="mpeg4", options=_MPEG | {"bf": bf}, edit=bitstream_edits.with_flipped_bit(number, byte, bit))
-            for suffix in ("mkv", "mp4")
-            for name, bf, number, byte, bit in (("time_increment_in_doubt", "2", 26, 4, 5), ("lost_marker", "0", 18, 5, 6))
-        ),
+        *(Recipe(name=f"hevc_{name}.{suffix}", codec="libx265", options=options, frames=75, edit=edit)
+          for suffix in ("mp4", "mkv", "ts")
+          for name, options, edit in (
+              ("sequence_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence()),
+              ("bitstream_ends_before_cra", _OPEN_265, h26x_edits.end_of_sequence(h26x_edits.END_OF_BITSTREAM)),
+              ("sequence_ends_before_idr", _x265(keyint=25, open_gop=0, bframes=4), h26x_edits.end_of_sequence()),
+              ("set_in_droppable_picture", _OPEN_265, h26x_edits.hevc_set(0, 2, 4, 6, 8)),
+              ("set_in_reference_picture", _OPEN_265, h26x_edits.hevc_set(1)),
+              ("sps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=30)),
+              ("vps_changes_in_gop", _OPEN_265, h26x_edits.hevc_sequence(h26x_edits.HEVC_VPS, after=30)),
+              ("sps_changes_at_cra", _OPEN_265,
+               h26x_edits.hevc_sequence(h26x_edits.HEVC_SPS, after=20, at_start=True)),
+              ("set_in_leading_picture", _OPEN_265, h26x_edits.hevc_set(8, 9, behind=24)),
+          )),
+        Recipe(name="hevc_short_sequence.mkv", codec="libx265", options=_OPEN_265, frames=75,
+               edit=h26x_edits.short_sequence),
+        Recipe(name="mjpeg_cut_off.avi", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20,
+               edit=bitstream_edits.cut_off(7, 12)),
+        Recipe(name="hevc_end_in_packet_of_cra.mp4", codec="libx265", options=_OPEN_265, frames=75,
+               edit=h26x_edits.end_of_sequence(in_front=True)),
+        *(Recipe(name=f"h264_{name}.{suffix}", options=options, frames=75, edit=edit)
+          for suffix in ("mp4", "mkv", "ts")
+          for name, options, edit in (
+              ("set_in_droppable_picture", _B_264, h26x_edits.h264_set(referenced=False)),
+              ("set_in_reference_picture", _B_264, h26x_edits.h264_set(referenced=True)),
+              ("set_in_small_picture", _B_264, h26x_edits.h264_set(referenced=False, behind=45)),
+              ("old_x264", _PYRAMID, h26x_edits.old_x264),
+          )),
+        *(Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_LATE_INTRA | options), frames=75, scenes=True,
+                 edit=h26x_edits.lying_recovery)
+          for suffix in ("mp4", "mkv", "ts")
+          for name, options in (
+              ("recovery_lies", {"ref": 3}),
+              ("recovery_lies_b", {"ref": 4, "bframes": 3, "b_adapt": 0, "b_pyramid": "normal"}),
+              ("recovery_lies_interlaced", {"ref": 3, "bframes": 2, "tff": 1}),
+              ("recovery_true", {"ref": 1}),
+          )),
+        *(Recipe(name=f"h264_{name}.{suffix}", options=_x264(**_PLAIN_OPEN | options), edit=edit)
+          for suffix in ("mp4", "mkv")
+          for name, options, edit in (
+              *((f"long_reference_{number}", {"ref": ref, "bframes": bframes, "keyint": keyint},
+                 h26x_edits.KEPT_FOR_LONG)
+                for number, (ref, bframes, keyint) in enumerate([(4, 2, 12), (5, 2, 15), (3, 1, 15)])),
+              ("references_reset", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(13)),
+              ("references_reset_early", {"ref": 3, "bframes": 2, "keyint": 12}, h26x_edits.reset_at(1)),
+          )),
+        *(Recipe(name=f"mjpeg_{name}.{suffix}", codec="mjpeg", pix_fmt="yuvj420p", options=_JPEG, frames=20,
+                 edit=edit)
+          for suffix in ("avi", "mov")
+          for name, edit in (
+              ("tables_seldom", still_edits.chroma_tables_seldom),
+              ("turned_from_the_middle",
+               still_edits.with_segment(still_edits.COM, b"Intel(R) JPEG Library, version 1,5,4\0", 7)),
+              ("turned_by_the_first", still_edits.with_segment(still_edits.COM, b"Metasoft MJPEG Codec\0", 0)),
+              ("range_from_the_middle", still_edits.with_segment(still_edits.COM, b"CS=ITU601\0", 7)),
+          )),
+        Recipe(name="jpegls_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12,
+               edit=still_edits.with_segment(still_edits.LSE, still_edits.THRESHOLDS, 0)),
+        Recipe(name="jpegls_wrong_parameters.avi", codec="jpegls", pix_fmt="gray", options={}, frames=12,
+               edit=still_edits.with_segment(still_edits.LSE, still_edits.WRONG_THRESHOLDS, 0)),
+        Recipe(name="png_palette_once.avi", codec="png", pix_fmt="rgb24", options={}, frames=12,
+               edit=still_edits.palette_once),
+        Recipe(name="png_palette_once.mov", codec="png", pix_fmt="rgb24", options={}, frames=12,
+               edit=still_edits.palette_once),
+        *(Recipe(name=f"vp8_lost_packet_{number}.webm", codec="libvpx", options=_VP8, frames=90,
+                 edit=bitstream_edits.without(number)) for number in (5, 35, 50)),
+        Recipe(name="vp8_lost_packet_resilient.webm", codec="libvpx", options=_VP8 | {"error-resilient": "1"},
+               frames=90, edit=bitstream_edits.without(35)),
+        *(Recipe(name=f"mpeg2_matrix_behind_{name}.mkv", codec="mpeg2video", options=_MPEG,
+                 edit=mpeg_edits.mpeg_unit(mpeg_edits.STEEP_MATRIX, kind, after=after, behind=True))
+          for name, kind, after in (
+              ("slices", mpeg_edits.MPEG_P, 15),
+              ("droppable_slices", mpeg_edits.MPEG_B, 15),
+              ("leading_slices", mpeg_edits.MPEG_B, 24),
+              ("start_slices", mpeg_edits.MPEG_I, 20),
+          )),
+        *(Recipe(name=f"mpeg1_encoder_mark_in_droppable_picture.{suffix}", codec="mpeg1video", options=_MPEG,
+                 edit=mpeg_edits.mpeg_unit(mpeg_edits.TMPGENC, mpeg_edits.MPEG_B, after=15))
+          for suffix in ("mkv", "ts")),
+        *(Recipe(name=f"mpeg4_{name}.{suffix}", codec="mpeg4", options=_MPEG | {"bf": bf},
+                 edit=bitstream_edits.with_flipped_bit(number, byte, bit))
+          for suffix in ("mkv", "mp4")
+          for name, bf, number, byte, bit in (
+              ("time_increment_in_doubt", "2", 26, 4, 5),
+              ("lost_marker", "0", 18, 5, 6),
+          )),
         Recipe(name="ffv1_lost_packet.mkv", codec="ffv1", options={"g": "12"}, edit=bitstream_edits.without(27)),
-        Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1", options={"g": "12", "level": "3", "slicecrc": "1"}, edit=bitstream_edits.without(27)),
-        Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20, edit=bitstream_edits.with_flipped_bit(12, 1)),
+        Recipe(name="ffv1_lost_packet_checksums.mkv", codec="ffv1",
+               options={"g": "12", "level": "3", "slicecrc": "1"}, edit=bitstream_edits.without(27)),
+        Recipe(name="speedhq_flipped_bit.nut", codec="speedhq", options={}, frames=20,
+               edit=bitstream_edits.with_flipped_bit(12, 1)),
         Recipe(name="vc2_haar.mkv", codec="vc2", pix_fmt="yuv422p10le", options=_VC2, frames=12, size=(200, 120)),
     )
 }  # fmt: skip
@@ -229,7 +247,7 @@ def picture(number: int, width: int, height: int) -> NDArray[np.uint8]:
 
 
 def soft_picture(number: int, width: int, height: int) -> NDArray[np.uint8]:
-    """Return uint8 [H, W, 3]: the barcode over slow gradients of muted reds, greens and blues."""
+    """Return uint8 [H, W, 3]: the barcode over smooth gradients of muted reds, greens and blues."""
     rows, columns = np.mgrid[0:height, 0:width]
     gradients = np.stack(
         [70 + columns * 100 / width, 70 + rows * 100 / height, 170 - columns * 100 / width + 0 * rows], axis=-1
@@ -246,7 +264,7 @@ def read_barcode(rgb: NDArray[np.uint8]) -> int:
 
 
 def make(recipe: Recipe, folder: Path) -> Path:
-    """Return the recipe's file in `folder`, encoding it unless it is there; safe against others doing the same."""
+    """Return the recipe's file in `folder`; encode it if it is missing. Other processes may do the same at once."""
     path = folder / recipe.name
     if not path.exists():
         aside = folder / f"{os.getpid()}-{recipe.name}"
@@ -255,7 +273,7 @@ def make(recipe: Recipe, folder: Path) -> Path:
         else:
             whole = (
                 folder / f"{os.getpid()}-whole-{recipe.name.replace('.ts', '.mp4')}"
-            )  # edits are of length-prefixed units
+            )  # edits work on length-prefixed units
             encode(recipe, whole)
             rewrite(whole, aside, recipe.edit)
             whole.unlink()
@@ -266,7 +284,7 @@ def make(recipe: Recipe, folder: Path) -> Path:
 def encode(recipe: Recipe, path: Path) -> None:
     """Encode a recipe into a file."""
     width, height = recipe.size
-    ticks = FRAME_RATE if recipe.codec.startswith("mpeg") else TICKS  # MPEG states a frame rate, from a table
+    ticks = FRAME_RATE if recipe.codec.startswith("mpeg") else TICKS  # MPEG states a frame rate from a table
     with av.open(str(path), "w", options=recipe.muxer) as out:
         stream = out.add_stream(recipe.codec, rate=FRAME_RATE, options=recipe.options)
         stream.width, stream.height, stream.pix_fmt = width, height, recipe.pix_fmt
@@ -314,7 +332,7 @@ def _tone(number: int) -> av.AudioFrame:
 
 
 def full_decode(path: Path, stream: int = 0) -> Iterator[av.VideoFrame]:
-    """Yield every picture of a file in order, as a player would; the independent truth of every exactness test."""
+    """Yield every picture of a file in order, as a player would. This is the reference of every exactness test."""
     with av.open(str(path)) as container:
         container.streams[stream].codec_context.thread_count = 1  # some decoders give other pictures with more
         for frame in container.decode(container.streams[stream]):
@@ -329,7 +347,7 @@ def damage(source: Path, target: Path, change: Callable[[bytearray], bytearray])
 
 
 def make_long(folder: Path) -> Path:
-    """Return an MP4 of about 30 MB, noise with a tone; beside it `front.mp4`, the same with its moov box in front."""
+    """Return an MP4 of about 30 MB with noise and a tone; `front.mp4` beside it has its moov box in front."""
     end, front = folder / "end.mp4", folder / "front.mp4"
     if not front.exists():
         noise = [np.random.default_rng(seed).integers(0, 256, (240, 320, 3), np.uint8) for seed in range(8)]
@@ -360,7 +378,7 @@ def remux(source: Path, path: Path, **options: str) -> None:
                 out.mux(packet)
 
 
-if __name__ == "__main__":  # python -m tests.support.media FOLDER NAME...: make some of the recipes by hand
+if __name__ == "__main__":  # python -m tests.support.media FOLDER NAME...: make these recipes by hand
     import sys
 
     Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Pictures for tests of colour: like nature, test patterns of saturated colours, and flat patches; their planes by any matrix and range."""
+"""Pictures for colour tests: natural, saturated test patterns, flat patches; their planes for any matrix and range."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMATS = {8: "yuv420p", 10: "yuv420p10le"}
 
 
 def natural() -> NDArray[np.float64]:
-    """Return float64 [H, W, 3] in 0…1: clouds of luma and muted chroma whose spectrum falls as that of photographs."""
+    """Return float64 [H, W, 3] in 0…1: clouds of luma and muted chroma with the spectral decay of photographs."""
     rng = np.random.default_rng(5)
     frequency = np.hypot(np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None])
     frequency[0, 0] = 1
@@ -32,7 +32,7 @@ def natural() -> NDArray[np.float64]:
 
 
 def pattern(name: str) -> NDArray[np.float64]:
-    """Return float64 [H, W, 3] in 0…1: the first picture of a source of FFmpeg's filters, testsrc2 or smptebars."""
+    """Return float64 [H, W, 3] in 0…1: the first picture of an FFmpeg source filter, testsrc2 or smptebars."""
     graph = av.filter.Graph()
     source = graph.add(name, f"size={WIDTH}x{HEIGHT}:rate=1")
     sink = graph.add("buffersink")
@@ -44,19 +44,19 @@ def pattern(name: str) -> NDArray[np.float64]:
 
 
 def flat(seed: int) -> NDArray[np.float64]:
-    """Return float64 [H, W, 3] in 0…1: 4 × 5 patches of PATCH pixels a side, of colours that are nearly grey."""
+    """Return float64 [H, W, 3] in 0…1: 4 × 5 patches of PATCH × PATCH pixels with almost grey colours."""
     rng = np.random.default_rng(seed)
     colours = np.clip(rng.uniform(0.1, 0.9, (20, 1)) + rng.uniform(-0.1, 0.1, (20, 3)), 0.05, 0.95)
     return np.kron(colours.reshape(4, 5, 3), np.ones((PATCH, PATCH, 1)))
 
 
 def patch_middles(rgb: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [20, 3]: the middle of each patch of a picture as `flat` makes it."""
+    """Return int64 [20, 3]: the centre of each patch of a picture made by `flat`."""
     return rgb[PATCH // 2 :: PATCH, PATCH // 2 :: PATCH].reshape(-1, 3).astype(np.int64)
 
 
 def planes_of(rgb: NDArray[np.float64], matrix: int, *, full_range: bool, bits: int) -> Planes:
-    """Return Y, Cb, Cr, uint16, of 4:2:0 by a matrix and range (ITU-T H.273 8.3), chroma the mean of 2 × 2 pixels."""
+    """Return 4:2:0 planes Y, Cb, Cr, uint16, for a matrix and range (ITU-T H.273 8.3); chroma: mean of 2 × 2 pixels."""
     ycc = rgb @ np.linalg.inv(rgb_from_ycc(matrix)).T
     height, width = rgb.shape[:2]
     chroma = ycc[..., 1:].reshape(height // 2, 2, width // 2, 2, 2).mean((1, 3))
@@ -80,7 +80,7 @@ def frame_of(planes: Planes, matrix: int, *, full_range: bool, bits: int) -> av.
 
 
 def upsampled(plane: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a chroma plane at twice its size: linear between the middles of 2 × 2 pixels, edges repeated."""
+    """Return a chroma plane at twice its size: linear between the centres of 2 × 2 pixels, edges repeated."""
     padded = np.pad(plane, 1, mode="edge")
     for _ in range(2):
         near, before, after = padded[1:-1], padded[:-2], padded[2:]

@@ -1,4 +1,4 @@
-"""What each policy means, written as naively as the docs say it: one place at a time, in fractions."""
+"""A reference for the meaning of each policy, written as simply as the docs: one place at a time, in fractions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def frame_times(timeline: Timeline) -> list[Fraction]:
 
 
 def choose(timeline: Timeline, stretch: Stretch, time: Fraction, how: str) -> int:
-    """Look at every frame of a stretch; of equally good ones, the first."""
+    """Return the frame of a stretch for a time, found by checking every frame; of equally good ones, the first."""
     times = frame_times(timeline)
     frames = range(stretch.first, stretch.stop)
     if how == "nearest":
@@ -43,7 +43,10 @@ def choose(timeline: Timeline, stretch: Stretch, time: Fraction, how: str) -> in
 
 
 def stretch_of_frames(timeline: Timeline, first: int, last: int, *, include_end: bool) -> Stretch | None:
-    """Return the stretch of a range of frames, a Python slice but that it may not reach in front of the video; None for no frame."""
+    """Return the stretch of a range of frames; None if it has no frame or reaches before the video.
+
+    Otherwise, the range works like a Python slice.
+    """
     count = len(timeline.pts)
     start, end = (place + count * (place < 0) for place in (first, last))
     frames = range(count)[max(0, start) : max(0, end + include_end)]
@@ -92,7 +95,7 @@ def taken(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str
 
 
 def finished(frames: list[int | None], mode: str) -> tuple[list[int], list[bool]]:
-    """Pad one clip, walking to and fro over the real frames before each hole (or after it, where there are none)."""
+    """Pad one clip by walking to and fro over the real frames before each hole (or after it, if none are before)."""
     if mode == "none":
         real = [frame for frame in frames if frame is not None]
         return real, [True] * len(real)
@@ -113,7 +116,7 @@ def finished(frames: list[int | None], mode: str) -> tuple[list[int], list[bool]
 
 
 def walk(frames: list[int], mode: str) -> list[int]:
-    """Return frames, and what a mode puts after them, for longer than any test's clip."""
+    """Return frames followed by the padding of a mode, longer than any test's clip."""
     if mode == "edge" or len(frames) == 1:
         return frames + [frames[-1]] * 200
     back = frames[::-1] if mode == "reflect_1001" else frames[-2:0:-1]
@@ -126,7 +129,7 @@ def number_of(document: dict[str, Any], key: str, default: int = 0) -> Fraction:
 
 
 def cut(places: list[Any], length: int | None) -> Iterator[list[Any]]:
-    """Yield runs of `length` places; the rest is filled with places that lie outside every video."""
+    """Yield runs of `length` places; fill the last one with places outside of every video."""
     outside: Place = Fraction(10**9) if places and isinstance(places[0], Fraction) else 10**9
     for at in range(0, len(places), length or max(1, len(places))):
         clip = places[at : at + length] if length else places
@@ -181,7 +184,7 @@ def window_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch
     while at < end:
         yield [at + k * apart for k in range(length)]
         if at + (length - 1) * apart >= end:
-            return  # one that the end cuts is the last
+            return  # a clip that is cut by the end is the last one
         at += step
 
 

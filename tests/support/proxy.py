@@ -1,4 +1,4 @@
-"""A proxy before an HTTP server: it counts, delays and spoils answers, so that tests see what a client makes of them."""
+"""A proxy for an HTTP server that counts, delays and damages responses, to test how a client handles them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE_BYTES = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplicitClip:
-    """What a client asks for. number: how many requests came before it."""
+    """A client's request. `number` is the count of earlier requests."""
 
     number: int
     method: str
@@ -26,8 +26,13 @@ class ExplicitClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoil:
-    """What becomes of an answer. status: given in its place, with a body that says so. seconds: waited before it.
-    cut_after: bytes of its body, after which the connection breaks. instead: a short body that claims to be the whole one.
+    """How to damage a response.
+
+    Attributes:
+        status: the status to send instead, with a body that says so.
+        seconds: the delay before the response.
+        cut_after: the number of body bytes after which the connection is closed.
+        instead: a short body that claims to be the whole one.
     """
 
     status: int | None = None
@@ -41,7 +46,12 @@ Rule = Callable[[ExplicitClip], Spoil | None]
 
 @dataclass(slots=True)
 class Proxy:
-    """A running proxy. rule: what is spoilt; may be set anew at any time. requests: all that came."""
+    """A running proxy.
+
+    Attributes:
+        rule: how to damage responses; may be changed at any time.
+        requests: all requests received.
+    """
 
     endpoint: str
     rule: Rule = lambda request: None
@@ -50,18 +60,18 @@ class Proxy:
     body_bytes: int = 0
 
     def count(self, method: str | None = None, path: str = "") -> int:
-        """Return how many requests of a method came for paths that hold some text."""
+        """Return the number of requests with this method and with `path` in their path."""
         return sum(method in (None, request.method) and path in request.path for request in self.requests)
 
     def forget(self) -> None:
-        """Count from zero."""
+        """Reset all counts."""
         self.requests.clear()
         self.body_bytes = 0
 
 
 @contextlib.contextmanager
 def running(target: str, *, delay: float = 0.0, port: int = 0) -> Iterator[Proxy]:
-    """Start a proxy before an address, `http://host:port`; seconds are added to each answer."""
+    """Start a proxy for `target`, `http://host:port`; `delay` seconds are added to each response."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -87,7 +97,7 @@ def running(target: str, *, delay: float = 0.0, port: int = 0) -> Iterator[Proxy
 
 
 async def _end(server: asyncio.Server) -> None:
-    """Close a server and what is open of it."""
+    """Close a server and its open connections."""
     server.close()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -98,7 +108,7 @@ async def _end(server: asyncio.Server) -> None:
 async def _serve(
     proxy: Proxy, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Pass on the requests of one connection."""
+    """Forward the requests of one connection."""
     theirs, ours = await asyncio.open_connection(host, port, limit=HEAD_BYTES)
     try:
         while True:
@@ -141,7 +151,7 @@ def _without_expect(head: bytes) -> bytes:
 async def _answer(
     proxy: Proxy, method: str, spoil: Spoil, theirs: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> bool:
-    """Pass on one answer; return whether the connection goes on."""
+    """Forward one response; return whether the connection stays open."""
     head = await theirs.readuntil(b"\r\n\r\n")
     headers = _headers(head.decode("latin-1").split("\r\n")[1:])
     writer.write(head)
@@ -173,7 +183,7 @@ async def _answer(
 
 
 def main() -> None:
-    """Run one until it is stopped: python -m tests.support.proxy http://127.0.0.1:9000 --delay 0.03."""
+    """Run a proxy until it is stopped: python -m tests.support.proxy http://127.0.0.1:9000 --delay 0.03."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("target")
     parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS")

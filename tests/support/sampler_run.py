@@ -1,4 +1,4 @@
-"""A training run over a dataset of numbers, to be killed: `python -m tests.support.sampler_run` and what JSON says of it."""
+"""A training run over a dataset of numbers that tests can kill: `python -m tests.support.sampler_run JSON`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framedex import ClipSampler
 
 
 class Numbers(torch.utils.data.Dataset[int]):
-    """Every clip is its number."""
+    """A dataset in which every clip is its number."""
 
     def __init__(self, count: int, seconds: float = 0.0) -> None:
         self.count, self.seconds = count, seconds
@@ -32,7 +32,7 @@ class Numbers(torch.utils.data.Dataset[int]):
 
 
 def checkpoint(path: Path, content: dict[str, Any]) -> None:
-    """Write what a run has delivered and its state in one step, as a trainer writes its weights."""
+    """Write the delivered clips and the state of a run in one step, as a trainer writes its weights."""
     aside = path.with_suffix(".aside")
     aside.write_bytes(pickle.dumps(content))
     aside.rename(path)
@@ -41,7 +41,11 @@ def checkpoint(path: Path, content: dict[str, Any]) -> None:
 def main(
     path: str, *, count: int, world: int, workers: int, batch: int, kind: str, pause: float, blocks: int | None = None
 ) -> None:
-    """Deliver the rest of an epoch, all ranks in step. kind: "plain", told what was delivered, or "stateful"."""
+    """Deliver the rest of an epoch, with all ranks in step.
+
+    Args:
+        kind: "plain": the sampler is told what was delivered; "stateful": the data loader keeps the state.
+    """
     numbers = Numbers(count, 0.001)
     known = pickle.loads(Path(path).read_bytes()) if Path(path).exists() else {"delivered": [], "states": None}
     samplers, loaders = [], []

@@ -1,4 +1,4 @@
-"""Videos with audio of every codec and container that has an index of it, by recipe."""
+"""Recipes of videos with audio, in every codec and container for which an index of audio exists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ SECONDS = 1.6
 
 @dataclass(frozen=True, kw_only=True)
 class VideoWithAudio:
-    """A video with audio. gap: (at sample, samples left out). start: of the audio; video_start: of the video, in seconds."""
+    """A video with audio.
+
+    Attributes:
+        start: the time at which the audio starts, in seconds.
+        video_start: the time at which the video starts, in seconds.
+        gap: (at sample, samples left out).
+    """
 
     name: str
     codec: str
@@ -47,7 +53,8 @@ MEDIA = {
         VideoWithAudio(name="opus.webm", codec="libopus", rate=48_000),
         VideoWithAudio(name="opus.mp4", codec="libopus", rate=48_000),
         VideoWithAudio(name="opus.ogg", codec="libopus", rate=48_000),
-        VideoWithAudio(name="opus_60ms.mkv", codec="libopus", rate=48_000, layout="mono", options={"frame_duration": "60"}),
+        VideoWithAudio(name="opus_60ms.mkv", codec="libopus", rate=48_000, layout="mono",
+                       options={"frame_duration": "60"}),
         VideoWithAudio(name="vorbis.webm", codec="vorbis"),
         VideoWithAudio(name="vorbis.ogg", codec="vorbis"),
         VideoWithAudio(name="flac.mkv", codec="flac"),
@@ -100,7 +107,7 @@ VIDEO_CODECS = {".webm": "libvpx", ".ogg": "libvpx", ".flv": "flv"}
 
 
 def make(medium: VideoWithAudio, path: Path) -> Path:
-    """Encode a medium: 2 s of video, and noise that tells every sample from every other."""
+    """Encode a medium: 2 s of video, with noise in which all samples are distinguishable."""
     with av.open(str(path), "w", options=medium.muxer) as out:
         video = out.add_stream(VIDEO_CODECS.get(path.suffix, "mpeg4"), rate=25)
         video.width, video.height, video.pix_fmt = 64, 48, "yuv420p"

@@ -11,8 +11,8 @@ TRIES = 5
 def tree_of(path: Path) -> ast.Module:
     """Return the syntax tree of a file.
 
-    Parsing counts its depth for the whole process in CPython 3.11 (python/cpython#106905), so that another thread that parses
-    meanwhile, such as that of a test server, makes it a SystemError; then it is done again.
+    In CPython 3.11, the parser counts its depth for the whole process (python/cpython#106905). If another thread, such
+    as that of a test server, parses at the same time, this raises SystemError. Parsing is then repeated.
     """
     source = path.read_text(encoding="utf-8")
     for left in reversed(range(TRIES)):

@@ -21,7 +21,12 @@ def serving(
     redirects: Mapping[str, str] | None = None,
     requests: list[str] | None = None,
 ) -> Iterator[str]:
-    """Serve a folder; give its address. redirects: where paths lead. requests: gets a line for each request, with its headers."""
+    """Serve a folder; yield its address.
+
+    Args:
+        redirects: the targets of redirected paths.
+        requests: gets one line per request, with its headers.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -73,7 +78,7 @@ def serving(
                 self.wfile.write(content[begin:end])
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -1,4 +1,7 @@
-"""AV1 (bitstream specification, version 1.0.0 with errata 1): sequence headers, and frame headers up to what they refresh."""
+"""AV1 sequence headers, and frame headers up to the fields that say what they refresh.
+
+Sections are those of the AV1 bitstream specification, version 1.0.0 with errata 1.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,13 @@ IntOrColumn = TypeVar("IntOrColumn", int, NDArray[np.int64])
 class SequenceHeader:
     """The fields of a sequence header OBU (5.5.1) that frame headers and the shape of pictures depend on.
 
-    frame_id_bits, removal_time_bits, presentation_time_bits: 0 where frame headers do not carry the field.
-    removal_points: operating_point_idc of each operating point whose buffer removal times frame headers carry.
-    operating_point: operating_point_idc of point 0, which decoders choose unless told otherwise.
-    shape: largest size, bit depth, subsampling, colour; compared, never interpreted.
+    Attributes:
+        operating_point: operating_point_idc of point 0, which decoders choose unless told otherwise.
+        removal_points: operating_point_idc of each operating point whose buffer removal times frame headers carry.
+        removal_time_bits: 0 if frame headers do not carry the field.
+        presentation_time_bits: 0 if frame headers do not carry the field.
+        frame_id_bits: 0 if frame headers do not carry the field.
+        shape: largest size, bit depth, subsampling, colour; compared, never interpreted.
     """
 
     reduced: bool
@@ -173,9 +179,13 @@ def is_within(point: int, extension: IntOrColumn) -> IntOrColumn:
 class FrameHeaders:
     """Fields of n frame headers (5.9.2).
 
-    frame_type: int64 [n], meaningless where existing. shown: bool [n]. existing: bool [n], show_existing_frame.
-    refresh: int64 [n], refresh_frame_flags; ALL_FRAMES where existing, which depends on the frame that is shown.
-    resized: bool [n], the header states a size of its own. length: int64 [n], bits up to what was read.
+    Attributes:
+        frame_type: int64 [n], meaningless where existing.
+        shown: bool [n].
+        existing: bool [n], show_existing_frame.
+        refresh: int64 [n], refresh_frame_flags; ALL_FRAMES where existing, which depends on the frame that is shown.
+        resized: bool [n], the header states a size of its own.
+        length: int64 [n], number of bits that were read.
     """
 
     frame_type: NDArray[np.int64]
@@ -187,7 +197,7 @@ class FrameHeaders:
 
     @classmethod
     def joined(cls, parts: list[FrameHeaders], rows: list[NDArray[np.int64]]) -> FrameHeaders:
-        """Return the headers of several parts in one, each frame in its row."""
+        """Return the headers of several parts as one, each frame in its row."""
         order = np.argsort(np.concatenate([np.zeros(0, np.int64), *rows]))
 
         def column(name: str, kind: type) -> NDArray[Any]:
@@ -206,8 +216,10 @@ class FrameHeaders:
 def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequence: SequenceHeader) -> FrameHeaders:
     """Return the fields of uncompressed_header() (5.9.2) of n frames of a sequence.
 
-    heads: the leading bytes of the n frame header or frame OBUs' payloads. extension: int64 [n], their OBU extension
-    headers (5.3.3), -1 where there is none.
+    Args:
+        heads: the leading bytes of the payloads of the n frame header OBUs or frame OBUs.
+        extension: int64 [n], their OBU extension headers (5.3.3), -1 where there is none.
+        sequence: the sequence header in force.
     """
     n = len(heads)
     if sequence.reduced:

@@ -1,4 +1,4 @@
-"""Theora (Theora I Specification): intra frames. Codebooks and sizes stand in the extradata."""
+"""Theora (Theora I Specification): intra frames. Codebooks and sizes are in the extradata."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from framedex.indexer.bitstream.base.pictures import BitstreamError
 
 
 class TheoraScanner(KeyFrameScanner):
-    """Reads the frame header (7.1). Raises BitstreamError for header packets between frames, as chained files have them."""
+    """Reads the frame header (7.1).
+
+    Raises BitstreamError for header packets between frames, which chained files have.
+    """
 
     @staticmethod
     def is_key(data: bytes) -> bool:

@@ -21,9 +21,12 @@ HEAD_BYTES = 16  # enough for the longest header up to the frame's size: 14 byte
 
 
 def split_superframe(data: bytes) -> list[tuple[int, int]]:
-    """Return the (start, end) of each frame in a packet (Annex B). Raises ValueError where the index is wrong.
+    """Return the (start, end) of each frame in a packet (Annex B).
 
-    As in libavcodec, which cuts packets so, bytes between the last frame and the index count for nothing.
+    Bytes between the last frame and the index are ignored, as libavcodec does when it splits packets.
+
+    Raises:
+        ValueError: if the index is wrong.
     """
     marker = data[-1]
     if marker & 0xE0 != 0xC0:
@@ -43,10 +46,10 @@ def split_superframe(data: bytes) -> list[tuple[int, int]]:
 
 
 class Vp9Scanner:
-    """Collect the heads of uncompressed headers. See `pictures.Scanner`; VP9 needs no configuration.
+    """Collects the heads of uncompressed headers. See `pictures.Scanner`; VP9 needs no configuration.
 
-    Every frame is kept: even one that refreshes no reference hands on probabilities (refresh_probs(), 6.1.2), motion
-    vectors and segments.
+    Every frame is kept: even a frame that refreshes no reference passes on probabilities (refresh_probs(), 6.1.2),
+    motion vectors and segments.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -106,9 +109,16 @@ class Vp9Scanner:
 class FrameHeaders:
     """The fields of uncompressed_header() (6.2) up to the frame's size, of n frames.
 
-    key, intra_only, shown, damaged: bool [n]; key frames, hidden ones among them, and frames that are output. has_format,
-    has_size: bool [n], the header states a color_config() or frame_size() of its own; formats, sizes: int64, one for
-    each of these, equal where the header's are. A size that is a reference's appears where that one has it.
+    Attributes:
+        key: bool [n], key frames, including hidden ones.
+        intra_only: bool [n].
+        shown: bool [n], frames that are output.
+        damaged: bool [n].
+        has_format: bool [n], frames whose header states its own color_config().
+        has_size: bool [n], frames whose header states its own frame_size(). A size that is taken from a reference is
+            listed for that reference.
+        formats: int64, one for each frame in has_format, equal where the headers' are.
+        sizes: int64, one for each frame in has_size, equal where the headers' are.
     """
 
     def __init__(self, heads: list[bytes]) -> None:
@@ -159,5 +169,5 @@ def _color_config(
 
 
 def _chroma_format(format_: int) -> int | None:
-    """Return chroma_format_idc of a format; 4:4:0 has none."""
+    """Return chroma_format_idc of a format; None for 4:4:0, which has no such number."""
     return {3: 1, 2: 2, 0: 3}.get(format_ & 3)

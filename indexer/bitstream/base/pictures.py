@@ -1,4 +1,4 @@
-"""What a bitstream says of its pictures, one row a packet: the common result of every codec's scanner."""
+"""Facts about the pictures of a bitstream, one row per packet: the common result of every codec's scanner."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ NO_START, CLOSED_START, OPEN_START = 0, 1, 2
 
 
 class BitstreamError(ValueError):
-    """The bitstream is damaged, or does what framedex does not yet reproduce. `kind` is a short stable word."""
+    """The bitstream is damaged, or uses a feature that framedex does not reproduce yet.
+
+    Attributes:
+        kind: a short stable word for the reason.
+        damaged: whether the reason is damage; else the feature is not covered.
+    """
 
     def __init__(self, kind: str, message: str, *, damaged: bool = False) -> None:
         self.kind, self.damaged = kind, damaged
@@ -23,24 +28,33 @@ class BitstreamError(ValueError):
 class Pictures:
     """Facts of n packets in decode order. A packet is one picture, or the rest of the picture before it.
 
-    start: uint8 [n], NO_START, CLOSED_START (nothing after it needs anything before it) or OPEN_START (its leading
-    pictures do). non_reference: bool [n], no other packet needs it. leading: bool [n], decodable only from the start
-    point before its own. skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it. field_coded:
-    bool [n]. continues: bool [n], belongs to the picture of the packet before it (a second field). damaged: bool [n],
-    the bitstream shows that decoding it cannot give the encoder's picture. changes_sets: bool [n], carries parameter sets
-    that differ from those in force, so that it may not be left out. forgets: bool [n], a closed start at which decoders drop
-    pictures that they have not output yet, so that no session may run over it.
-    period, order: int64 [n]: pictures are output by period, then by order within it.
-    states: what a decoder must be given before it starts; states[0] is empty, and right at packet 0. state: int32 [n],
-    which of them belongs to each packet; read at start points alone.
-    inband_sets: some packets carry parameter sets that differ from the configuration record's.
-    inner_start_codes: some length-prefixed units hold several NAL units between start codes.
-    varying_shape: pictures differ in size or format. may_hide: headers may say of a picture that it is not output (HEVC
-    pic_output_flag). drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
-    begins_amid: the sequence parameter set in use changes at a picture that does not begin a coded video sequence (HEVC).
-    chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
-    max_ref_frames: max_num_ref_frames of an H.264 stream, else None. doubtful: the data of some picture may end too early, which its
-    decoder would not report.
+    Attributes:
+        start: uint8 [n], NO_START, CLOSED_START (nothing after it needs anything before it) or OPEN_START (its leading
+            pictures do).
+        non_reference: bool [n], no other packet needs it.
+        leading: bool [n], decodable only from the start point before its own.
+        skipped: bool [n], a decoder that starts at packet 0 outputs nothing for it.
+        field_coded: bool [n].
+        continues: bool [n], belongs to the picture of the packet before it (a second field).
+        damaged: bool [n], the bitstream shows that decoding it cannot give the encoder's picture.
+        changes_sets: bool [n], carries parameter sets that differ from those in force, so it must not be left out.
+        forgets: bool [n], a closed start at which decoders drop pictures that they have not output yet, so no session
+            may run across it.
+        period: int64 [n], pictures are output by period, then by order within it.
+        order: int64 [n], output order within the period.
+        states: what a decoder must be given before it starts; states[0] is empty, and correct at packet 0.
+        state: int32 [n], index in `states` for each packet; read at start points only.
+        inband_sets: some packets carry parameter sets that differ from the configuration record's.
+        inner_start_codes: some length-prefixed units hold several NAL units between start codes.
+        varying_shape: pictures differ in size or format.
+        may_hide: headers may state that a picture is not output (HEVC pic_output_flag).
+        drops_leading: a start point in the middle drops its leading pictures (HEVC BLA).
+        begins_amid: the sequence parameter set in use changes at a picture that does not begin a coded video sequence
+            (HEVC).
+        may_hold_fields: some sequence parameter set of an H.264 stream allows fields (frame_mbs_only_flag is 0).
+        chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
+        max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
+        doubtful: the data of some picture may end too early, which its decoder would not report.
     """
 
     start: NDArray[np.uint8]
@@ -69,7 +83,10 @@ class Pictures:
 
 
 def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
-    """Return Pictures with this start column: output in decode order, all needed, nothing special, unless said otherwise."""
+    """Return Pictures with this start column and defaults for the columns that are not given.
+
+    By default, pictures are output in decode order, every packet is needed, and no flag is set.
+    """
     n = len(start)
     flags = ("non_reference", "leading", "skipped", "field_coded", "continues", "damaged", "changes_sets", "forgets")
     plain: dict[str, Any] = {name: np.zeros(n, np.bool_) for name in flags}
@@ -79,17 +96,22 @@ def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
 
 
 def only(pictures: Pictures, chosen: NDArray[np.bool_]) -> Pictures:
-    """Return the facts of some of the packets. chosen: bool [n]."""
+    """Return the facts of some of the packets.
+
+    Args:
+        pictures: facts of n packets.
+        chosen: bool [n], the packets to keep.
+    """
     columns: dict[str, Any] = {name: getattr(pictures, name) for name in Pictures.__slots__}
     columns |= {name: column[chosen] for name, column in columns.items() if isinstance(column, np.ndarray)}
     return Pictures(**columns)
 
 
 class Scanner(Protocol):
-    """Collects what it needs of every packet, then answers for all of them at once."""
+    """Collects facts of each packet, then returns the facts of all packets at once."""
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order. Raises BitstreamError."""
+        """Read the next packet in decode order. Raises BitstreamError."""
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed. Raises BitstreamError."""
@@ -104,11 +126,14 @@ def segments(start: NDArray[np.uint8]) -> NDArray[np.int64]:
 def unwrap_order_counts(
     lsb: NDArray[np.int64], bits: int, resets: NDArray[np.bool_], anchors: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the full picture order counts of pictures whose headers carry `bits` low bits of them.
+    """Return the full picture order counts of pictures whose headers carry the low `bits` bits of them.
 
-    resets: bool [n], pictures that start a new period, where the high bits are zero (packet 0 counts as one).
-    anchors: bool [n], pictures against which the next ones are unwrapped (H.264 8.2.1.1: reference pictures;
-    HEVC 8.3.1: pictures of temporal layer 0 that are neither leading nor sub-layer non-reference).
+    Args:
+        lsb: int64 [n], the low bits.
+        bits: number of low bits.
+        resets: bool [n], pictures that start a new period, where the high bits are zero (packet 0 counts as one).
+        anchors: bool [n], pictures against which the next ones are unwrapped (H.264 8.2.1.1: reference pictures;
+            HEVC 8.3.1: pictures of temporal layer 0 that are neither leading nor sub-layer non-reference).
     """
     n = len(lsb)
     if n == 0:
@@ -126,6 +151,6 @@ def unwrap_order_counts(
 
 
 def _nearest(steps: NDArray[np.int64], cycle: int) -> NDArray[np.int64]:
-    """Return the steps taken modulo `cycle` into (-cycle/2, cycle/2], as the standards' inequalities have it."""
+    """Return the steps modulo `cycle`, in (-cycle/2, cycle/2], as the inequalities of the standards define."""
     half = cycle // 2
     return (steps + half - 1) % cycle - half + 1

@@ -1,4 +1,4 @@
-"""Taking many length-prefixed packets apart in step: columns of NAL units, the heads of slices. Pure numpy."""
+"""Splits many length-prefixed packets at once: columns of NAL units, and the heads of slices. Pure numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.base.bits import HEADER_BYTES
 from framedex.indexer.bitstream.h26x.nal import unescape
 
-MOST_ROUNDS = 64  # units of a packet that are taken in step; packets with more are left to be read one by one
+MOST_ROUNDS = 64  # units of a packet that are read in step; packets with more are read one by one
 LEAST_IN_STEP = 8  # packets; for fewer, columns cost more than they save
 BLOCK_BYTES = 1 << 16  # searched at once, so that all passes over them stay in the processor's cache
 _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(255)  # row k keeps the first k bytes
@@ -18,11 +18,15 @@ _KEPT = np.tri(HEADER_BYTES + 1, HEADER_BYTES, -1, dtype=np.uint8) * np.uint8(25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Units:
-    """The NAL units of n packets, a row a unit in the order of the bytes, and what could not be taken apart.
+    """The NAL units of n packets, one row per unit in the order of the bytes, and the packets that could not be split.
 
-    packet, start, end: int64 [units]; none of a damaged packet. damaged: bool [n], lengths that do not tile the packet.
-    unread: bool [n], packets that must be read one by one: of many units, or with start codes inside of units.
-    escapes: int64 [found], where emulation prevention (00 00 03) stands in the bytes, ascending.
+    Attributes:
+        packet: int64 [units]; a damaged packet has no units.
+        start: int64 [units], where the unit begins.
+        end: int64 [units], where it ends.
+        damaged: bool [n], packets whose lengths do not tile the packet.
+        unread: bool [n], packets that must be read one by one: with many units, or with start codes inside units.
+        escapes: int64 [found], where emulation prevention (00 00 03) stands in the bytes, ascending.
     """
 
     packet: NDArray[np.int64]
@@ -34,14 +38,18 @@ class Units:
 
 
 def are_apart(offset: NDArray[np.int64], size: NDArray[np.int64]) -> bool:
-    """Return whether packets follow each other in the bytes without overlapping, as `take_apart` needs them."""
+    """Return whether packets follow each other in the bytes without overlap, as `take_apart` requires."""
     return bool((offset[1:] >= offset[:-1] + size[:-1]).all())
 
 
 def take_apart(data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64], length_size: int) -> Units:
     """Return the NAL units of packets (ISO/IEC 14496-15 5.3.3), as `nal.split_length_prefixed` finds them one by one.
 
-    data: uint8 [bytes], in which packets of `size` bytes stand at `offset`, int64 [n], ascending and apart.
+    Args:
+        data: uint8 [bytes], which holds the packets.
+        offset: int64 [n], where each packet begins in `data`, ascending and without overlap.
+        size: int64 [n], size of each packet in bytes.
+        length_size: number of bytes of each NAL unit's length field.
     """
     n = len(offset)
     damaged, unread = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
@@ -84,7 +92,7 @@ def _in_order(rounds: list[tuple[NDArray[np.int64], ...]], damaged: NDArray[np.b
 
 
 def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -> NDArray[np.int64]:
-    """Return int64 [n]: the big-endian numbers of `length_size` bytes that stand there, anything past the end."""
+    """Return int64 [n]: the big-endian numbers of `length_size` bytes at `at`; any value past the end."""
     if len(data) < length_size:
         return np.zeros(len(at), np.int64)
     padded = np.zeros((len(at), 8), np.uint8)
@@ -94,7 +102,7 @@ def _lengths(data: NDArray[np.uint8], at: NDArray[np.int64], length_size: int) -
 
 
 def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of the units, int64 [found], that hold codes of three bytes whole."""
+    """Return the numbers of the units, int64 [found], that hold a whole code of three bytes."""
     unit = np.searchsorted(start, codes, side="right") - 1
     whole = unit >= 0
     whole[whole] = codes[whole] + 3 <= end[unit[whole]]
@@ -104,8 +112,8 @@ def _inside(codes: NDArray[np.int64], start: NDArray[np.int64], end: NDArray[np.
 def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Return int64 [found], ascending: where 00 00 01 and 00 00 03 stand in uint8 [bytes].
 
-    Of the last two bytes of a code, or of its first two, one pair stands at an even place: 00 01 or 00 03, or 00 00. Looking
-    at pairs takes 0.6 of the time that looking at every byte takes (1.2 MB of random bytes).
+    The first two bytes of a code, 00 00, or its last two, 00 01 or 00 03, stand at an even place. Searching pairs takes
+    0.6 of the time that searching every byte takes (1.2 MB of random bytes).
     """
     pairs = np.ascontiguousarray(data[: len(data) & ~1]).view("<u2")
     blocks = range(0, len(pairs), BLOCK_BYTES // 2)
@@ -121,9 +129,16 @@ def find_codes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
 def heads_of(
     data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64], escapes: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the first `HEADER_BYTES` bytes of each span without emulation prevention, zero-padded, and how many they are.
+    """Return the first `HEADER_BYTES` bytes of each span without emulation prevention, and how many there are.
 
-    start, end: int64 [n], ascending, within data. escapes: as in `Units`. Returns uint8 [n, HEADER_BYTES], int64 [n].
+    Args:
+        data: uint8 [bytes].
+        start: int64 [n], where spans begin in `data`, ascending.
+        end: int64 [n], where they end, within `data`.
+        escapes: as in `Units`.
+
+    Returns:
+        uint8 [n, HEADER_BYTES], zero-padded; int64 [n], the number of bytes.
     """
     length = np.clip(end - start, 0, HEADER_BYTES)
     if len(data) < HEADER_BYTES:
@@ -141,7 +156,14 @@ def heads_of(
 
 
 def distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return (values, which of them each key is, int64 [n]) of keys, int64 [n], that seldom change."""
+    """Return the distinct values of keys, and the index of each key's value. Fast for keys that seldom change.
+
+    Args:
+        keys: int64 [n].
+
+    Returns:
+        The values; int64 [n], which of them each key is.
+    """
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
     values, which = np.unique(keys[begins], return_inverse=True)
     return values, np.repeat(which, np.diff(begins, append=len(keys)))
@@ -149,9 +171,14 @@ def distinct(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceColumns:
-    """Slices in decode order. packet, header (of the NAL unit), epoch, length (of the head): int64 [slices].
+    """Slices in decode order.
 
-    heads: uint8 [slices, HEADER_BYTES], what follows the NAL unit's header, zero-padded.
+    Attributes:
+        packet: int64 [slices].
+        header: int64 [slices], header of the NAL unit.
+        epoch: int64 [slices], epoch of parameter sets.
+        heads: uint8 [slices, HEADER_BYTES], the bytes after the NAL unit's header, zero-padded.
+        length: int64 [slices], length of the head.
     """
 
     packet: NDArray[np.int64]
@@ -167,7 +194,7 @@ class SliceColumns:
 
 @dataclass(slots=True)
 class SliceRows:
-    """Collects slices: one by one, and many at once. Those of a packet come in one of these ways."""
+    """Collects slices one by one, and many at once. The slices of one packet come in one of these ways."""
 
     _rows: list[tuple[int, int, int]] = field(default_factory=list)  # packet, header, epoch
     _heads: list[bytes] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The colour part of video usability information, the same bits in H.264 (E.1.1) and HEVC (E.2.1)."""
+"""The colour part of video usability information, which is the same in H.264 (E.1.1) and HEVC (E.2.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ NO_COLOUR = [NOT_STATED, UNSPECIFIED, UNSPECIFIED, UNSPECIFIED]
 
 
 def parse_colour(bits: BitReader) -> list[int]:
-    """Return [full range or NOT_STATED, primaries, transfer characteristics, matrix] from the beginning of vui_parameters()."""
+    """Read vui_parameters() from its beginning up to the colour description, and return that.
+
+    Returns:
+        [full range or NOT_STATED, primaries, transfer characteristics, matrix].
+    """
     if bits.flag() and bits.u(8) == EXTENDED_SAR:
         bits.u(32)
     if bits.flag():
@@ -27,10 +31,12 @@ def parse_colour(bits: BitReader) -> list[int]:
 
 
 def check_colours(shapes: Iterable[tuple[int, ...]]) -> None:
-    """Raise BitstreamError where sequences, whose shapes end with their colours, state different ones.
+    """Raise BitstreamError if sequences state different colours.
 
-    FFmpeg's decoders keep a colour that was stated once until another one is, so that a picture's colour depends on where
-    decoding began.
+    FFmpeg's decoders keep a colour until another one is stated, so a picture's colour depends on where decoding began.
+
+    Args:
+        shapes: shapes of the sequences, which end with their colours.
     """
     if len({shape[-len(NO_COLOUR) :] for shape in shapes}) > 1:
         raise BitstreamError("colour_change", "the colour that the stream states changes")

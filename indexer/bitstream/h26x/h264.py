@@ -44,13 +44,13 @@ from framedex.indexer.bitstream.h26x.scanner import NalScanner, Sorted, marked
 RECOVERY_POINT, USER_DATA_UNREGISTERED = 6, 5  # payloadType, annex D
 INTRA_SLICE_TYPES = (2, 4, 7, 9)  # I and SI, table 7-6
 ENCODER_VERSION = re.compile(rb"x264 - core (\d{1,9})")
-# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). Another threshold, of lossless
-# 8x8 blocks, lies beyond all versions of which the profile does not tell.
+# The last version of x264 whose spatial direct prediction was wrong (libavcodec/h264_direct.c). FFmpeg has another,
+# higher threshold for lossless 8x8 blocks. Whether a stream may have such blocks is known from its profile.
 LAST_WRONG_DIRECT = 33
 
 
 class H264Scanner(NalScanner):
-    """Collect slice headers, parameter sets and SEI of H.264 packets. See `pictures.Scanner`."""
+    """Collects slice headers, parameter sets and SEI of H.264 packets. See `pictures.Scanner`."""
 
     set_parsers: ClassVar = {SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 1
@@ -59,9 +59,8 @@ class H264Scanner(NalScanner):
     def __init__(self, configuration: bytes) -> None:
         super().__init__(configuration)
         self._recovery: set[int] = set()
-        self._resets: set[int] = (
-            set()
-        )  # packets behind which orders are counted anew (8.2.1), which is not followed here
+        # Packets after which order counts start again (8.2.1), which is not followed here.
+        self._resets: set[int] = set()
         self._broken_links: set[int] = set()
         self._encoder_sei: list[bytes] = []
         self._encoder_build: int | None = None
@@ -93,7 +92,10 @@ class H264Scanner(NalScanner):
             super()._take(nal)
 
     def _note_change(self, kind: int, set_id: int) -> None:
-        """FFmpeg's decoder keeps a picture parameter set with the sequence parameter set that was there when it came."""
+        """Mark the picture parameter sets of a changed sequence parameter set as outlived.
+
+        FFmpeg's decoder keeps a picture parameter set with the sequence parameter set that was in force when it came.
+        """
         if kind == SPS:
             facts = self._sets.epochs[-1]
             of_it = {key: pps for key, pps in facts.items() if isinstance(pps, Pps) and pps.sps_id == set_id}
@@ -117,14 +119,14 @@ class H264Scanner(NalScanner):
                 self._meet_encoder(found[1], nal, packet)
 
     def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
-        """Note x264's version, on which FFmpeg's decoder depends in two places where old versions were wrong."""
+        """Note x264's version. FFmpeg's decoder depends on it in two places where old versions were wrong."""
         if packet == 0:
             self._encoder_build, self._encoder_sei = int(build), [nal]
         elif int(build) != self._encoder_build and (int(build) <= LAST_WRONG_DIRECT or self._encoder_matters()):
             raise BitstreamError("encoder_change", f"packet {packet} comes from another x264 than packet 0")
 
     def _encoder_matters(self) -> bool:
-        """Return whether a decoder that starts in the middle must be told which x264 wrote the stream."""
+        """Return whether a decoder that starts in the middle must be told which x264 version wrote the stream."""
         old = self._encoder_build is not None and self._encoder_build <= LAST_WRONG_DIRECT
         return old or self._may_be_lossless()
 
@@ -201,8 +203,12 @@ class H264Scanner(NalScanner):
     def _parse_slices(self) -> Columns:
         """Return slice header fields (7.3.3) up to the picture order count, int64 [slices].
 
-        Slices whose parameter sets are missing are left out: no decoder can read them, their packets count as damaged.
-        parity: 0 a frame, 1 a top field, 2 a bottom field. sequence: which of `_sequences`.
+        Slices whose parameter sets are missing are left out: no decoder can read them, and their packets count as
+        damaged.
+
+        Returns:
+            Columns by name. `parity` is 0 for a frame, 1 for a top field, 2 for a bottom field. `sequence` is the index
+            in `_sequences`.
         """
         slices = self._slices.columns()
         header = slices.header
@@ -243,7 +249,7 @@ class H264Scanner(NalScanner):
         return {name: column[readable] for name, column in columns.items()}
 
     def _sequences_of(self, epoch: NDArray[np.int64], pps_id: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 where it or the PPS is missing."""
+        """Return int64 [slices]: the number in `_sequences` of each slice's SPS, -1 if it or the PPS is missing."""
         self._sequences: list[Sps] = []
         keys, which = distinct(epoch * (MOST_PPS + 1) + np.minimum(pps_id, MOST_PPS))
         numbers = []
@@ -270,9 +276,10 @@ class H264Scanner(NalScanner):
         continues: NDArray[np.bool_],
         count: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return bool [packets]: recovery points behind which pictures have other references than for a decoder that starts there.
+        """Return bool [packets]: recovery points that are no start points.
 
-        Such a one is no start point. Pictures that lead it may. What stands in lists of references counts, whether blocks use it or
+        After such a recovery point, pictures have other references than in a decoder that starts there. Leading
+        pictures are allowed to have other references. All entries of reference lists count, whether blocks use them or
         not.
         """
         lies = np.zeros(len(idr), np.bool_)
@@ -291,8 +298,8 @@ class H264Scanner(NalScanner):
         continues: NDArray[np.bool_],
         first: int,
     ) -> dict[int, Start]:
-        """Return for recovery points which pictures have other references for a decoder that starts there."""
-        # A picture each, or a field of it: two fields may come in one packet, their slices one behind the other.
+        """Return for each recovery point which pictures have other references in a decoder that starts there."""
+        # One entry per picture or field: two fields may come in one packet, the slices of one after those of the other.
         keys = np.stack([slices["packet"], slices["parity"]])
         begins = np.flatnonzero(np.append(True, np.diff(keys, axis=1).any(axis=0)))
         begins = begins[slices["packet"][begins] >= first]
@@ -324,7 +331,11 @@ class H264Scanner(NalScanner):
         return compare_starts(coded(), set(np.flatnonzero(recovery).tolist()), in_middle=self._in_middle)
 
     def _header(self, slices: Columns, row: int) -> Slice:
-        """Return the rest of a slice header. Raises ValueError where it is longer than what was kept of it."""
+        """Return the rest of a slice header.
+
+        Raises:
+            ValueError: if the header is longer than the bytes that were kept of it, or the picture has slice groups.
+        """
         epoch, pps_id = divmod(int(slices["pps"][row]), MOST_PPS + 1)
         pps = self._sets.epochs[epoch][PPS, pps_id]
         sps = self._sequences[slices["sequence"][row]]
@@ -346,7 +357,7 @@ class H264Scanner(NalScanner):
 
 
 def _says_nothing(data: NDArray[np.uint8], start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return bool [units]: SEI units that are one payload of a kind that is not read here, to their end."""
+    """Return bool [units]: SEI units that consist of a single payload of a type that is not read here."""
     kind, size = (data[np.minimum(start + byte, len(data) - 1)].astype(np.int64) for byte in (1, 2))
     read = (kind == RECOVERY_POINT) | (kind == USER_DATA_UNREGISTERED)
     # Emulation prevention only shortens what is left for a second payload, which takes two bytes and more.

@@ -1,4 +1,4 @@
-"""The reference pictures that an H.264 decoder holds, and the lists that its slices have of them (ITU-T H.264 8.2.4, 8.2.5)."""
+"""The reference pictures that an H.264 decoder holds, and the reference lists of slices (ITU-T H.264 8.2.4, 8.2.5)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from framedex.indexer.bitstream.h26x.h264_slices import B, Slice
 FRAME, TOP, BOTTOM = 0, 1, 2  # parity of a slice
 BOTH_FIELDS = 3
 NOT_LONG = -1
-MISSING = -1  # a picture that no decoder has; what FFmpeg makes up for those before its first one has numbers below it
+MISSING = -1  # a picture that no decoder has; pictures that FFmpeg makes up before its first one have lower numbers
 
 
 @dataclass(slots=True)
 class Held:
-    """A frame in the decoded picture buffer. fields: which of its fields are references. long: its number among those kept for
-    long, or NOT_LONG.
+    """A frame in the decoded picture buffer.
+
+    Attributes:
+        picture: number of the picture.
+        frame_num: its frame_num.
+        order: its picture order count.
+        fields: which of its fields are references.
+        long: its number as a long-term reference, or NOT_LONG.
     """
 
     picture: int
@@ -28,8 +34,11 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coded:
-    """One picture, or one field of it, in decode order. picture: a number that both fields share. slices: None where a header
-    could not be read.
+    """One picture, or one field of it, in decode order.
+
+    Attributes:
+        picture: a number that both fields share.
+        slices: None if a header could not be read.
     """
 
     picture: int
@@ -43,12 +52,16 @@ class Coded:
     slices: list[Slice] | None
 
 
-Entry = tuple[int, int, bool]  # picture, parity, whether it is kept for long
+Entry = tuple[int, int, bool]  # picture, parity, whether it is a long-term reference
 
 
 @dataclass(slots=True)
 class Buffer:
-    """The reference pictures that a decoder holds, as pictures come. gaps: lists may lack pictures that came before the first one."""
+    """The reference pictures that a decoder holds while it decodes a stream.
+
+    Attributes:
+        _gaps: whether lists may lack pictures that came before the first one.
+    """
 
     _gaps: bool = False
     _frames: list[Held] = field(default_factory=list)
@@ -58,12 +71,12 @@ class Buffer:
         return self._frames == other._frames
 
     def holds_any(self, pictures: Collection[int], before: int) -> bool:
-        """Return whether one of some pictures is held, or one before a picture."""
+        """Return whether the buffer holds one of some pictures, or a picture before number `before`."""
         return any(held.picture < before or held.picture in pictures for held in self._frames)
 
     def lists(self, coded: Coded) -> list[list[Entry]]:
-        """Return the active entries of the lists of a picture's slices."""
-        assert coded.slices is not None  # of others nobody asks
+        """Return the active entries of the reference lists of a picture's slices."""
+        assert coded.slices is not None  # callers check this
         return [
             self._listed(coded, each.kind, number, active, operations)
             for each in coded.slices
@@ -82,7 +95,7 @@ class Buffer:
         return entries if len(entries) == active or not self._gaps else [*entries, (MISSING, FRAME, False)]
 
     def _resolved(self, coded: Coded, operations: tuple[tuple[int, int], ...]) -> Iterator[tuple[bool, int]]:
-        """Yield (long, picture number) of list modifications (8.2.4.3.1)."""
+        """Yield (is long-term, picture number) of list modifications (8.2.4.3.1)."""
         is_field = coded.parity != FRAME
         most = coded.max_frame_num * (2 if is_field else 1)
         predicted = 2 * coded.frame_num + 1 if is_field else coded.frame_num
@@ -95,7 +108,7 @@ class Buffer:
             yield False, predicted - most if predicted > current else predicted
 
     def _named(self, coded: Coded, wanted: tuple[bool, int]) -> tuple[int, int]:
-        """Return (picture, parity) of a picture number; (MISSING, 0) where there is none (8.2.4.1)."""
+        """Return (picture, parity) of a picture number; (MISSING, FRAME) if no picture has it (8.2.4.1)."""
         long, number = wanted
         for held in self._frames:
             for parity in (FRAME,) if coded.parity == FRAME else (TOP, BOTTOM):
@@ -113,7 +126,7 @@ class Buffer:
         return held.frame_num - coded.max_frame_num if held.frame_num > coded.frame_num else held.frame_num
 
     def _initial(self, coded: Coded, kind: int, number: int) -> list[tuple[int, int]]:
-        """Return a list of references as it is before it is modified (8.2.4.2), (picture, parity) each."""
+        """Return a reference list before its modification (8.2.4.2), as (picture, parity) entries."""
         whole = [held for held in self._frames if held.fields == BOTH_FIELDS or (coded.parity and held.fields)]
         short = [held for held in whole if held.long == NOT_LONG]
         long = sorted((held for held in whole if held.long != NOT_LONG), key=lambda held: held.long)
@@ -134,7 +147,7 @@ class Buffer:
 
     @staticmethod
     def _entries(coded: Coded, frames: list[Held]) -> list[tuple[int, int]]:
-        """Return frames as entries; for a field, their fields in turn, beginning with its own parity (8.2.4.2.5)."""
+        """Return frames as entries; for a field, alternate their fields, beginning with its own parity (8.2.4.2.5)."""
         if coded.parity == FRAME:
             return [(held.picture, FRAME) for held in frames]
         own, other = coded.parity, TOP + BOTTOM - coded.parity
@@ -149,10 +162,10 @@ class Buffer:
         return entries + [(picture, parity) for picture in queues[parity]]
 
     def take(self, coded: Coded) -> None:
-        """Mark references once a picture is decoded (8.2.5)."""
+        """Mark references after a picture is decoded (8.2.5)."""
         if not coded.referenced:
             return
-        assert coded.slices  # one whose header was not read ends the work
+        assert coded.slices  # callers check this
         first = coded.slices[0]
         fields = BOTH_FIELDS if coded.parity == FRAME else coded.parity
         if coded.idr:
@@ -173,22 +186,22 @@ class Buffer:
             cleared = first.resets
             order = 0 if cleared else coded.order
             self._frames.append(Held(coded.picture, 0 if cleared else coded.frame_num, order, fields, long))
-            if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream says that there are
+            if len(self._frames) > max(coded.max_refs, 1):  # marking left more than the stream allows
                 self._remove_oldest()
 
     def _slide(self, coded: Coded) -> None:
-        """Take out the oldest picture where there is no room (8.2.5.3)."""
+        """Remove the oldest picture if there is no room (8.2.5.3)."""
         short = any(held.long == NOT_LONG for held in self._frames)
         if short and len(self._frames) >= max(coded.max_refs, 1):
             self._remove_oldest()
 
     def _remove_oldest(self) -> None:
-        """Take out the picture that came first of those not kept for long; of those, where there are no others."""
+        """Remove the oldest short-term picture, or the oldest long-term one if there are no short-term ones."""
         short = (held for held in self._frames if held.long == NOT_LONG)
         self._frames.remove(next(short, self._frames[0]))
 
     def _mark(self, coded: Coded, marking: Iterable[tuple[int, int, int]]) -> int:
-        """Mark pictures as told (8.2.5.4); return the number for long of the current one, or NOT_LONG."""
+        """Mark pictures by adaptive marking (8.2.5.4); return the long-term number of the current one, or NOT_LONG."""
         is_field, own = coded.parity != FRAME, NOT_LONG
         current = 2 * coded.frame_num + 1 if is_field else coded.frame_num
         for operation, first, second in marking:
@@ -207,7 +220,7 @@ class Buffer:
         return own
 
     def _drop(self, picture: int, parity: int, keep_long: int = NOT_LONG) -> None:
-        """Mark a picture, or one field of it, as not used any more, or as kept for long."""
+        """Mark a picture, or one field of it, as unused for reference, or as a long-term reference."""
         for held in [held for held in self._frames if held.picture == picture]:
             if keep_long != NOT_LONG:
                 self._frames = [other for other in self._frames if other.long != keep_long or other is held]

@@ -1,4 +1,4 @@
-"""What an H.264 sequence parameter set (ITU-T H.264 7.3.2.1.1, E.1.1) says for people: profile, size, colour, reordering."""
+"""H.264 sequence parameter sets (ITU-T H.264 7.3.2.1.1, E.1.1) for display: profile, size, colour, reordering."""
 
 from __future__ import annotations
 
@@ -19,13 +19,21 @@ SAMPLE_ASPECTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """A sequence as its parameter set describes it. Sizes in pixels: width, height of what is shown, which begins at left and
-    top of the coded picture.
+    """A sequence as its parameter set describes it. Sizes are in pixels.
 
-    constraints: the bits of constraint_set0_flag … constraint_set5_flag, first one highest. sample_aspect: (width,
-    height), (0, 1) where not stated. full_range, primaries, transfer, matrix: None where not stated. reorder_depth:
-    max_num_reorder_frames, None where not stated. ticks: (num_units_in_tick, time_scale), two ticks to a frame; None where
-    not stated.
+    Attributes:
+        constraints: the bits of constraint_set0_flag … constraint_set5_flag, the first one highest.
+        width: width of the visible area.
+        height: height of the visible area.
+        coded_width: width of the coded picture.
+        coded_height: height of the coded picture.
+        left: where the visible area begins in the coded picture, horizontally.
+        top: where the visible area begins in the coded picture, vertically.
+        sample_aspect: (width, height), (0, 1) where not stated.
+        full_range: None where not stated.
+        primaries: UNSPECIFIED where not stated, as are transfer and matrix.
+        reorder_depth: max_num_reorder_frames, None where not stated.
+        ticks: (num_units_in_tick, time_scale), two ticks per frame; None where not stated.
     """
 
     profile_idc: int
@@ -60,7 +68,7 @@ class _Usability:
 
 
 def parse_sequence(nal: bytes) -> Sequence:
-    """Return what an SPS NAL unit says, header byte included. Raises ValueError."""
+    """Return the properties that an SPS NAL unit states, header byte included. Raises ValueError."""
     bits = BitReader(unescape(nal[1:]))
     profile, constraints = bits.u(8), bits.u(8) >> 2
     bits.u(8)

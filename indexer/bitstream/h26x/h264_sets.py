@@ -1,4 +1,4 @@
-"""Parameter sets and other headers of H.264 (ITU-T H.264 7.3.2): what slices and start points depend on."""
+"""Parameter sets and other headers of H.264 (ITU-T H.264 7.3.2) that slices and start points depend on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ HIGH_PROFILES = (100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135)  
 class Sps:
     """The fields of a sequence parameter set (7.3.2.1.1) that slice headers and the shape of pictures depend on.
 
-    shape: chroma format, bit depths, size in macroblocks, cropping, colour; compared, never interpreted.
+    Attributes:
+        shape: chroma format, bit depths, size in macroblocks, cropping, colour. The chroma format is the first number,
+            the colour the last four.
     """
 
     separate_colour_planes: bool
@@ -38,10 +40,14 @@ class Sps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pps:
-    """The fields of a picture parameter set (7.3.2.2) that slice headers depend on. default_active: entries of list 0 and 1.
+    """The fields of a picture parameter set (7.3.2.2) that slice headers depend on.
 
-    weighted: whether P slices bring weights; weighted_b: whether B slices do. plain: no slice groups, so that all of it was read.
-    outlived: its sequence parameter set changed since it came.
+    Attributes:
+        plain: whether there are no slice groups, so that all of it was read.
+        default_active: entries of list 0 and 1.
+        weighted: whether P slices bring weights.
+        weighted_b: whether B slices bring weights.
+        outlived: whether its sequence parameter set changed since it came.
     """
 
     sps_id: int
@@ -131,7 +137,7 @@ def parse_pps(nal: bytes) -> tuple[int, Pps]:
 
 
 def parse_pps_fields(bits: BitReader, sps_id: int) -> Pps:
-    """Return what follows the two ids of a PPS. Raises ValueError."""
+    """Return the fields of a PPS after its two ids. Raises ValueError."""
     bits.u(1)
     bottom_order = bits.flag()
     if bits.ue():
@@ -154,7 +160,8 @@ def parse_pps_fields(bits: BitReader, sps_id: int) -> Pps:
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
     """Return (NAL length size, parameter sets) of an AVCDecoderConfigurationRecord (ISO/IEC 14496-15 5.3.3.1).
 
-    Raises ValueError for anything else, Annex B among it.
+    Raises:
+        ValueError: for anything else, including Annex B.
     """
     if len(record) < 7 or record[0] != 1:
         raise ValueError("not an AVC decoder configuration record")

@@ -1,4 +1,4 @@
-"""What H.264 slice headers say of references (ITU-T H.264 7.3.3.1 to 7.3.3.3): lists, weights, marking."""
+"""References in H.264 slice headers (ITU-T H.264 7.3.3.1 to 7.3.3.3): lists, weights, marking."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from framedex.indexer.bitstream.base.bits import BitReader
 from framedex.indexer.bitstream.h26x.h264_sets import Pps
 
 P, B, SP = 0, 1, 3  # slice_type modulo 5, table 7-6
-MOST_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end
+MOST_OPERATIONS = 66  # of one list, or of marking: twice 32 fields, and the end code
 
 
 class Slice(NamedTuple):
-    """What a slice header says of references. lists: (active entries, [(operation, value)]) of list 0 and 1.
+    """The reference information of a slice header.
 
-    marking: [(operation, first value, second value)] of adaptive marking (table 7-9); None: the sliding window. long_idr: an
-    IDR picture that stays for long.
+    Attributes:
+        kind: slice_type modulo 5.
+        lists: (active entries, [(operation, value)]) of list 0 and 1.
+        marking: [(operation, first value, second value)] of adaptive marking (table 7-9); None for the sliding window.
+        long_idr: whether it is an IDR picture that becomes a long-term reference.
     """
 
     kind: int
@@ -26,7 +29,7 @@ class Slice(NamedTuple):
 
     @property
     def resets(self) -> bool:
-        """Whether all references go, and counting begins anew (memory_management_control_operation 5)."""
+        """Whether all references are dropped and counting starts again (memory_management_control_operation 5)."""
         return self.marking is not None and any(operation == 5 for operation, _, _ in self.marking)
 
 
@@ -42,9 +45,18 @@ def parse_slice(
     deltas: bool,
     chroma: bool,
 ) -> Slice:
-    """Return the rest of a slice header, from behind pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
+    """Return the rest of a slice header, after pic_order_cnt_lsb or delta_pic_order_cnt[0]. Raises ValueError.
 
-    kind: slice_type modulo 5. order_type: pic_order_cnt_type; deltas: delta_pic_order_cnt is there. chroma: planes of it are.
+    Args:
+        bits: reader at that position.
+        pps: picture parameter set of the slice.
+        kind: slice_type modulo 5.
+        idr: whether the picture is an IDR picture.
+        referenced: whether the picture is a reference.
+        is_field: whether the picture is a field.
+        order_type: pic_order_cnt_type.
+        deltas: whether delta_pic_order_cnt is present.
+        chroma: whether chroma planes are present.
     """
     if pps.bottom_order and not is_field and (order_type == 0 or (order_type == 1 and deltas)):
         bits.se()

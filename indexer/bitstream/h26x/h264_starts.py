@@ -1,4 +1,6 @@
-"""Start points of H.264, and which recovery points are among them: those at which a decoder builds the lists of one that has
+"""H.264 start points, and which recovery points are start points.
+
+A recovery point is a start point if a decoder that starts there builds the same reference lists as a decoder that has
 decoded everything.
 """
 
@@ -13,13 +15,14 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, OPEN_START, segments
 from framedex.indexer.bitstream.h26x.h264_references import BOTH_FIELDS, MISSING, Buffer, Coded, Entry, Held
 
-MOST_ROUNDS = 16  # in which recovery points turn out to lie, each time because others did
-FIRST_ORDER = -(1 << 62)  # of pictures that FFmpeg makes up: before all others
+MOST_ROUNDS = 16  # of rejecting recovery points, each one without those rejected before
+FIRST_ORDER = -(1 << 62)  # order of the pictures that FFmpeg makes up: before all others
 
 
 def made_up(coded: Coded) -> list[Held]:
-    """Return the pictures that FFmpeg makes up where a picture that is no IDR picture is its first one: as many as the stream may
-    hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
+    """Return the pictures that FFmpeg makes up if its first picture is not an IDR picture.
+
+    It makes up as many as the stream may hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
     """
     numbers = range(coded.frame_num - max(coded.max_refs, 1), coded.frame_num)
     return [
@@ -30,11 +33,15 @@ def made_up(coded: Coded) -> list[Held]:
 
 @dataclass(slots=True)
 class Start:
-    """A recovery point, and two decoders that start there: one that makes up the missing pictures as FFmpeg does, and one that
-    makes up none.
+    """A recovery point, and two decoders that start there.
 
-    first: the recovery point's picture; order: of it. unlike: pictures whose lists differ from those of a decoder that has decoded
-    everything. known: before which picture that was looked at; None: for good.
+    One decoder makes up the missing pictures as FFmpeg does; the other one makes up none.
+
+    Attributes:
+        first: the picture of the recovery point.
+        order: output order of that picture.
+        unlike: pictures whose lists differ from those of a decoder that has decoded everything.
+        known: the picture before which the comparison ended; None if its result holds for all later pictures.
     """
 
     first: int
@@ -50,9 +57,10 @@ class Start:
         return cls(coded.picture, coded.order, _alone=[Buffer(_frames=made_up(coded)), Buffer()])
 
     def compare(self, coded: Coded, lists: list[list[Entry]]) -> None:
-        """Compare a picture's lists with those of a decoder that has everything, and decode it.
+        """Compare a picture's lists with those of a decoder that has decoded everything, then decode the picture.
 
-        What came before the recovery point, and pictures that lead it, have other content here: no list may name them.
+        Pictures from before the recovery point, and its leading pictures, have other content here: no list may name
+        them.
         """
         if coded.picture > self.first and coded.order < self.order:
             self._leading.add(coded.picture)
@@ -67,15 +75,20 @@ class Start:
             alone.take(coded)
 
     def is_settled(self, buffer: Buffer) -> bool:
-        """Return whether lists stay the same from here on, given the buffer of a decoder that has everything."""
+        """Return whether lists stay the same from here on. buffer: that of a decoder that has decoded everything."""
         return not buffer.holds_any(self._leading, self.first) and all(alone.holds_as(buffer) for alone in self._alone)
 
 
 def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in_middle: bool) -> dict[int, Start]:
-    """Return for recovery points, by their pictures, where lists differ for a decoder that starts there.
+    """Return the comparison of each recovery point, by its picture, with a decoder that has decoded everything.
 
-    pictures: from the first start point on, in decode order. in_middle: others came before them. A start is looked at until lists
-    stay the same, or the recovery point after the next one: up to there pictures may be decoded from it.
+    The comparison of a start ends when its lists stay the same, or at the recovery point after the next one: pictures
+    may be decoded from the start up to there.
+
+    Args:
+        pictures: all pictures from the first start point on, in decode order.
+        candidates: pictures of the recovery points.
+        in_middle: whether other pictures came before these.
     """
     starts: dict[int, Start] = {}
     active: list[Start] = []
@@ -85,7 +98,7 @@ def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in
             buffer, active = Buffer(), []
         elif not number:
             buffer = Buffer(_gaps=True, _frames=[] if in_middle else made_up(coded))
-        if coded.slices is None:  # up to the next IDR picture, nobody knows what is held
+        if coded.slices is None:  # up to the next IDR picture, the content of the buffer is unknown
             buffer = None
         if coded.picture in candidates and coded.picture not in starts:
             starts[coded.picture] = start = Start.at(coded)
@@ -114,7 +127,15 @@ def start_points(
     continues: NDArray[np.bool_],
     count: NDArray[np.int64],
 ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
-    """Return (start uint8 [packets], leading bool [packets]) as of `Pictures`. count: int64 [packets], slices."""
+    """Return (start uint8 [packets], leading bool [packets]) as defined by `Pictures`.
+
+    Args:
+        idr: bool [packets], IDR pictures.
+        recovery: bool [packets], recovery points that count as start points.
+        order: int64 [packets], output order.
+        continues: bool [packets], as in `Pictures`.
+        count: int64 [packets], number of slices.
+    """
     start = np.where(idr, CLOSED_START, np.where(recovery, OPEN_START, NO_START)).astype(np.uint8)
     segment = segments(start)
     behind = np.maximum(segment, 0)
@@ -132,10 +153,19 @@ def false_starts(
     *,
     in_middle: bool,
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: recovery points behind which pictures have other references for a decoder that starts there.
+    """Return bool [packets]: recovery points that are no start points.
 
-    starts: of `compare_starts`. Pictures that lead a recovery point may have other references. in_middle: others came before the
-    first packet. Arrays: [packets], as `start_points` takes them.
+    After such a recovery point, pictures have other references for a decoder that starts there. Leading
+    pictures are allowed to have other references.
+
+    Args:
+        starts: result of `compare_starts`.
+        idr: bool [packets], as in `start_points`.
+        recovery: bool [packets], all recovery points.
+        order: int64 [packets], as in `start_points`.
+        continues: bool [packets], as in `start_points`.
+        count: int64 [packets], as in `start_points`.
+        in_middle: whether other pictures came before the first packet.
     """
     lies = np.zeros(len(idr), np.bool_)
     candidates = np.flatnonzero(recovery)
@@ -148,24 +178,30 @@ def false_starts(
         if not found:
             return lies
         lies[found] = True
-    lies[candidates[candidates >= first + (not in_middle)]] = True  # one more each round: believe none
+    lies[candidates[candidates >= first + (not in_middle)]] = True  # each round rejected more: reject all
     return lies
 
 
 def _differs(start: Start, packet: int, base: NDArray[np.int64]) -> bool:
-    """Return whether a picture that is decoded from a start point has other references there. base: int64 [packets]."""
+    """Return whether a picture that is decoded from a start point has other references there.
+
+    Args:
+        start: the comparison of the start point.
+        packet: packet of the start point.
+        base: int64 [packets], the start point from which each packet is decoded.
+    """
     if any(base[picture] == packet for picture in start.unlike):
         return True
     return start.known is not None and bool((base[start.known :] == packet).any())
 
 
 def _segments_before(start: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return int64 [packets]: the start point before that of each packet's segment, -1 where there is none."""
+    """Return int64 [packets]: the start point before that of each packet's segment, -1 if there is none."""
     begins = np.flatnonzero(start != NO_START)
     number = np.cumsum(start != NO_START) - 2
     return np.where(number >= 0, begins[np.maximum(number, 0)] if len(begins) else -1, -1)
 
 
 def first_start(start: NDArray[np.uint8]) -> int:
-    """Return the number of the first start point; that of no packet where there is none."""
+    """Return the number of the first start point; the number of packets if there is none."""
     return int(np.argmax(start != NO_START)) if start.any() else len(start)

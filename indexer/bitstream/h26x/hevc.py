@@ -55,8 +55,16 @@ NO_PPS = Pps(sps_id=0, output_flag_present=False, extra_bits=0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceHeaders:
-    """Slice header fields of n pictures: int64 [n], hidden bool [n]. sequence: the number of an SPS among those of other
-    content, -1 where it is missing. may_hide: some PPS lets headers hide pictures. position: where the references follow, in bits."""
+    """Slice header fields of n pictures.
+
+    Attributes:
+        sequence: int64 [n], number of the picture's SPS among the SPSs of different content, -1 where it is missing.
+        sps_id: int64 [n], id of that SPS.
+        order_lsb: int64 [n], low bits of the picture order count.
+        hidden: bool [n], pictures that are not output.
+        may_hide: whether some PPS lets headers hide pictures.
+        position: int64 [n], where the references follow, in bits.
+    """
 
     sequence: NDArray[np.int64]
     sps_id: NDArray[np.int64]
@@ -67,7 +75,7 @@ class SliceHeaders:
 
 
 class HevcScanner(NalScanner):
-    """Collect slice headers and parameter sets of HEVC packets. See `pictures.Scanner`."""
+    """Collects slice headers and parameter sets of HEVC packets. See `pictures.Scanner`."""
 
     set_parsers: ClassVar = {VPS: ("VPS", parse_vps), SPS: ("SPS", parse_sps), PPS: ("PPS", parse_pps)}
     header_bytes: ClassVar = 2
@@ -97,7 +105,7 @@ class HevcScanner(NalScanner):
             if end - start < 3 or (data[start] & 1) << 5 | data[start + 1] >> 3:
                 continue  # nuh_layer_id above 0: other views and alpha, which base-layer decoders skip
             if kind <= LAST_VCL:
-                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin anew wherever they stand
+                if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin a sequence anywhere
                     raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
                 ended = False
                 self._begin_anew.discard(number + 1)
@@ -132,7 +140,7 @@ class HevcScanner(NalScanner):
         return first, apart, mixed | ((last_of_kind >= 0) & (pictures == 0))
 
     def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
-        """Judge a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
+        """Check a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
         if pictures > 1:
             raise BitstreamError("packing", f"packet {number} holds more than one picture")
         if kinds and (not pictures or kinds & (kinds - 1)):
@@ -198,9 +206,13 @@ class HevcScanner(NalScanner):
         )
 
     def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool [packets]: those that begin a coded video sequence behind a unit that ends one (7.4.2.4.4).
+        """Return bool [packets]: packets that begin a coded video sequence after a unit that ends one (7.4.2.4.4).
 
-        kind: int64 [packets], NAL unit types. Raises BitstreamError where decoders do not take the next picture for its begin.
+        Args:
+            kind: int64 [packets], NAL unit types.
+
+        Raises:
+            BitstreamError: if decoders do not take the next picture as the beginning of a sequence.
         """
         last = int(np.flatnonzero(kind != NO_PICTURE)[-1])
         anew = marked((number for number in self._begin_anew if number <= last), len(kind))
@@ -213,7 +225,7 @@ class HevcScanner(NalScanner):
         return anew
 
     def _parse_slices(self, slices: SliceColumns, kind: NDArray[np.int64]) -> SliceHeaders:
-        """Return slice header fields (7.3.6.1) up to the picture order count; IDR pictures have 0."""
+        """Return slice header fields (7.3.6.1) up to the picture order count, which is 0 for IDR pictures."""
         bits = BitColumns(slices.heads)
         irap = (kind >= FIRST_IRAP) & (kind <= LAST_IRAP)
         bits.u(1)
@@ -246,10 +258,14 @@ class HevcScanner(NalScanner):
     def _sets_of(
         self, slices: SliceColumns, pps_id: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return for each picture the number in `_sequences` of its SPS, the id of that, and of its PPS whether headers have an output
-        flag, and how many extra bits; [pictures] each.
+        """Return the fields of parameter sets that the pictures' slice headers depend on.
 
-        Where a set is missing, -1 and a PPS of no account: no decoder can read the picture, it counts as damaged.
+        Where a set is missing, the number is -1 and the PPS is `NO_PPS`: no decoder can read the picture, so it counts
+        as damaged.
+
+        Returns:
+            int64 [pictures], number of the SPS in `_sequences`; int64 [pictures], id of the SPS; bool [pictures],
+            whether the PPS gives headers an output flag; int64 [pictures], how many extra bits the PPS gives headers.
         """
         self._sequences: list[Sps] = []
         numbers, found = [], []
@@ -275,11 +291,15 @@ class HevcScanner(NalScanner):
         return sequence, sps_id, output_flag, np.array([pps.extra_bits for pps in found], np.int64)[which]
 
     def _activations(self, headers: SliceHeaders, packet: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return bool [pictures]: those, but the first, at which another SPS comes into use.
+        """Return bool [pictures]: pictures, except the first, at which another SPS comes into use.
 
-        7.4.2.4.2 allows it where a coded video sequence begins. FFmpeg's decoder begins one wherever it happens: it drops the
-        pictures held for reference, and the RASL pictures behind a CRA picture. A VPS of other content makes it forget the SPSs
-        that refer to it. packet: int64 [pictures].
+        The standard allows this where a coded video sequence begins (7.4.2.4.2). FFmpeg's decoder begins one wherever
+        it happens: it drops the pictures held for reference, and the RASL pictures after a CRA picture. A VPS of other
+        content makes it forget the SPSs that refer to it.
+
+        Args:
+            headers: slice header fields of the pictures.
+            packet: int64 [pictures], the packet of each picture.
         """
         activates = np.zeros(len(packet), np.bool_)
         activates[1:] = np.diff(headers.sps_id) != 0
@@ -301,7 +321,7 @@ class HevcScanner(NalScanner):
         anchors = (layer == 0) & ~leads & ~sublayer_non_reference
         order = np.zeros(len(kind), np.int64)
         bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
-        for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting begins anew
+        for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting starts again
             part = bits == number
             order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
         return order
@@ -314,7 +334,7 @@ class HevcScanner(NalScanner):
         order: NDArray[np.int64],
         dropped: NDArray[np.bool_],
     ) -> list[int]:
-        """Return the rows of pictures that refer to one that is not there: decoders make it up."""
+        """Return the rows of pictures that refer to a missing picture, which decoders make up."""
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
         heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
         columns = (resets, order, dropped, headers.position, headers.sequence, begins, begins + slices.length)

@@ -1,4 +1,4 @@
-"""HEVC reference picture sets (ITU-T H.265 7.3.7, 7.4.8): does every picture have the pictures that it refers to?
+"""HEVC reference picture sets (ITU-T H.265 7.3.7, 7.4.8): whether the pictures that a picture refers to are present.
 
 A decoder drops a picture whose references are missing, and from then on every frame number would be off by one.
 """
@@ -20,7 +20,14 @@ MOST_LENGTHS = 64  # of codes that are remembered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceSets:
-    """What a sequence parameter set says of references. short_term: its candidate sets. long_term: (low bits, used)."""
+    """The references that a sequence parameter set states.
+
+    Attributes:
+        order_count_bits: number of low bits of the picture order count.
+        short_term: its candidate sets.
+        long_term_present: whether slice headers may refer to long-term references.
+        long_term: (low bits, used) of each.
+    """
 
     order_count_bits: int
     short_term: tuple[ShortTermSet, ...]
@@ -30,7 +37,12 @@ class ReferenceSets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortTermSet:
-    """A short-term reference picture set: pictures before the current one in output order, and after it, nearest first."""
+    """A short-term reference picture set.
+
+    Attributes:
+        before: pictures before the current one in output order, nearest first.
+        after: pictures after it, nearest first.
+    """
 
     before: Deltas
     after: Deltas
@@ -79,7 +91,7 @@ def _listed(bits: BitReader, count: int, sign: int) -> Deltas:
 
 
 def _predicted_set(bits: BitReader, source: ShortTermSet) -> ShortTermSet:
-    """Return a set that shifts another one (7-61, 7-62)."""
+    """Return a set that is predicted by shifting another one (7-61, 7-62)."""
     sign = -1 if bits.flag() else 1
     shift = sign * (bits.ue() + 1)
     candidates = [delta for delta, _ in (*source.before, *source.after)] + [0]
@@ -96,7 +108,12 @@ def _predicted_set(bits: BitReader, source: ShortTermSet) -> ShortTermSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class References:
-    """What one picture refers to. short_term: by difference. long_term: (low bits or whole count, is whole, used)."""
+    """The references of one picture.
+
+    Attributes:
+        short_term: by difference of order counts.
+        long_term: (low bits or whole count, is whole, used).
+    """
 
     short_term: Deltas
     long_term: tuple[tuple[int, bool, bool], ...]
@@ -144,14 +161,14 @@ def _slice_long_term(bits: BitReader, sets: ReferenceSets, order_count: int) -> 
 
 
 class ReferencesReader:
-    """Reads the references of slice headers of one sequence; those that were read before are known by their bits."""
+    """Reads the references of slice headers of one sequence, and caches them by their bits."""
 
     def __init__(self, sets: ReferenceSets) -> None:
         self._sets = sets
         self._known: dict[int, dict[int, References]] = {}  # by how many bits they take, then by those bits
 
     def read(self, head: bytes, position: int, order_count: int) -> References:
-        """Return the references that stand `position` bits into a slice header; UNREADABLE where it ends too early."""
+        """Return the references that stand `position` bits into a slice header; UNREADABLE if it ends too early."""
         left = 8 * len(head) - position
         if left < 0:
             return UNREADABLE
@@ -172,8 +189,12 @@ class ReferencesReader:
 
 
 class ReferringPicture(NamedTuple):
-    """A picture in decode order. A picture that begins anew (IDR, BLA) empties the buffer; one whose references are None
-    is skipped by decoders. cycle: how far order counts go before their low bits repeat.
+    """A picture in decode order.
+
+    Attributes:
+        begins_anew: whether the picture empties the buffer (IDR, BLA).
+        references: None for a picture that decoders skip.
+        cycle: how far order counts go before their low bits repeat.
     """
 
     order_count: int
@@ -183,7 +204,7 @@ class ReferringPicture(NamedTuple):
 
 
 def missing_references(pictures: Iterable[ReferringPicture]) -> list[int]:
-    """Return the numbers of the pictures that refer to one that is not there."""
+    """Return the numbers of the pictures that refer to a missing picture."""
     missing: list[int] = []
     held: set[int] = set()
     for number, picture in enumerate(pictures):
@@ -199,7 +220,7 @@ def missing_references(pictures: Iterable[ReferringPicture]) -> list[int]:
 
 
 def _kept(picture: ReferringPicture, held: set[int]) -> tuple[set[int], bool]:
-    """Return the pictures that stay in the buffer (8.3.2), and whether every one that is used is there."""
+    """Return the pictures that stay in the buffer (8.3.2), and whether every reference that is used is present."""
     assert picture.references is not None
     keep: set[int] = set()
     complete = picture.references is not UNREADABLE

@@ -1,4 +1,4 @@
-"""Parameter sets of HEVC (ITU-T H.265 7.3.2): what slices and start points depend on."""
+"""Parameter sets of HEVC (ITU-T H.265 7.3.2) that slices and start points depend on."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ MOST_SPS, MOST_PPS = 16, 64  # 7.4.3.2.1, 7.4.3.3.1
 class Sps:
     """The fields of a sequence parameter set (7.3.2.2) that slice headers and the shape of pictures depend on.
 
-    shape: chroma format, size, conformance window, bit depths, colour; compared, never interpreted. width, height: of the coded
-    picture. window: what is cut off of it at the left, right, top and bottom, in pixels.
+    Attributes:
+        shape: chroma format, size, conformance window, bit depths, colour. The chroma format is the first number, the
+            colour the last four.
+        width: width of the coded picture.
+        height: height of the coded picture.
+        window: pixels that are cropped at the left, right, top and bottom.
     """
 
     separate_colour_planes: bool
@@ -74,7 +78,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
 
 
 def _skip_coding_tools(bits: BitReader, sub_layers: int) -> None:
-    """Skip an SPS' fields between the picture order count and the reference picture sets."""
+    """Skip the fields of an SPS between the picture order count and the reference picture sets."""
     for _ in range(sub_layers + 1 if bits.flag() else 1):
         bits.ue(), bits.ue(), bits.ue()
     for _ in range(6):
@@ -127,7 +131,8 @@ def parse_vps(nal: bytes) -> tuple[int, None]:
 def parse_configuration(record: bytes) -> tuple[int, list[bytes]]:
     """Return (NAL length size, parameter sets) of an HEVCDecoderConfigurationRecord (ISO/IEC 14496-15 8.3.3.1).
 
-    Raises ValueError for anything else, Annex B among it.
+    Raises:
+        ValueError: for anything else, including Annex B.
     """
     if len(record) < 23 or record[:3] in (b"\0\0\1", b"\0\0\0"):
         raise ValueError("not an HEVC decoder configuration record")

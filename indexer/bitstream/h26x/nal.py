@@ -14,9 +14,14 @@ START_CODE = b"\0\0\1"
 def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bool]:
     """Return the (start, end) of each NAL unit in a length-prefixed packet (ISO/IEC 14496-15 5.3.3).
 
-    Units that hold Annex-B start codes inside (some cameras wrap a whole access unit in one prefix) are split
-    there, as FFmpeg's decoders do; the second value says whether that was needed. Raises ValueError where the
-    lengths do not tile the packet.
+    Units that hold Annex-B start codes inside (some cameras wrap a whole access unit in one prefix) are split there,
+    as FFmpeg's decoders do.
+
+    Returns:
+        The (start, end) pairs, and whether some unit was split at start codes.
+
+    Raises:
+        ValueError: if the lengths do not tile the packet.
     """
     spans: list[Span] = []
     inner = False
@@ -39,7 +44,7 @@ def split_length_prefixed(data: bytes, length_size: int) -> tuple[list[Span], bo
 def split_annex_b(data: bytes, start: int = 0, end: int | None = None) -> list[Span]:
     """Return the (start, end) of each NAL unit between start codes (H.264 Annex B), trailing zeros stripped.
 
-    What stands before the first start code counts as a unit of its own when it is not empty.
+    Bytes before the first start code are a unit too, if there are any.
     """
     end = len(data) if end is None else end
     spans: list[Span] = []
@@ -73,24 +78,26 @@ def join_annex_b(nals: Iterable[bytes]) -> bytes:
 
 
 Key = tuple[int, int]  # (nal_unit_type, id)
-InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in the order in which a decoder may be given them
+InForce = tuple[tuple[Key, bytes], ...]  # parameter sets by key, in an order in which a decoder accepts them
 
 MOST_EPOCHS = 10_000  # a stream that changes what slice headers mean more often is an attack
 MOST_LISTED = 1_000_000  # entries of all the lists of sets in force, which are kept
 
 
 class ParameterSets:
-    """The parameter sets in force as a stream goes on: what the configuration record holds, what packets carry.
+    """The parameter sets in force at each point of a stream: those of the configuration record, and those of packets.
 
-    A decoder that starts in the middle must be in the state that the parameter sets before it made. `facts` are what
-    slice headers and picture sizes depend on; `epochs` holds them anew after each change.
+    A decoder that starts in the middle must be in the state that the parameter sets before it made.
+
+    Attributes:
+        epochs: the facts that slice headers and picture sizes depend on, by key; one entry for each change.
     """
 
     def __init__(self) -> None:
         self._configured: dict[Key, bytes] = {}
         self._inband: dict[Key, bytes] = {}
         self.epochs: list[dict[Key, object]] = [{}]
-        self.in_force: InForce = ()  # in-band sets that the configuration record does not hold just so
+        self.in_force: InForce = ()  # see `_beyond_the_record`
         self._listed = 0  # sets in all that were ever in force together
         self.differs = False  # some in-band set changes, or differs from the record's
 
@@ -101,8 +108,10 @@ class ParameterSets:
             self.epochs[0][key] = facts
 
     def _beyond_the_record(self) -> InForce:
-        """Return the in-band sets that differ from the configuration record's, and those that refer to such a one: decoders drop
-        picture parameter sets when a new sequence parameter set takes the place of theirs (FFmpeg's HEVC decoder does).
+        """Return the in-band sets that differ from the configuration record's, and those that refer to such a set.
+
+        Decoders drop picture parameter sets when a new sequence parameter set replaces theirs (FFmpeg's HEVC decoder
+        does).
         """
         changed = [key for key, nal in self._inband.items() if self._configured.get(key) != nal]
         least = min((kind for kind, _ in changed), default=None)
@@ -117,9 +126,10 @@ class ParameterSets:
         return key in self._inband or key in self._configured
 
     def meet(self, key: Key, nal: bytes, facts: object) -> bool:
-        """Note a set that a packet carries; return whether it changes what is in force.
+        """Note a set that a packet carries; return whether it changes the sets in force.
 
-        Raises BitstreamError where sets change without end.
+        Raises:
+            BitstreamError: if the sets change too often.
         """
         nal = nal.rstrip(b"\0")
         before = self._inband.get(key, self._configured.get(key))
@@ -135,7 +145,7 @@ class ParameterSets:
         return before != nal
 
     def renew(self, facts: Mapping[Key, object]) -> None:
-        """Let other facts be in force from here on. Raises BitstreamError where they change without end."""
+        """Put other facts in force from here on. Raises BitstreamError if they change too often."""
         if any(self.epochs[-1].get(key) != value for key, value in facts.items()):
             if len(self.epochs) >= MOST_EPOCHS:
                 raise BitstreamError("parameter_sets", f"parameter sets change more than {MOST_EPOCHS} times")

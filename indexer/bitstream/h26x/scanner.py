@@ -1,4 +1,4 @@
-"""What the scanners of H.264 and HEVC share: packets split into NAL units, and the parameter sets in force."""
+"""Common parts of the H.264 and HEVC scanners: splitting packets into NAL units, and parameter sets in force."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MOST_STATES = 1000  # decoder states that one stream may need at its start point
 
 
 class NalScanner:
-    """Base of the scanners of NAL unit streams, length-prefixed where they have a configuration record, else Annex B.
+    """Base of the scanners of NAL unit streams: length-prefixed if they have a configuration record, else Annex B.
 
-    Raises BitstreamError for a configuration record that is none.
+    Raises BitstreamError for an invalid configuration record.
     """
 
     # NAL unit type → name and parser of a parameter set.
@@ -58,7 +58,7 @@ class NalScanner:
         self._replaced: dict[Key, list[int]] = {}  # packets that bring other content for a set in force
 
     def _open(self, configuration: bytes) -> tuple[int, list[bytes]]:
-        """Return (NAL length size, 0 for Annex B; parameter sets) of a stream's extradata."""
+        """Return (NAL length size, parameter sets) of a stream's extradata; the size is 0 for Annex B."""
         if not configuration or configuration.startswith((START_CODE, b"\0" + START_CODE)):
             return 0, [configuration[start:end] for start, end in split_annex_b(configuration)]
         try:
@@ -68,7 +68,7 @@ class NalScanner:
 
     @property
     def length_size(self) -> int:
-        """Bytes of each NAL unit's length, 0 in Annex B."""
+        """Number of bytes of each NAL unit's length field, 0 in Annex B."""
         return self._length_size
 
     @staticmethod
@@ -82,9 +82,10 @@ class NalScanner:
         raise NotImplementedError
 
     def reconfigure(self, configuration: bytes) -> None:
-        """Take a new configuration record into force, as the next packet's own (a second sample entry, FLV headers).
+        """Put a new configuration record in force for the next packet (a second sample entry, FLV headers).
 
-        Raises BitstreamError where that changes more than parameter sets.
+        Raises:
+            BitstreamError: if the record changes more than parameter sets.
         """
         length_size, nals = self._open(configuration)
         if length_size != self._length_size:
@@ -93,10 +94,15 @@ class NalScanner:
             self._meet_set(nal, None)
 
     def begin_with(self, state: bytes, *, in_middle: bool, consecutive: bool) -> None:
-        """Take into force, before packet 0, what a decoder must be given before it starts there.
+        """Put in force, before packet 0, the state that a decoder must be given before it starts there.
 
-        in_middle: packet 0 is not the stream's first. consecutive: no packets between those that are fed are left out. Raises
-        ValueError for a state that is none.
+        Args:
+            state: NAL units, length-prefixed or in Annex B as the stream's packets.
+            in_middle: whether packet 0 is not the first packet of the stream.
+            consecutive: whether no packets are left out between those that are fed.
+
+        Raises:
+            ValueError: if the state is invalid.
         """
         self._in_middle, self._consecutive = in_middle, consecutive
         spans = split_length_prefixed(state, self._length_size)[0] if self._length_size else split_annex_b(state)
@@ -104,17 +110,20 @@ class NalScanner:
             self._take(state[start:end])
 
     def _take(self, nal: bytes) -> None:
-        """Take one unit of a state into force."""
+        """Put one unit of a state in force."""
         self._meet_set(nal, None)
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order. Raises BitstreamError."""
+        """Read the next packet in decode order. Raises BitstreamError."""
         raise NotImplementedError
 
     def feed_many(self, data: NDArray[np.uint8], offset: NDArray[np.int64], size: NDArray[np.int64]) -> None:
-        """Look at the next n packets as `feed` would at one after another. Raises BitstreamError.
+        """Read the next n packets, with the same result as `feed` for one after another. Raises BitstreamError.
 
-        data: uint8 [bytes], in which packets of `size` bytes stand at `offset`, int64 [n] each.
+        Args:
+            data: uint8 [bytes], which holds the packets.
+            offset: int64 [n], where each packet begins in `data`.
+            size: int64 [n], size of each packet in bytes.
         """
         one_by_one = np.ones(len(offset), np.bool_)
         if not self._length_size or not are_apart(offset, size):
@@ -138,8 +147,11 @@ class NalScanner:
         )
 
     def _sort_out(self, data: NDArray[np.uint8], units: Units) -> Sorted:
-        """Return bool [units]: slices to collect; bool [units]: those for which their packet must be fed by itself;
-        bool [packets]: those that their units show to be damaged.
+        """Find the slices to collect, and the packets that `feed` must read.
+
+        Returns:
+            bool [units], slices to collect; bool [units], units whose packet must be fed by itself; bool [packets],
+            packets whose units show that they are damaged.
         """
         raise NotImplementedError
 
@@ -148,7 +160,8 @@ class NalScanner:
     ) -> NDArray[np.int64]:
         """Feed the packets in `one_by_one`, bool [n], and count the others in between.
 
-        Returns int64 [n], each packet's epoch of parameter sets.
+        Returns:
+            int64 [n], each packet's epoch of parameter sets.
         """
         n, at = len(offset), 0
         epoch = np.zeros(n, np.int64)
@@ -163,7 +176,7 @@ class NalScanner:
         return epoch
 
     def _next_packet(self, data: bytes) -> tuple[int, list[Span]]:
-        """Return the next packet's number and its NAL units; none where it is damaged."""
+        """Return the next packet's number and its NAL units, without any units if the packet is damaged."""
         number = self._packets
         self._packets += 1
         self._in_force.append(self._sets.in_force)
@@ -184,7 +197,7 @@ class NalScanner:
             raise BitstreamError("parameter_sets", f"{self.set_parsers[kind][0]}: {error}", damaged=True) from error
 
     def _meet_set(self, nal: bytes, packet: int | None) -> None:
-        """Note a parameter set that a packet carries; other units pass."""
+        """Note a parameter set that a packet carries; ignore other units."""
         kind = self.unit_type(nal[0])
         if kind not in self.set_parsers:
             return
@@ -206,13 +219,16 @@ class NalScanner:
             self._note_change(kind, set_id)
 
     def _note_change(self, kind: int, set_id: int) -> None:
-        """Do what a codec's decoders do to other sets when one changes."""
+        """Change other sets as a codec's decoders do when one set changes."""
 
     def _states(self, starts: Iterable[int], *extra: bytes) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return the decoder states of start points, and int32 [packets], which one each start point needs.
+        """Return the decoder states of start points, and int32 [packets], the state that each start point needs.
 
-        A state is every set in force that the start's own packet does not carry. extra: units that go with each of
-        them, except at packet 0.
+        A state is every set in force that the start's own packet does not carry.
+
+        Args:
+            starts: packet numbers of the start points.
+            extra: units that belong to every state, except at packet 0.
         """
         numbers: dict[bytes, int] = {b"": 0}
         if extra:  # start points behind these packets would need them
@@ -231,12 +247,12 @@ class NalScanner:
         return join_length_prefixed(nals, self._length_size) if self._length_size else join_annex_b(nals)
 
     def _damage(self) -> NDArray[np.bool_]:
-        """Return bool [packets]: those that cannot be taken apart."""
+        """Return bool [packets]: packets that cannot be parsed."""
         return marked(self._damaged, self._packets)
 
 
 def marked(numbers: Iterable[int], n: int) -> NDArray[np.bool_]:
-    """Return bool [n]: which of the numbers from 0 on are among these."""
+    """Return bool [n]: which of the numbers from 0 to n - 1 are among the given ones."""
     found = np.zeros(n, np.bool_)
     found[np.fromiter(numbers, np.int64)] = True
     return found

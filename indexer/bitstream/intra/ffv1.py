@@ -11,7 +11,7 @@ _EVEN_SPLIT = 0x7F80  # the range coder's first decision at state 128: half of i
 
 
 class Ffv1Scanner(KeyFrameScanner):
-    """Reads the keyframe bit, the first that the range coder codes (4.4)."""
+    """Reads the keyframe bit, the first bit that the range coder codes (4.4)."""
 
     @staticmethod
     def is_key(data: bytes) -> bool:
@@ -21,6 +21,9 @@ class Ffv1Scanner(KeyFrameScanner):
         return int.from_bytes(data[:2], "big") >= _EVEN_SPLIT
 
     def finish(self) -> Pictures:
-        """Return the facts of all packets fed. Where coder states go on from packet to packet, no header shows a lost one."""
+        """Return the facts of all packets fed.
+
+        They are doubtful where coder states continue from packet to packet: no header shows that a packet is lost.
+        """
         pictures = super().finish()
         return replace(pictures, doubtful=bool((pictures.start == NO_START).any()))

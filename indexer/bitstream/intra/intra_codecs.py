@@ -1,4 +1,4 @@
-"""Codecs whose every packet is a whole picture that needs no other."""
+"""Codecs in which every packet is a whole picture that needs no other."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, Pic
 # Shown to be exact, each packet decoded alone. Others that FFmpeg calls intra-only are decoded in sequence: some of
 # their decoders do keep pictures (mss2), or give several for one packet (smvjpeg).
 INTRA = frozenset(
-    ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000", "magicyuv", "prores", "r210", "rawvideo", "sgi", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
+    ("asv1", "asv2", "avui", "cljr", "dnxhd", "dpx", "dvvideo", "exr", "ffvhuff", "hap", "huffyuv", "jpeg2000",
+     "magicyuv", "prores", "r210", "rawvideo", "sgi", "targa", "tiff", "utvideo", "v210", "y41p", "yuv4", "zlib")
 )  # fmt: skip
 
-KEY_FLAGGED = frozenset({"png"})  # of these, FFmpeg draws what is no key frame over the picture before
+KEY_FLAGGED = frozenset({"png"})  # FFmpeg draws a frame of these that is not a key frame over the picture before
 
 
 class IntraScanner:
-    """Says of every packet that decoding may start there and that no other packet needs it."""
+    """Marks every packet as a start point that no other packet needs."""
 
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
@@ -34,7 +35,7 @@ class IntraScanner:
 
 
 class SpeedHqScanner(IntraScanner):
-    """SpeedHQ: as other intra codecs, but FFmpeg's decoder leaves parts of a damaged picture as they were in memory."""
+    """SpeedHQ: like other intra codecs, but FFmpeg's decoder keeps old memory content in a damaged picture."""
 
     def finish(self) -> Pictures:
         """Return the facts of all packets fed."""
@@ -42,7 +43,7 @@ class SpeedHqScanner(IntraScanner):
 
 
 class CfhdScanner(IntraScanner):
-    """CineForm HD: as other intra codecs if every sample is an intra frame; else packet 0 is the only start."""
+    """CineForm HD: like other intra codecs if every sample is an intra frame; else packet 0 is the only start."""
 
     _INTRA_SAMPLE = b"\0\1\0\x09"  # tag 1, the sample's type, is 9
 
@@ -51,7 +52,7 @@ class CfhdScanner(IntraScanner):
         self._intra = True
 
     def feed(self, data: bytes) -> None:
-        """Count the packet and look at its first tag."""
+        """Count the packet and read its first tag."""
         super().feed(data)
         self._intra &= data[:4] == self._INTRA_SAMPLE
 

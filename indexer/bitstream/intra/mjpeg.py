@@ -1,4 +1,4 @@
-"""Motion JPEG (ITU-T T.81) and JPEG-LS (ITU-T T.87): which tables pictures bring, and what comments make FFmpeg's decoder do."""
+"""Motion JPEG (ITU-T T.81) and JPEG-LS (ITU-T T.87): tables of pictures, and comments that FFmpeg's decoder acts on."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ SOI, EOI, SOS, DHT, DQT, APP0, APP14, COM, LSE = (
 FRAME_HEADERS = frozenset({*range(0xC0, 0xD0), 0xF7}) - {DHT, 0xC8, 0xCC}  # SOFn, and JPEG-LS's (T.87 C.1.1)
 PROGRESSIVE = (0xC2, 0xC6, 0xCA, 0xCE)
 NEXT_MARKER = re.compile(rb"\xff[\x80-\xcf\xd8-\xfe]")  # in coded data, where bytes are stuffed and restarts stand
-# Comments and application data by which FFmpeg's decoder (libavcodec/mjpegdec.c) knows encoders whose pictures it turns,
-# pairs or converts otherwise, from then on.
+# Comments and application data by which FFmpeg's decoder (libavcodec/mjpegdec.c) recognises encoders whose pictures it
+# flips, pairs or converts in another way from then on.
 TELLING_COMMENTS = (b"Intel(R) JPEG Library", b"Metasoft MJPEG Codec", b"CS=ITU601", b"AVID", b"MULTISCOPE II")
 TELLING_DATA = (b"AVI1", b"LJIF", b"Adobe")
 PREFIX_BYTES = 32  # of a comment or application data
 
 
 def markers(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (marker, payload) of the segments of a packet that holds one or two JPEG pictures, up to where it is damaged."""
+    """Yield (marker, payload) of the segments of a packet, up to where it is damaged.
+
+    The packet holds one or two JPEG pictures.
+    """
     at = data.find(b"\xff\xd8")
     while 0 <= at < len(data) - 1:
         if data[at] != 0xFF:
@@ -56,14 +59,14 @@ def markers(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 class MjpegScanner(TableScanner):
-    """Scans JPEG pictures, one or two fields a packet. Tables stay in a decoder: T.81 B.5 calls that abbreviated.
+    """Scans JPEG pictures, one or two fields per packet. A decoder keeps their tables: T.81 B.5 calls that abbreviated.
 
     A stream that never brings Huffman tables relies on the typical ones (K.3), which a decoder has from the beginning.
     """
 
     @staticmethod
     def uses(data: bytes) -> Uses:
-        """Return the tables that a packet brings and lacks; its shape and what comments say are traits."""
+        """Return the tables that a packet brings and lacks; its shape and the comments that matter are traits."""
         found = Uses(doubtful=True)
         quantisation: dict[int, int] = {}  # of the picture's components
         frame = 0  # its header's marker
@@ -91,7 +94,7 @@ class MjpegScanner(TableScanner):
 
 
 class JpegLsScanner(TableScanner):
-    """Scans JPEG-LS pictures. Coding parameters and palettes (LSE, T.87 C.2.4) stay in FFmpeg's decoder."""
+    """Scans JPEG-LS pictures. FFmpeg's decoder keeps coding parameters and palettes (LSE, T.87 C.2.4)."""
 
     @staticmethod
     def uses(data: bytes) -> Uses:
@@ -102,14 +105,20 @@ class JpegLsScanner(TableScanner):
 
 
 def _tells(marker: int, payload: bytes) -> bool:
-    """Return whether a comment or application data changes how FFmpeg's decoder goes on."""
+    """Return whether a comment or application data changes how FFmpeg's decoder continues."""
     if marker == COM:
         return payload.startswith(TELLING_COMMENTS)
     return APP0 <= marker < APP0 + 16 and payload.startswith(TELLING_DATA)
 
 
 def _scan_tables(payload: bytes, quantisation: dict[int, int], *, progressive: bool) -> Iterator[Hashable]:
-    """Yield the tables that a scan uses (B.2.3). quantisation: the table of each component."""
+    """Yield the tables that a scan uses (B.2.3).
+
+    Args:
+        payload: the scan header.
+        quantisation: number of the quantisation table of each component.
+        progressive: whether the frame is progressive.
+    """
     end = 1 + 2 * payload[0]
     spectrum = payload[end : end + 3].ljust(3, b"\0")  # Ss, Se, Ah and Al
     first, again = spectrum[0], spectrum[2] >> 4
@@ -122,7 +131,7 @@ def _scan_tables(payload: bytes, quantisation: dict[int, int], *, progressive: b
 
 
 def _quantisation_tables(payload: bytes) -> Iterator[int]:
-    """Yield the numbers of the tables that a DQT segment defines (B.2.4.1), up to where it is wrong."""
+    """Yield the numbers of the tables that a DQT segment defines (B.2.4.1), up to the first invalid one."""
     at = 0
     while at < len(payload):
         precision, table = payload[at] >> 4, payload[at] & 15
@@ -133,7 +142,10 @@ def _quantisation_tables(payload: bytes) -> Iterator[int]:
 
 
 def _huffman_tables(payload: bytes) -> Iterator[int]:
-    """Yield the (class, number) of the tables that a DHT segment defines, as its byte (B.2.4.2), up to where it is wrong."""
+    """Yield the tables that a DHT segment defines (B.2.4.2), up to the first invalid one.
+
+    Each table is the byte that holds its class and number.
+    """
     at = 0
     while at + 17 <= len(payload):
         table, end = payload[at], at + 17 + sum(payload[at + 1 : at + 17])

@@ -1,4 +1,4 @@
-"""Pictures that need no other picture, and perhaps tables that another one brought: JPEG, JPEG-LS, PNG."""
+"""Base for codecs whose pictures need no other picture, but may need its tables: JPEG, JPEG-LS, PNG."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, Pic
 class Uses:
     """What one packet uses and leaves behind in a decoder.
 
-    brings: tables that it defines. lacks: tables that it uses and does not define before. traits: all else that a decoder
-    keeps, to be compared alone. doubtful: its data may end too early.
+    Attributes:
+        brings: tables that it defines.
+        lacks: tables that it uses and does not define before.
+        traits: everything else that a decoder keeps; only compared.
+        doubtful: whether its data may end too early.
     """
 
     brings: set[Hashable] = field(default_factory=set)
@@ -25,7 +28,7 @@ class Uses:
     doubtful: bool = False
 
     def use(self, table: Hashable) -> None:
-        """Note that a table is used."""
+        """Note that the packet uses a table."""
         if table not in self.brings:
             self.lacks.add(table)
 
@@ -33,8 +36,9 @@ class Uses:
 class TableScanner:
     """Base of the scanners of such codecs.
 
-    Decoding may start where no packet from there on uses a table that came before. A table that nobody brought is the
-    decoder's own, the same wherever it starts. Where packets differ in what else a decoder keeps, it starts at packet 0 alone.
+    Decoding may start where no packet from there on uses a table that came before. A table that no packet brought is
+    the decoder's own, which is the same wherever decoding starts. If packets differ in what else a decoder keeps,
+    decoding starts at packet 0 only.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -50,7 +54,7 @@ class TableScanner:
         raise NotImplementedError
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order."""
+        """Read the next packet in decode order."""
         number, found = len(self._needs), self.uses(data)
         providers = [self._provider[table] for table in found.lacks if table in self._provider]
         self._needed.update(providers)

@@ -1,4 +1,4 @@
-"""MPEG-4 part 2 (ISO/IEC 14496-2): start codes, and what the headers above pictures say."""
+"""MPEG-4 part 2 (ISO/IEC 14496-2): start codes, and the headers above pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DIVX = re.compile(rb"DivX(\d+)(?:Build|b)(\d+)(.?)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """The fields of a video object layer header (6.2.3) on which reading pictures and their output order depend."""
+    """The fields of a video object layer header (6.2.3) that reading pictures and their output order depend on."""
 
     object_type: int
     low_delay: bool | None  # None where vol_control_parameters do not say
@@ -86,7 +86,11 @@ def parse_layer(unit: bytes) -> Layer:
 
 
 def _read_quantiser_bits(bits: BitReader, version: int) -> int | None:
-    """Return quant_precision from what follows sprite_enable; None where complexity estimation or NEWPRED adds to VOP headers."""
+    """Return quant_precision from the fields after sprite_enable.
+
+    Returns:
+        None if complexity estimation or NEWPRED adds fields to VOP headers.
+    """
     quantiser_bits = 5
     if bits.flag():
         quantiser_bits = bits.u(4)
@@ -114,10 +118,10 @@ def _skip_matrix(bits: BitReader) -> None:
 
 @dataclass(slots=True)
 class Mpeg4Headers:
-    """The headers in force, as coded, and what they say.
+    """The headers in force, as coded and as parsed.
 
-    User data that names an encoder belongs to them: FFmpeg's decoder chooses its inverse transform, and the encoder
-    bugs it makes up for, by that name. Other user data changes nothing, and may differ from picture to picture.
+    User data that names an encoder is part of them: FFmpeg's decoder uses that name to choose its inverse transform,
+    and the encoder bugs that it works around. Other user data changes nothing, and may differ from picture to picture.
     """
 
     units: dict[int, bytes] = field(default_factory=dict)
@@ -128,7 +132,7 @@ class Mpeg4Headers:
     time_base: int | None = None  # seconds, of a group of VOPs header in the units read last
 
     def copy(self) -> Mpeg4Headers:
-        """Return headers that can be read on from here, apart from these."""
+        """Return an independent copy of the headers."""
         return replace(self, units=dict(self.units))
 
     def read(self, unit: bytes) -> None:

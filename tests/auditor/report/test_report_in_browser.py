@@ -1,4 +1,4 @@
-"""What a browser makes of a report: it is quiet, scrolls, sorts, filters, prints, and works without scripts."""
+"""A report in a browser prints no errors, and it scrolls, sorts, filters, prints, and works without scripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.outcomes import NO_CHROMIUM, skip_but_in_ci
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[chromium.Browser]:
-    """Chromium; in CI its absence is a failure."""
+    """Yield Chromium. Skip the test if it is missing; in CI, fail."""
     if not chromium.is_installed():
         skip_but_in_ci(NO_CHROMIUM)
     with chromium.browser() as running:
@@ -32,7 +32,7 @@ def many_page(many: Path) -> Path:
 
 
 def cells(page: chromium.Page, column: int, count: int) -> list[str]:
-    """Return the first cells of a column that the table shows."""
+    """Return the first `count` cells of a column that the table shows."""
     return list(
         page.evaluate(
             f"[...document.querySelectorAll('#table tbody tr:not(.space)')].slice(0, {count})"
@@ -58,11 +58,14 @@ def test_a_page_in_a_browser_is_quiet_and_asks_for_nothing(browser: chromium.Bro
         page.wait("document.querySelectorAll('#table tbody tr').length > 5")
         assert HOSTILE[0] in cells(page, 0, 10)
         assert page.evaluate("getComputedStyle(document.getElementById('plain')).display") == "none"
-        # Whatever is too wide scrolls by itself; the page does not.
+        # Elements that are too wide scroll by themselves; the page does not.
         for width in (1200, 400):
             page.resize(width, 800)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-        stops = "[...document.querySelectorAll('.box')].every((box) => box.tabIndex === 0 || box.scrollWidth <= box.clientWidth)"
+        stops = (
+            "[...document.querySelectorAll('.box')]"
+            ".every((box) => box.tabIndex === 0 || box.scrollWidth <= box.clientWidth)"
+        )
         page.wait(stops)  # the page hears of its new width with the next frame
         assert page.evaluate(stops), "what scrolls can be reached by keyboard"
         # Each picture of a strip is drawn with a size.

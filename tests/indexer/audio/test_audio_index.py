@@ -1,4 +1,4 @@
-"""The index says where audio packets lie: in the file byte for byte, in time sample for sample as a full decode has them."""
+"""The index locates audio packets by byte in the file and by sample in time, exactly as a full decode does."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.support.probed import rows_found
 from tests.support.sounding_media import MEDIA, SCATTERED, make
 
 Row = dict[str, Any]
-PLAYERS_DECODERS = {"mp3": "mp3float"}  # where libavformat's streams get another than that of the canonical name
+PLAYERS_DECODERS = {"mp3": "mp3float"}  # libavformat's streams use a decoder other than that of the canonical name
 
 
 @dataclass(frozen=True)
 class Truth:
-    """A full decode: what its frames say of their times, in samples, and all samples, [channels, samples]."""
+    """A full decode: the times that its frames state, in samples, and all samples, [channels, samples]."""
 
     times: list[tuple[int, float]]  # (number of the sample among all, its time)
     samples: NDArray[Any]
@@ -56,7 +56,7 @@ def full_decode(path: Path, rate: int) -> Truth:
 
 
 def packet_bytes(path: Path, offset: NDArray[np.int64] | None, size: NDArray[np.int64]) -> list[bytes]:
-    """Return what the ranges hold; of a medium without ranges, what demuxing gives."""
+    """Return the bytes of the ranges, or, for a medium without ranges, the packets that demuxing returns."""
     if offset is not None:
         content = path.read_bytes()
         return [content[a : a + n] for a, n in zip(offset.tolist(), size.tolist(), strict=True)]
@@ -65,9 +65,10 @@ def packet_bytes(path: Path, offset: NDArray[np.int64] | None, size: NDArray[np.
 
 
 def laid_out(video: Row, frames: Row, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Decode all indexed packets with a fresh decoder, and lay them at their positions.
+    """Decode all indexed packets with a new decoder and place them at their positions.
 
-    Return [channels, samples] within the presented interval, holes left out, and the position of each sample.
+    Returns:
+        [channels, samples] within the presented interval without holes, and the position of each sample.
     """
     decoder = av.CodecContext.create(PLAYERS_DECODERS.get(video["audio_codec"], video["audio_codec"]), "r")
     decoder.extradata, decoder.sample_rate = video["audio_extradata"], video["audio_rate"]
@@ -107,7 +108,7 @@ def check(path: Path, video: Row, frames: Row) -> None:
 
 @pytest.fixture(scope="module")
 def sounding(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a medium by name."""
+    """Return a function that returns a medium by name."""
     folder = tmp_path_factory.mktemp("sounding")
     return functools.cache(lambda name: make(MEDIA[name], folder / name))
 
@@ -152,7 +153,10 @@ def test_a_gap_stays_where_it_is(name: str, seconds: float, sounding: Callable[[
     assert abs(holes[0] / video["audio_rate"] - seconds) < 0.03
 
 
-@pytest.mark.parametrize(("name", "start"), [("late.mp4", 0.5), ("late.mkv", 0.5), ("late_pcm.mov", 0.5), ("video_at_10s.mkv", 10.0), ("negative.mkv", -0.25)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("late.mp4", 0.5), ("late.mkv", 0.5), ("late_pcm.mov", 0.5), ("video_at_10s.mkv", 10.0), ("negative.mkv", -0.25)],
+)
 def test_audio_starts_where_it_does(name: str, start: float, sounding: Callable[[str], Path]) -> None:
     video, _ = probe(sounding(name), "auto")
     assert abs(video["audio_first_sample"] / video["audio_rate"] - start) < 0.03
@@ -204,7 +208,7 @@ def test_corpus_audio_is_what_a_full_decode_presents_or_has_a_reason(corpus: Pat
 def test_tables_of_mp4_made_of_matroska_tell_all(
     name: str, sounding: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its durations waver as milliseconds do, and packets overlap; the audio is not demuxed for that."""
+    """Durations vary because they were rounded to milliseconds, and packets overlap; still, no audio is demuxed."""
     path = tmp_path / "remuxed.mp4"
     with av.open(str(sounding(name))) as source, av.open(str(path), "w") as out:
         streams = {stream.index: out.add_stream_from_template(stream) for stream in source.streams}

@@ -1,4 +1,4 @@
-"""Positions of audio packets, from their timestamps and headers: rounding is no gap, a gap is one, nonsense is refused."""
+"""Positions of audio packets from timestamps and headers: rounding makes no gap, gaps are found, nonsense refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_counting_ignores_rounding_and_sees_gaps() -> None:
 
 
 def test_a_first_packet_between_two_milliseconds_makes_no_gap() -> None:
-    """Opus in Matroska: a pre-skip of 6.5 ms puts the first packet at -7 ms, and the second at 14 in place of 13.5."""
+    """Opus in Matroska: a pre-skip of 6.5 ms puts the first packet at -7 ms and the second at 14, not 13.5 ms."""
     pts = np.array([-7, *range(14, 1000, 20)])
     found = positions(pts, np.full(len(pts), 960), Fraction(1, 1000), 48_000)
     assert found.tolist() == (np.arange(len(pts)) * 960 - 312).tolist()
@@ -43,7 +43,7 @@ def test_milliseconds_told_in_samples_make_no_gaps() -> None:
 
 
 def test_a_single_timestamp_that_the_next_one_contradicts_is_no_gap() -> None:
-    """libavformat states such times in Ogg, of Vorbis whose blocks change their size at the beginning of a page."""
+    """libavformat states such times for Vorbis in Ogg if the block size changes at the beginning of a page."""
     samples = np.full(100, 1024, np.int64)
     true = np.cumsum(samples) - samples
     stated = true.copy()

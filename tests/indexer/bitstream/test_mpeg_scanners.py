@@ -1,4 +1,4 @@
-"""Hazards that no encoder at hand makes: field pictures, lone headers, skipped, packed, disposable, abbreviated pictures."""
+"""MPEG hazards that no encoder here writes: field, skipped, packed, disposable, abbreviated pictures, lone headers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VOP = b"\0\0\1\xb6"
 
 
 def assert_exact(stream: Stream) -> Pictures:
-    """Assert that order and every single frame are those of a full decode."""
+    """Assert that the order and every single frame are those of a full decode."""
     pictures = scan(stream)
     full = stream.decode(range(len(stream.packets)))
     truth = {number: md5 for number, md5 in full if number is not None}
@@ -36,7 +36,7 @@ def assert_exact(stream: Stream) -> Pictures:
 
 
 def field_pairs(second: int, *, headers_once: bool) -> list[tuple[bytes, bytes]]:
-    """Return frames as two field pictures: four open GOPs of I B B P B B."""
+    """Return frames as pairs of field pictures: four open GOPs of I B B P B B."""
     frames = []
     for number in range(4):
         head = (b"" if headers_once and number else sequence()) + group()
@@ -66,13 +66,13 @@ def test_field_pictures_are_kept_together(second: int, headers_once: bool, apart
 
 @pytest.fixture(scope="module")
 def mpeg4(media_folder: Path) -> Stream:
-    """MPEG-4 with B-VOPs; its headers are in the extradata."""
+    """Return MPEG-4 with B-VOPs; its headers are in the extradata."""
     path = media_folder / "scan_hazards.mp4"
     return demux(encode(path, "mpeg4", {"g": "9", "bf": "2"}, pix_fmt="yuv420p", size=(176, 144), frames=30))
 
 
 def lone_vop(kind: int, increment: int) -> bytes:
-    """Return a VOP that is not coded; the increment has 5 bits at 25 a second."""
+    """Return a VOP that is not coded; at 25 frames per second, the increment has 5 bits."""
     bits = f"{kind:02b}01{increment:05b}1001111111"[:16]
     return VOP + int(bits, 2).to_bytes(2, "big")
 
@@ -88,13 +88,13 @@ def test_mpeg4_headers_that_come_once_are_states(mpeg4: Stream) -> None:
     packets = tuple(packet[packet.find(VOP) :] for packet in mpeg4.packets)
     once = dataclasses.replace(mpeg4, extradata=b"", packets=(mpeg4.extradata + packets[0], *packets[1:]))
     assert assert_exact(once).states == (b"", mpeg4.extradata)
-    named = b"\0\0\1\xb2XviD0050"  # from here on the decoder takes another inverse transform
+    named = b"\0\0\1\xb2XviD0050"  # from here on, the decoder uses another inverse transform
     changed = dataclasses.replace(mpeg4, packets=(*packets[:13], named + packets[13], *packets[14:]))
     assert assert_exact(changed).states == (b"", mpeg4.extradata + named)
 
 
 def packed(stream: Stream, increments: Callable[[int], int]) -> Stream:
-    """Return the stream with B-VOPs packed as XviD does: [P B] [B] [placeholder, with a time increment]."""
+    """Return the stream with B-VOPs packed as XviD does it: [P B] [B] [placeholder, with a time increment]."""
     packets: list[bytes] = []
     anchor, waiting = 0, False
     for packet in (*stream.packets, None):
@@ -149,7 +149,7 @@ def test_abbreviated_jpeg_starts_where_tables_are(media_folder: Path) -> None:
 
 
 def without(jpeg: bytes, marker: int) -> bytes:
-    """Return a JPEG picture without the segments of one kind."""
+    """Return a JPEG picture without the segments that have a given marker."""
     at, kept = 2, jpeg[:2]
     while jpeg[at + 1] != 0xDA:
         end = at + 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
@@ -235,7 +235,7 @@ def test_streams_of_no_packets_have_no_pictures(codec: str) -> None:
 
 
 def test_an_mpeg4_start_code_within_another_is_none() -> None:
-    """Found by fuzzing: the first of the two had three bytes."""
+    """Found by fuzzing: the first of the two start codes had three bytes."""
     pictures = scan_packets("mpeg4", b"\0\0\1" + VOP, configuration=b"\0\0\1" + VOP)
     assert pictures.damaged.all()
     assert not pictures.start.any()
@@ -284,7 +284,7 @@ def test_mpeg2_pictures_before_the_first_start_are_damaged() -> None:
 
 
 def test_mpeg4_pictures_before_the_first_start_are_damaged(mpeg4: Stream) -> None:
-    """Where some groups alone bring time codes, decoding starts at these alone."""
+    """If only some groups carry time codes, decoding starts only at these."""
     time_code = b"\0\0\1\xb3\0\x10\x07"
     last = max(number for number, start in enumerate(scan(mpeg4).start.tolist()) if start)
     bare = [packet[7:] if packet.startswith(b"\0\0\1\xb3") else packet for packet in mpeg4.packets]
@@ -295,7 +295,7 @@ def test_mpeg4_pictures_before_the_first_start_are_damaged(mpeg4: Stream) -> Non
 
 
 def test_starts_before_disposable_pictures_are_open() -> None:
-    """Found by fuzzing: plans of their runs overlapped."""
+    """Found by fuzzing: the plans of runs from such starts overlapped."""
     codes = [f"{1:017b}" + "0" * 13 + "010" + f"{kind:02b}" + "1" * 5 for kind in (0, 1, 0, 2)]
     pictures = scan_packets("flv1", *(int(code, 2).to_bytes(5, "big") for code in codes))
     assert pictures.start.tolist() == [1, 0, OPEN_START, 0]

@@ -1,4 +1,4 @@
-"""What the VP9 scanner says of headers written field by field, of superframes and damage, and of media made on the spot."""
+"""The VP9 scanner reads headers written field by field, superframes, damaged packets, and media encoded on the spot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RGB = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """Fields of an uncompressed header. found: which reference lends its size, 3 for none."""
+    """Fields of an uncompressed header. `found` is the number of the reference that gives the size; 3: none."""
 
     profile: int = 0
     existing: bool = False
@@ -36,7 +36,7 @@ class Frame:
     found: int = 0
 
     def write(self) -> bytes:
-        """Return the frame, following 6.2."""
+        """Return the frame, written as section 6.2 specifies."""
         text = f"10{self.profile & 1}{self.profile >> 1}" + "0" * (self.profile == 3)
         if self.existing:
             return _bytes(text + "1101")
@@ -72,7 +72,7 @@ def _bytes(text: str) -> bytes:
 
 
 def superframe(*frames: bytes, size_bytes: int = 2) -> bytes:
-    """Return frames with an index behind them (Annex B)."""
+    """Return frames followed by an index (Annex B)."""
     marker = bytes([0xC0 | size_bytes - 1 << 3 | len(frames) - 1])
     sizes = b"".join(len(frame).to_bytes(size_bytes, "little") for frame in frames)
     return b"".join(frames) + marker + sizes + marker
@@ -227,7 +227,7 @@ RECIPES = {
 def test_random_access_equals_the_full_decode(
     name: str, split: bool, media_folder: Path, rng: np.random.Generator
 ) -> None:
-    """Also with each hidden frame in a packet of its own."""
+    """With `split`, each hidden frame is in its own packet."""
     packets = read_packets(media.make(RECIPES[name], media_folder))
     if split:
         parts = [data[start:end] for data in packets.data for start, end in split_superframe(data)]

@@ -1,4 +1,4 @@
-"""Tars of images: each sequence is a medium; whatever is wrong with a tar is a row, and nothing outside of it is read."""
+"""Tars of images: each sequence is a medium; every defect of a tar becomes a row, and nothing outside a tar is read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_image_of_a_tar_can_be_a_medium(tmp_path: Path) -> None:
 def test_every_sequence_of_a_tar_has_the_tars_columns(tmp_path: Path) -> None:
     tar_of(tmp_path / "t.tar", [(f"{take}/0.png", encoded()) for take in "abc"])
     (tmp_path / "l.csv").write_text("uri,label\nt.tar,5\n")
-    for _ in range(2):  # a rerun, too
+    for _ in range(2):  # the second time is a rerun
         _, index = indexed(tmp_path / "INDEX", tmp_path / "l.csv")
         labels = {row["media_id"]: row["label"] for row in index.listing.to_pylist()}
         assert labels == {media_id("t.tar", member=take): 5 for take in "abc"}

@@ -1,4 +1,4 @@
-"""The index: what a run writes, what a rerun does, and what survives trouble."""
+"""The index: what a run writes, what a rerun does, and what survives failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Medium = Callable[[str], Path]
 
 @pytest.fixture
 def folder(tmp_path: Path, medium: Medium) -> Path:
-    """A folder with three videos of its own."""
+    """Return a folder with its own copies of three videos."""
     videos = tmp_path / "videos"
     videos.mkdir()
     for name in ("h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4"):
@@ -104,7 +104,7 @@ def test_a_rerun_probes_only_what_is_new_changed_or_failed(folder: Path, medium:
     os.utime(folder / "h264_vfr.mkv", ns=(1, 1))  # a new mtime alone is not a change
     shutil.copy(medium("h264_baseline.mp4"), folder / "h264_default.mp4")  # changed
     shutil.copy(medium("h264_slices.mov"), folder / "new.mov")
-    shutil.copy(medium("h264_single.mp4"), folder / "broken.mp4")  # mended
+    shutil.copy(medium("h264_single.mp4"), folder / "broken.mp4")  # repaired
     index, second = build(folder)
     assert (second.ok, second.failed, second.unchanged) == (3, 0, 2)  # type: ignore[attr-defined]
     assert len(index.videos) == 5
@@ -256,7 +256,8 @@ def _process_id_then_hang(item: str) -> None:
 @pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     script = (
-        "from tests.indexer.runs.test_index import _process_id_then_hang; from framedex.execution.local_pool import run_local\n"
+        "from tests.indexer.runs.test_index import _process_id_then_hang; "
+        "from framedex.execution.local_pool import run_local\n"
         "from framedex.execution.engine import Calls\n"
         "if __name__ == '__main__': list(run_local(Calls(function=_process_id_then_hang, "
         f"items=['{tmp_path}/0', '{tmp_path}/1'], timeout_seconds=None), workers=2))"
@@ -339,17 +340,17 @@ def test_what_headers_state_is_recorded(folder: Path, medium: Medium) -> None:
         stream = out.add_stream("libx264", rate=24)
         for number in range(24):
             frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), number, np.uint8))
-            frame.pts = number * 2  # half as fast as the encoder was told
+            frame.pts = number * 2  # half the frame rate that the encoder was given
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
     found = rows(build(folder)[0])
     assert (found["rate.mp4"]["stated_rate"], found["rate.mp4"]["median_gap_seconds"]) == (24.0, pytest.approx(2 / 24))
-    plain = found["h264_default.mp4"]  # whose encoder counts in ticks of a clock
+    plain = found["h264_default.mp4"]  # its encoder counts in ticks of a clock
     assert (plain["stated_frames"], plain["stated_duration_seconds"], plain["stated_rate"]) == (50, 2.0, None)
     assert plain["packet_bytes"] == sum(Index(folder.parent / "INDEX").packets(str(plain["media_id"])).size)
-    assert found["variable.mkv"]["stated_frames"] is None  # Matroska says no number
-    assert found["fragmented.mp4"]["stated_duration_seconds"] is None  # what fragments hold, no header knows
-    assert len({row["first_packets"] for row in found.values()}) == 4  # one stream in two files
+    assert found["variable.mkv"]["stated_frames"] is None  # Matroska states no number of frames
+    assert found["fragmented.mp4"]["stated_duration_seconds"] is None  # no header states the content of fragments
+    assert len({row["first_packets"] for row in found.values()}) == 4  # two files contain the same stream
 
 
 def test_streams_of_the_same_packets_are_told_by_their_sizes(folder: Path, medium: Medium) -> None:

@@ -1,4 +1,4 @@
-"""A folder that becomes read-only while a run writes into it: an error that names it, and a rerun that does the rest."""
+"""If a folder becomes read-only while a run writes into it, the error names it, and a rerun writes the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.support.datasets import run, write_clips
 from tests.support.running import environment
 
-# As root, a folder without write permission can be written to. The command runs without that power (capabilities(7)).
+# Root can write to a folder without write permission. The command runs without this capability (capabilities(7)).
 WITHOUT_POWER = """
 import ctypes, os, sys, threading
 CAP_DAC_OVERRIDE, VERSION_3 = 1, 0x20080522
@@ -24,7 +24,7 @@ libc.capget(header, held)
 held[0] &= ~(1 << CAP_DAC_OVERRIDE)
 assert libc.capset(header, held) == 0
 """
-# The folder is made read-only right before the first file that is to be written there under a name that begins so.
+# The folder becomes read-only right before the first file whose name starts with `begins` is written there.
 CLOSING = """
 folder, begins = sys.argv[1], sys.argv[2]
 plain = os.replace
@@ -41,7 +41,7 @@ main(sys.argv[3:])
 
 @pytest.fixture
 def videos(medium: Callable[[str], Path], tmp_path: Path) -> Iterator[Path]:
-    """A folder with a video; all folders here can be written to again afterwards."""
+    """Yield a folder with a video; make all folders here writable again afterwards."""
     (tmp_path / "videos").mkdir()
     shutil.copy(medium("h264_single.mp4"), tmp_path / "videos" / "a.mp4")
     yield tmp_path / "videos"
@@ -50,7 +50,7 @@ def videos(medium: Callable[[str], Path], tmp_path: Path) -> Iterator[Path]:
 
 
 def closing(folder: Path, begins: str, *arguments: object) -> str:
-    """Run `framedex ARGUMENTS`, during which a folder becomes read-only; return its one message, which is no traceback."""
+    """Run `framedex ARGUMENTS` while a folder becomes read-only; return stderr, which must not contain a traceback."""
     command = [sys.executable, "-c", WITHOUT_POWER + CLOSING, str(folder), begins, *map(str, arguments)]
     found = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert found.returncode == 1, (found.stdout, found.stderr)

@@ -1,4 +1,4 @@
-"""A run in slices, in any order, interrupted or not, gives the parts of a run in one; and what goes wrong is told."""
+"""A run in slices, in any order, interrupted or not, writes the parts of a single run; problems are reported."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SLICES = 3
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a part hold the rows of four files."""
+    """Limit a part to the rows of four files."""
     monkeypatch.setattr(part_pairs, "FILES_A_PART", 4)
     monkeypatch.setattr("framedex.indexer.runs.build.FILES_A_PART", 4)
 
 
 @pytest.fixture
 def sources(tmp_path: Path, medium: Medium) -> Path:
-    """A folder of 21 videos, a broken one among them, and of a tar of two sequences of images; listed with a label."""
+    """Return a folder of 21 videos, one of them broken, and of a tar with two sequences of images."""
     folder = tmp_path / "videos"
     folder.mkdir()
     for number in range(20):
@@ -112,7 +112,8 @@ def test_a_missing_slice_is_named_and_a_slice_that_is_run_again_does_the_rest(so
 def test_a_slice_that_is_killed_leaves_no_part_behind_that_is_not_whole(sources: Path) -> None:
     driver = sources.parent / "driver.py"
     driver.write_text(
-        "import sys\nfrom framedex.cli import main\nfrom framedex.indexer.parts import part_pairs\nfrom framedex.indexer.runs import build\n"
+        "import sys\nfrom framedex.cli import main\n"
+        "from framedex.indexer.parts import part_pairs\nfrom framedex.indexer.runs import build\n"
         "part_pairs.FILES_A_PART = build.FILES_A_PART = 4\nif __name__ == '__main__':\n    main(sys.argv[1:])\n"
     )
     chance = random.Random(1)

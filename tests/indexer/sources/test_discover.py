@@ -72,7 +72,8 @@ def test_listings_bring_the_users_columns(tree: Path, kind: str) -> None:
         path.write_text("uri,label,split\ncats/a 1.mp4,7,train\ndogs/deep/c.mov,8,val\n")
     elif kind == "jsonl":
         path.write_text(
-            '{"uri": "cats/a 1.mp4", "label": 7, "split": "train"}\n{"uri": "dogs/deep/c.mov", "label": 8, "split": "val"}\n'
+            '{"uri": "cats/a 1.mp4", "label": 7, "split": "train"}\n'
+            '{"uri": "dogs/deep/c.mov", "label": 8, "split": "val"}\n'
         )
     else:
         pq.write_table(
@@ -135,7 +136,7 @@ def test_two_labels_for_one_medium_are_an_error(tree: Path) -> None:
 
 @pytest.fixture
 def linked(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree with links of every kind; `outside` holds secret.mp4 and more/deep.mp4."""
+    """Return the tree with links of every kind; `outside` contains secret.mp4 and more/deep.mp4."""
     outside = tmp_path_factory.mktemp("outside")
     (outside / "more").mkdir()
     for name in ("secret.mp4", "more/deep.mp4"):
@@ -218,7 +219,7 @@ def test_a_link_out_is_a_refused_row_and_its_target_is_not_opened(
     videos, out = tmp_path / "videos", tmp_path / "INDEX"
     videos.mkdir()
     target = Path(shutil.copy(medium("h264_single.mp4"), tmp_path / "target.mp4"))
-    os.utime(target, ns=(1, 10**18))  # an access time before the modification time is renewed by any read
+    os.utime(target, ns=(1, 10**18))  # any read updates an access time that is before the modification time
     (videos / "link.mp4").symlink_to(target)
     for _ in range(2):
         result = run("index", videos, "--out", out, code=3)

@@ -1,4 +1,4 @@
-"""What a search of folders does not take is counted and named."""
+"""Files that a search of folders skips are counted and named."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.datasets import run
 
 @pytest.fixture
 def folder(medium: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A folder with one video and files of other endings."""
+    """Return a folder with one video and files with other endings."""
     folder = tmp_path / "videos"
     (folder / "notes").mkdir(parents=True)
     shutil.copy(medium("h264_single.mp4"), folder / "a.mp4")
@@ -27,7 +27,8 @@ def folder(medium: Callable[[str], Path], tmp_path: Path) -> Path:
 def test_files_of_other_endings_are_counted_and_named(folder: Path, tmp_path: Path) -> None:
     said = run("index", folder, "--out", tmp_path / "INDEX").output
     assert (
-        f"5 files skipped for their endings (3 .txt, such as {folder}/a.txt; 1 without an ending, such as {folder}/README; "
+        f"5 files skipped for their endings (3 .txt, such as {folder}/a.txt; "
+        f"1 without an ending, such as {folder}/README; "
         f"1 .mp3, such as {folder}/d.mp3): name what is video"
     ) in said
     assert "1 indexed, 0 refused, 0 failed" in said

@@ -1,4 +1,4 @@
-"""examples/gpu_cpu_gpu.py on the CPU, and what examples/dali_proxy.py relies on: our readers and decoders in forked workers."""
+"""Run examples/gpu_cpu_gpu.py on the CPU, and read and decode in forked workers, as examples/dali_proxy.py requires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.running import ROOT, environment
 
 @pytest.fixture(scope="module")
 def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixteen clips of a stream for NVDEC and of one for the CPU, of one size."""
+    """Return a dataset of sixteen clips of one size: eight of a stream for NVDEC and eight of one for the CPU."""
     clips = [
         {"uri": name, "clip_id": f"{name}-{number}", "frames": [number, 3 * number, 2]}
         for number in range(8)
@@ -25,7 +25,7 @@ def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lines_of(*command: object) -> list[str]:
-    """Run Python with some arguments; return the lines that it prints."""
+    """Run Python with these arguments; return the lines that it prints."""
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         capture_output=True,
@@ -71,7 +71,8 @@ if __name__ == "__main__":
     dataset[0]  # Arrow and libav have run here before workers are forked
     dataset.clip(5)
     proxied = dataset.with_proxy(Proxy())
-    proxied._fetch = Fetcher(dataset, FetchOptions(size=dataset.size, nvjpeg=False))  # as with a driver that supports all
+    proxied._fetch = \
+Fetcher(dataset, FetchOptions(size=dataset.size, nvjpeg=False))  # as with a driver that supports all
     loader = torch.utils.data.DataLoader(
         proxied, batch_size=4, num_workers=2, sampler=ClipSampler(dataset),
         multiprocessing_context="fork", collate_fn=list,
@@ -102,7 +103,8 @@ import torch
 from framedex import ClipDataset
 
 dataset = ClipDataset(sys.argv[1], size=(64, 80), threads=2)
-here = [dataset[number]["frames"].sum() for number in range(len(dataset))]  # with threads, which a fork does not take along
+here = [dataset[number]["frames"].sum() for number in range(len(dataset))]  \
+# with threads, which a fork does not take along
 loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="fork")
 print(here == [item["frames"].sum() for item in loader])
 """

@@ -1,4 +1,4 @@
-"""Runs with a ClipSampler that stop or are killed go on with the very next clip, with other workers and ranks."""
+"""Runs with a ClipSampler that stop or are killed resume with the very next clip, with other workers and ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def epochs(loader: StatefulDataLoader, count: int) -> list[list[int]]:
 def test_a_stateful_dataloader_goes_on_with_the_very_next_clip(workers: int, options: dict[str, Any]) -> None:
     whole = epochs(stateful(ClipSampler(Numbers(23), shuffle=True), 0), 3)
     assert whole == [epoch_order(23, shuffle=True, seed=0, epoch=epoch).tolist() for epoch in range(3)]
-    for stop in (0, 1, 4, 5, 6, 7):  # batches; 6 are an epoch, 7 stands for its end having been noticed
+    for stop in (0, 1, 4, 5, 6, 7):  # batches; an epoch has 6; with 7, the end of the epoch has been noticed
         loader = stateful(ClipSampler(Numbers(23), shuffle=True), workers, **options)
         batches = iter(loader)
         seen = [number for batch in itertools.islice(batches, stop) for number in batch.tolist()]
@@ -60,7 +60,7 @@ def test_a_stateful_dataloader_stops_again_and_again_and_changes_ranks(workers: 
     order = list(ClipSampler(Numbers(23), shuffle=True))
     state: dict[str, Any] = {}
     delivered: list[int] = []
-    for world, stop in ((1, 1), (2, 1), (3, 0), (3, 1)):  # 4, 8, none, and the rest, in which one is repeated
+    for world, stop in ((1, 1), (2, 1), (3, 0), (3, 1)):  # 4, 8, no clips; then the rest, in which one is repeated
         loaders = []
         for rank in range(world):
             loaders.append(stateful(ClipSampler(Numbers(23), shuffle=True, rank=rank, world_size=world), workers))
@@ -77,7 +77,7 @@ def test_a_stateful_dataloader_stops_again_and_again_and_changes_ranks(workers: 
 
 
 def kill_when(path: Path, clips: int, **how: Any) -> int:
-    """Start a run, kill it with all its workers as soon as it has delivered so many clips, and return how many it had."""
+    """Start a run, kill it with all its workers after it has delivered `clips` clips; return how many it delivered."""
     command = [sys.executable, "-m", "tests.support.sampler_run", json.dumps({"path": str(path), "pause": 0.02, **how})]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[3], start_new_session=True)
     end = time.monotonic() + 120
@@ -93,7 +93,7 @@ def kill_when(path: Path, clips: int, **how: Any) -> int:
 
 
 def finish(path: Path, **how: Any) -> list[int]:
-    """Run to the end of the epoch and return all clips that were delivered."""
+    """Run to the end of the epoch; return all clips that were delivered."""
     command = [sys.executable, "-m", "tests.support.sampler_run", json.dumps({"path": str(path), "pause": 0, **how})]
     subprocess.run(command, cwd=Path(__file__).parents[3], check=True)
     delivered: list[int] = pickle.loads(path.read_bytes())["delivered"]
@@ -125,7 +125,7 @@ def test_a_killed_stateful_dataloader_goes_on_exactly(tmp_path: Path, workers: i
 
 
 def delivered_twice(delivered: list[int], order: list[int]) -> list[int]:
-    """Return the clips that were delivered a second time, in the order of the epoch; all were delivered once."""
+    """Return the clips that were delivered more than once, in the order of the epoch; check that none is missing."""
     counts = Counter(delivered)
     assert set(counts) == set(order)
     return [number for number in order for _ in range(counts[number] - 1)]

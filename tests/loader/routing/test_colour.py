@@ -1,4 +1,4 @@
-"""The correction of DALI's colours, with DALI's conversion as its source has it, against libswscale's on the CPU."""
+"""The correction of DALI's colours, against libswscale on the CPU. DALI's conversion is modelled after its source."""
 
 from __future__ import annotations
 
@@ -41,15 +41,16 @@ from tests.support.pictures import (
 
 FULL = 2  # libav's number of full range
 BT709, BT601, SMPTE240, BT2020 = 1, 6, 7, 9
-# What `colour_obstacle` lets pass: any matrix of limited range, and BT.601 of full range. (Matrix, full range, bits.)
+# What `colour_obstacle` allows: any matrix with limited range, and BT.601 with full range. (Matrix, full range, bits.)
 PASSED = [(matrix, False, bits) for matrix in (BT709, BT601, SMPTE240, BT2020) for bits in (8, 10)]
 PASSED += [(BT601, True, bits) for bits in (8, 10)]
 
 
 def dali(planes: Planes, bits: int) -> NDArray[np.uint8]:
-    """Return what DALI 2.4 makes of planes whose header says full range.
+    """Return the result of DALI 2.4 for planes whose header states full range.
 
-    Of 10 bits it gives 8, rounded, halves up, as their mean on an H200 tells; chroma is interpolated and rounded to 8 bits; BT.601; clipped to 8 bits.
+    Planes of 10 bits are rounded to 8, halves up; this was derived from means on an H200. Chroma is interpolated and
+    rounded to 8 bits. The matrix is BT.601. The result is clipped to 8 bits.
     """
     luma, *chroma = (_eight_bits(plane, bits) for plane in planes)
     blue, red = (np.rint(upsampled(plane)) - 128 for plane in chroma)
@@ -163,7 +164,7 @@ def test_dali_s_affine_map_rounds_and_saturates_as_assumed(rng: np.random.Genera
     pipeline.feed_input("affine", [affine])
     (output,) = pipeline.run()
     expected = np.clip(np.rint(frames @ affine[:, :3].T + affine[:, 3]), 0, 255)
-    assert np.abs(output.as_array()[0] - expected).max() <= 1  # where a half is rounded to
+    assert np.abs(output.as_array()[0] - expected).max() <= 1  # for the rounding of halves
     assert (output.as_array()[0] != expected).mean() < 1e-3
 
 
@@ -178,7 +179,7 @@ def test_the_medium_s_colour_decides_where_the_stream_states_another(index: Inde
     encoded = dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
     stated = replace(clip, medium=replace(clip.medium, color_matrix=BT709, color_range="full"))
     ((_, picture),) = decode_pictures(stated, encoded)
-    assert picture.colorspace != BT709  # FFmpeg's HEVC decoder goes by the stream
+    assert picture.colorspace != BT709  # FFmpeg's HEVC decoder uses the stream's value
     assert np.array_equal(decode_rgb(stated, encoded)[0], RgbConverter(BT709, FULL).picture(picture))
     assert not np.array_equal(decode_rgb(stated, encoded), decode_rgb(clip, encoded))
 

@@ -1,4 +1,4 @@
-"""Clips of one stream as one movie: each clip's frames are where they are said to be, and what must not go together does not."""
+"""Clips of one stream joined into one movie: each clip's frames are in the stated places; others are not joined."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_frames_of_joined_clips_are_those_of_a_full_decode(
 
 
 def plain(frame: av.VideoFrame) -> av.VideoFrame:
-    """Return a picture under the name of its format that says nothing of its range."""
+    """Return a picture with its format renamed so that it does not state a range."""
     return frame.reformat(format=frame.format.name.replace("j", ""))
 
 
@@ -75,7 +75,7 @@ STREAMS = [
 
 @st.composite
 def movies(draw: st.DrawFn) -> list[tuple[GpuMovie, int]]:
-    """Movies of two streams, with another thing that those of a group must have in common."""
+    """Draw movies of two streams, with one more property that the movies of a group must have in common."""
     made = []
     for _ in range(draw(st.integers(0, 20))):
         count = draw(st.integers(1, 6))
@@ -112,7 +112,7 @@ def test_groups_are_of_one_kind_and_no_longer_than_allowed(given_movies: list[tu
         (bytes([20 << 1, 1, 0xC0]), False),  # with no_output_of_prior_pics_flag
         (bytes([21 << 1, 1, 0x80]), False),  # CRA
         (bytes([1 << 1, 1, 0x80]), False),  # a trailing picture
-        (bytes([35 << 1, 1, 0x50]), False),  # an access unit delimiter alone
+        (bytes([35 << 1, 1, 0x50]), False),  # only an access unit delimiter
     ],
 )
 def test_of_hevc_plain_idr_pictures_may_follow(head: bytes, follows: bool) -> None:

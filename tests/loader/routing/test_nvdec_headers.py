@@ -1,4 +1,4 @@
-"""Headers for NVDEC, of records and of packets: full range and no cropping, by FFmpeg's filters, and nothing else changes."""
+"""Headers for NVDEC, of records and of packets, get full range and no cropping by FFmpeg's filters; the rest stays."""
 
 from __future__ import annotations
 
@@ -35,12 +35,16 @@ JPEG_RANGE = 2  # libav's number of full range
 def _decoded(
     codec: str, record: bytes, packets: list[bytes], shown: CodedPicture | None = None
 ) -> tuple[list[str], set[int]]:
-    """Return the md5 of the pictures' planes, and the ranges that they state. shown: cut this out of pictures first."""
+    """Return the md5 of the pictures' planes and the ranges that they state.
+
+    Args:
+        shown: the part of each picture to cut out before.
+    """
     context = av.CodecContext.create(codec, "r")
     context.extradata = record
     context.thread_count = 1
     frames = [frame for packet in packets for frame in context.decode(packet_with(packet))] + context.decode(None)
-    # Planes alone: FFmpeg calls yuv420p of full range yuvj420p.
+    # Only the planes are compared: FFmpeg uses the name yuvj420p for yuv420p of full range.
     plain = [frame.reformat(format=frame.format.name.replace("j", "")) for frame in frames]
     return [planes_md5(frame, shown) for frame in plain], {int(frame.color_range) for frame in frames}
 

@@ -1,4 +1,4 @@
-"""Clips carry the sound of the time that they show: by reference and in tars, sample for sample what a full decode has there."""
+"""Clips by reference and in tars carry the audio of the time that they show, sample for sample as in a full decode."""
 
 from __future__ import annotations
 
@@ -24,12 +24,17 @@ from framedex.indexer.parts.index import Index
 from tests.support.datasets import run, write_clips
 from tests.support.media import picture
 
-RATE, FRAMES = 48_000, 50  # at 25 a second
+RATE, FRAMES = 48_000, 50  # 25 frames per second
 
 
 @dataclass(frozen=True, kw_only=True)
 class Film:
-    """A video with sound. late, early: seconds by which the sound begins after the video and ends before it."""
+    """A video with audio.
+
+    Attributes:
+        late: seconds by which the audio begins after the video.
+        early: seconds by which the audio ends before the video.
+    """
 
     name: str
     audio: str
@@ -53,7 +58,7 @@ FILMS = {
 }
 
 
-IN_PIECES = ("aac.ts", "wavpack.mkv")  # whose audio packets are no byte ranges of the file
+IN_PIECES = ("aac.ts", "wavpack.mkv")  # their audio packets are not byte ranges of the file
 
 
 def tone(count: int) -> NDArray[np.float32]:
@@ -63,7 +68,7 @@ def tone(count: int) -> NDArray[np.float32]:
 
 
 def make(film: Film, path: Path) -> Path:
-    """Encode a film, pictures and sound in step."""
+    """Encode a film with synchronous pictures and sound."""
     with av.open(str(path), "w") as out:
         video = out.add_stream(film.video, rate=25, options={"g": "12", "bf": "2"})
         video.width, video.height, video.pix_fmt = 176, 144, "yuv420p"
@@ -88,7 +93,7 @@ def make(film: Film, path: Path) -> Path:
 
 
 def full_decode(path: Path) -> tuple[int, NDArray[np.float32]]:
-    """Return the position of the first presented sample, and all of them, as a player decodes them."""
+    """Return the position of the first presented sample, and all samples, as a player decodes them."""
     with av.open(str(path)) as container:
         pieces = list(container.decode(container.streams.audio[0]))
     arrays = []
@@ -118,7 +123,7 @@ def dataset(path: Path, folder: Path, clips: list[list[int]], *options: object, 
 
 
 def interval(item: dict[str, Any], frames: list[int]) -> tuple[int, int]:
-    """Return the samples from the first frame's time to the last one's end: 25 frames a second."""
+    """Return the samples from the first frame's time to the last frame's end, at 25 frames per second."""
     start = Fraction(float(item["seconds"][0])).limit_denominator(1_000_000) - Fraction(frames[0], 25)
     begin, end = start + Fraction(min(frames), 25), start + Fraction(max(frames) + 1, 25)
     return math.ceil(begin * RATE), math.ceil(end * RATE)
@@ -188,7 +193,7 @@ def test_a_rate_channels_and_a_length_make_clips_that_stack(film: Callable[[str]
     mask = items[3]["audio_mask"]
     assert mask[:6400].all(), "the sound ends 0.4 s after frame 40 begins"
     assert not mask[6400 + 2 * 1024 // 3 :].any()
-    # On one grid: where clips overlap they hold the same samples.
+    # All clips are on one grid: where they overlap, they contain the same samples.
     again = made[0]["audio"][0, :4800]
     np.testing.assert_allclose(items[4]["audio"][0, :4800], again, atol=1e-6)
     header = json.loads((tmp_path / "D/dataset.json").read_text())

@@ -1,4 +1,4 @@
-"""Tiny files are planned and cut in worker processes: the same steps as in one process, whatever happens to a worker."""
+"""Tiny files are planned and cut in worker processes with the same steps as in one process, even if a worker dies."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ MAKING = Making(keep_damaged=False, pack="clips", audio=None, audio_format="flac
 
 
 def wanted(name: str, *frames: int) -> WantedClip:
-    """Return a clip of some frames."""
+    """Return a clip of these frames."""
     return WantedClip(
         clip_id=name, frames=np.array(frames), mask=np.ones(len(frames), np.bool_), columns={}, asked_in="line 1"
     )
 
 
 def said(steps: list[Step]) -> list[tuple[str | None, int, list[int]]]:
-    """Return what some steps give: the clip, the plan's progress, and the sizes of its members."""
+    """Return the content of each step: the clip, the plan's progress, and the sizes of its members."""
     return [(step.outcome.clip_id, step.done, [len(member) for member in step.members]) for step in steps]
 
 
 @pytest.fixture
 def task(index: Index) -> CuttingTask:
-    """A task of clips of two media, one of which cannot be planned, and of one that is known to be impossible."""
+    """Return a task with clips of two media, one of which cannot be planned, and a clip known to be impossible."""
     first, second = index.videos["media_id"].to_pylist()[:2]
     return CuttingTask(
         index=index.path,

@@ -1,4 +1,4 @@
-"""Packed datasets as others read them: webdataset, DALI with our index, Hugging Face datasets, tar. All see the same bytes."""
+"""webdataset, DALI with our index, Hugging Face datasets and tar read the same bytes from packed datasets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.datasets import run, write_clips
 from tests.support.packed import Sample, samples, tars
 
 ROOT = Path(__file__).resolve().parents[3]
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `datasets` is imported: nothing is asked of the network
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `datasets` is imported; prevents network access
 
 CLIPS = [
     {
@@ -35,7 +35,7 @@ PACKS = {"clips": ["--pack", "clips"], "images": ["--pack", "images", "--workers
 
 @pytest.fixture(scope="module", params=PACKS)
 def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """The same clips, packed in either way, in several tars."""
+    """Return the same clips in several tars, packed in either way."""
     out = tmp_path_factory.mktemp("foreign") / "D"
     path = write_clips(out.with_suffix(".jsonl"), CLIPS)
     run("shard", index.path, "--clips", path, "--out", out, *PACKS[request.param], "--shard-size", "60KB")
@@ -45,7 +45,7 @@ def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory, request: pyt
 
 @pytest.fixture(scope="module")
 def expected(dataset: Path) -> dict[str, Sample]:
-    """Every sample by Python's own reader of tars."""
+    """Return every sample as Python's own tar reader reads it."""
     return dict(samples(dataset))
 
 

@@ -1,4 +1,4 @@
-"""ClipDataset.from_index: the clips of `framedex shard`, planned when they are asked for, drawn anew each epoch."""
+"""ClipDataset.from_index gives the clips of `framedex shard`, planned on request and drawn again in each epoch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ POLICIES: dict[str, Policy] = {
     "keyframes": {"policy": "keyframes", "frames": 2, "last": "drop", "pad": "edge"},
     "uniform": {"policy": "uniform", "frames": 5, "spread": "ends"},
     "whole": {"policy": "fps", "fps": 3},
-    "splits": {"policy": "frames", "frames": [0, 3], "split": {"shares": {"train": 2, "val": 1}}, "filter": "width > 100"},
+    "splits": {"policy": "frames", "frames": [0, 3], "split": {"shares": {"train": 2, "val": 1}},
+               "filter": "width > 100"},
 }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def sharded(index: Path, policy: Policy, out: Path, *options: object) -> ClipDat
 
 
 def same(one: object, other: object) -> bool:
-    """Return whether two values are equal: arrays by type and element, NaN being NaN."""
+    """Return whether two values are equal. Arrays are compared by type and element, and NaN equals NaN."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
     return one == other
@@ -126,7 +127,7 @@ def test_sound_is_the_same(index: Index, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def listed(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of a listing whose rows name ranges, several of one video, with labels."""
+    """Return an index of a listing with ranges, several of them of one video, and labels."""
     folder = tmp_path_factory.mktemp("listed")
     rows = [
         {"uri": str(all_media / name), "start": start, "end": start + 0.7, "label": number, "tags": ["a", str(number)]}
@@ -158,11 +159,12 @@ def test_ranges_of_a_listing_and_its_columns_are_the_same(listed: Path, tmp_path
 
 @pytest.fixture(scope="module")
 def hazards(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of the corpus' damaged and unaddressable media beside good ones."""
+    """Return an index of the corpus' damaged and unaddressable media, with intact ones beside them."""
     facts = json.loads((corpus / "manifest.json").read_text())["files"]
     names = [
         name for name in facts
-        if (corpus / name).is_file() and any(word in name for word in ("damage", "corrupt", "trunc", ".ts", ".mpg", ".ogv"))
+        if (corpus / name).is_file()
+        and any(word in name for word in ("damage", "corrupt", "trunc", ".ts", ".mpg", ".ogv"))
     ]  # fmt: skip
     folder = tmp_path_factory.mktemp("hazards")
     for name in names[:40]:
@@ -264,7 +266,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_that_live_on_see_the_next_epoch(index: Index, context: str, tmp_path: Path) -> None:
-    # In a process of its own: the threads of other tests are not to be forked.
+    # In a new process: the threads of other tests must not be forked.
     script = tmp_path / "workers.py"
     script.write_text(WORKERS_LIVE_ON)
     run_script = [sys.executable, str(script), str(index.path), context]
@@ -330,7 +332,7 @@ def test_what_is_no_epoch_policy_or_index_is_an_error(index: Index, tmp_path: Pa
 
 @pytest.fixture
 def moved(medium: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A folder with a video of its own, and its index by sample tables beside it."""
+    """Return a folder with its own copy of a video, and its index by sample tables beside it."""
     (tmp_path / "videos").mkdir()
     shutil.copy(medium("h264_default.mp4"), tmp_path / "videos/one.mp4")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")

@@ -1,4 +1,4 @@
-"""The planner: what it keeps is enough and no more, on any stream."""
+"""The planner keeps enough packets and no more, on any stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from framedex.sharder.planning.planner import Planner
 
 
 def packets_of(flags: list[int], **columns: NDArray[np.int64]) -> Packets:
-    """Return packets with these flags; ten bytes each, one behind the other, in presentation order, unless said otherwise."""
+    """Return packets with these flags. Default: ten contiguous bytes each, in presentation order."""
     n = len(flags)
     plain = {"pts": np.arange(n), "offset": np.arange(n) * 10, "size": np.full(n, 10)} | columns
     return Packets(flags=np.array(flags, np.int32), read=np.ones(n, np.bool_), state=np.zeros(n, np.int32), **plain)
@@ -26,7 +26,7 @@ def packets_of(flags: list[int], **columns: NDArray[np.int64]) -> Packets:
 
 @st.composite
 def streams(draw: st.DrawFn) -> Packets:
-    """GOPs of random length, closed or open; leading and non-reference pictures; audio in between."""
+    """Draw closed or open GOPs of random length with leading and non-reference pictures and interleaved audio."""
     flags: list[int] = []
     for number in range(draw(st.integers(1, 5))):
         opened = number > 0 and draw(st.booleans())
@@ -38,7 +38,7 @@ def streams(draw: st.DrawFn) -> Packets:
     size = draw(st.lists(st.integers(1, 50), min_size=n, max_size=n))
     gap = draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
     offset = np.cumsum(np.array(gap) * 7 + np.array([0, *size[:-1]]))
-    # Leading pictures are shown before their start; everything else in decode order.
+    # Leading pictures are shown before their start; all others are shown in decode order.
     pts = np.arange(n) * 10
     for at in np.flatnonzero(np.array(flags) & OPEN):
         count = 0
@@ -50,7 +50,7 @@ def streams(draw: st.DrawFn) -> Packets:
 
 
 def needed(packets: Packets, target: int) -> set[int]:
-    """Return by plain loops what decoding a packet needs: its start (one earlier for a leading picture) and on."""
+    """Return the packets that decoding `target` needs, from its start on (for a leading picture, the start before)."""
     starts = [number for number in range(target + 1) if packets.flags[number] & START]
     begin = starts[-2] if packets.flags[target] & LEADING else starts[-1]
     return {n for n in range(begin, target + 1) if not packets.flags[n] & NON_REFERENCE or n == target}

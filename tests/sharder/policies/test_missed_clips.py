@@ -1,4 +1,4 @@
-"""Clips with too few frames, or with frames too far from where they should be, are padded, cut or missed as documented."""
+"""Clips with too few frames, or frames too far from the requested places, are padded, cut or missed as documented."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_clip_beyond_the_tolerance_is_missed_and_no_other(
     assert not any(missed.counts for missed in strict.missed)
 
 
-# What docs/policies.md says of clips that have too few frames: 5 frames at 1 fps; whole clips have 2 or 4 or 8 of them.
+# What docs/policies.md says about clips with too few frames: 5 frames at 1 fps; whole clips have 2, 4 or 8 frames.
 FIVE = timeline([100] * 5)
 NO_CLIP = "row"
 

@@ -1,4 +1,4 @@
-"""Policy documents: those of configs/ load, resolved ones read back equal, wrong ones are refused with what is allowed."""
+"""Policy documents: configs/ load, resolved ones read back equal, wrong ones are refused with what is allowed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_wrong_document_is_refused_with_what_is_allowed(document: object, says
 
 
 def nested(levels: int) -> object:
-    """Return lists that hold the same list twice, as aliases of YAML make them: written out, they double at each level."""
+    """Return nested lists that contain one list twice, like YAML aliases: written out, they double at each level."""
     value: object = "x"
     for _ in range(levels):
         value = [value, value]

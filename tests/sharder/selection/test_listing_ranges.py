@@ -1,4 +1,4 @@
-"""Ranges of a listing: any policy samples them, and none ignores them in silence."""
+"""Ranges of a listing: every policy samples them, and none silently ignores them."""
 
 from __future__ import annotations
 
@@ -154,7 +154,8 @@ ROWS: list[dict[str, Any]] = [
 ]
 SAMPLED: dict[str, Document] = {
     "fps": {"policy": "fps", "fps": 10, "frames": 3},
-    "segments": {"policy": "segments", "segments": [{"fps": 10, "frames": 2}, {"fps": 5, "frames": 2}], "every_seconds": 0.5},
+    "segments": {"policy": "segments", "segments": [{"fps": 10, "frames": 2}, {"fps": 5, "frames": 2}],
+                 "every_seconds": 0.5},
     "windows": {"policy": "windows", "frames": 4, "step": 5, "last": "drop"},
     "random": {"policy": "random", "clips": 3, "frames": 2, "fps": 8},
     "keyframes": {"policy": "keyframes"},
@@ -165,7 +166,7 @@ SAMPLED: dict[str, Document] = {
 
 @pytest.fixture(scope="module")
 def make_index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """Return a function that indexes a listing whose columns of ranges have two names."""
+    """Return a function that indexes a listing whose range columns have two given names."""
 
     def made(start: str, end: str, rows: list[dict[str, Any]] = ROWS) -> Path:
         folder = tmp_path_factory.mktemp("ranges")
@@ -194,7 +195,7 @@ def test_rows_of_one_video_become_clips_of_their_own_and_planning_on_the_fly_giv
     name: str, listed: Path, tmp_path: Path
 ) -> None:
     policy = SAMPLED[name] | {"range": {"start": "start", "end": "end"}}
-    shard(listed, policy, tmp_path / "D", code=3)  # a row lies past its video's end
+    shard(listed, policy, tmp_path / "D", code=3)  # one row lies behind its video's end
     stored, planned = ClipDataset(tmp_path / "D"), ClipDataset.from_index(listed, policy)
     assert_same_clips(planned, stored)
     found = [(one.clip_id, one.uri, one.kind, one.message, one.counts) for one in planned.failures()]
