@@ -1,9 +1,9 @@
-"""What a newcomer does, on a machine that has nothing: README's two commands in a minimal Debian 13, with its own Python.
+"""The steps of a newcomer on a bare machine: README's two commands in a minimal Debian 13, with its own Python.
 
-Builds the root of a Debian system with debootstrap, clones HEAD into it, and runs `make demo` and `make test` inside, with
-nothing of this machine but its network. Prints the seconds of each command, and the sizes of what pip took for it, a cache or
-not. The corpus of hazards goes along where it lies beside the checkout, and then no test may skip for want
-of anything but a GPU, Chromium or Ceph.
+Builds the root of a Debian system with debootstrap, clones HEAD into it, and runs `make demo` and `make test` inside,
+with only the network of this machine. Prints the duration of each command, and the size of what pip used for it, from a
+cache or not. If the corpus of hazards is beside the checkout, it is copied too, and then tests may be skipped only if
+they need a GPU, Chromium or Ceph.
 
 usage: python3 .ci/fresh.py [--folder build/fresh] [--suite trixie] [--command 'make demo' …] [--keep] [--json FILE]
 as root, with debootstrap
@@ -27,7 +27,7 @@ CORPUS = PROJECT.parent / "shared" / "corpus"
 PACKAGES = "python3,python3-venv,make,git,ca-certificates"
 COMMANDS = ("make demo", "make test")
 MOST_DEMO_BYTES = 150_000_000
-# Of this machine, only how to reach the network.
+# From this machine, only the settings for the network.
 PASSED_ON = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "PIP_INDEX_URL")
 REPORT = Path("/root/suite.json")  # in the root
 PIP_LOG = Path("/root/pip.log")
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def check_machine() -> None:
-    """End with the remedy where a root cannot be built."""
+    """Exit with the remedy if a root cannot be built on this machine."""
     if os.geteuid() != 0:
         sys.exit("make fresh builds the root of a system, which takes root: run it with sudo")
     if shutil.which("debootstrap") is None:
@@ -86,7 +86,7 @@ def build_root(root: Path, suite: str) -> None:
     print(f"built a root of Debian {suite} in {time.monotonic() - begun:.0f} s", flush=True)
     shutil.copy("/etc/resolv.conf", root / "etc" / "resolv.conf")
     own = Path(os.environ.get("SSL_CERT_FILE", "/" / CERTIFICATES))
-    if own.exists():  # a proxy between this machine and the network may have a certificate of its own
+    if own.exists():  # a proxy between this machine and the network may use its own certificate
         shutil.copy(own, root / CERTIFICATES)
     subprocess.run(["git", "clone", "--quiet", f"file://{PROJECT}", root / "root" / "framedex"], check=True)
     if CORPUS.is_dir():
@@ -94,7 +94,7 @@ def build_root(root: Path, suite: str) -> None:
 
 
 def run(root: Path, command: str) -> dict[str, Any]:
-    """Run one of the commands; return its seconds and what pip downloaded meanwhile. Ends the program where it fails."""
+    """Run a command. Return its duration and the bytes that pip downloaded meanwhile. Exits if it fails."""
     print(f"\n── on a fresh machine: {command}", flush=True)
     before, begun = downloaded_bytes(root), time.monotonic()
     inside(root, command)
@@ -103,7 +103,7 @@ def run(root: Path, command: str) -> dict[str, Any]:
 
 
 def check_size(measured: dict[str, Any]) -> None:
-    """End the program where a command downloads too much, or nothing, which means that nothing was counted."""
+    """Exit if a command downloads too much, or nothing, which means that nothing was counted."""
     command, found = measured["command"], measured["downloaded_bytes"]
     if not found:
         sys.exit(f"{command} downloads nothing, or pip's log is not as it was")
@@ -112,14 +112,14 @@ def check_size(measured: dict[str, Any]) -> None:
 
 
 def downloaded_bytes(root: Path) -> int:
-    """Return the size of all that pip has taken so far, as its log says it, to three digits."""
+    """Return the size of everything that pip has used so far, from its log, to three digits."""
     log = root / PIP_LOG.relative_to("/")
     text = log.read_text(encoding="utf-8") if log.exists() else ""
     return round(sum(float(number) * UNITS[unit] for number, unit in TAKEN.findall(text)))
 
 
 def inside(root: Path, command: str, *, capture: bool = False) -> str:
-    """Run a shell command in the project's folder of the root, in mounts of its own. Ends the program where it fails."""
+    """Run a shell command in the project's folder of the root, in a mount namespace of its own. Exits if it fails."""
     mounts = "; ".join(f"mount --bind /{name} '{root}/{name}'" for name in MOUNTED)
     environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
     environment |= {"FRAMEDEX_SUITE_REPORT": str(REPORT), "PIP_LOG": str(PIP_LOG), "PIP_PROGRESS_BAR": "off"}

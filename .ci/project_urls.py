@@ -1,4 +1,4 @@
-"""Write where the project lives into its metadata, for a release: project URLs into setup.cfg, whole links into README.md.
+"""Writes the project's address into its metadata for a release: project URLs into setup.cfg, full links into README.md.
 
 A checkout does not know its address, and PyPI's page of a release does not resolve links relative to the repository.
 
@@ -16,7 +16,7 @@ RELATIVE = re.compile(r"\]\((?!https?://|#|mailto:)([^)\s]+)\)")
 
 
 def with_urls(setup: str, repository: str, tag: str) -> str:
-    """Return setup.cfg with the project's URLs."""
+    """Return the text of setup.cfg with the project's URLs."""
     urls = {
         "Source": repository,
         "Documentation": f"{repository}/tree/{tag}/docs",
@@ -28,7 +28,7 @@ def with_urls(setup: str, repository: str, tag: str) -> str:
 
 
 def with_whole_links(page: str, repository: str, tag: str) -> str:
-    """Return a page whose links and pictures lead into the repository at a tag."""
+    """Return a page with full links to files and pictures in the repository at a tag."""
     return RELATIVE.sub(
         lambda link: f"]({repository}/{'raw' if link[1].endswith('.png') else 'blob'}/{tag}/{link[1]})", page
     )

@@ -1,4 +1,4 @@
-"""`framedex.audit` and `framedex.query`: the command from Python."""
+"""`framedex.audit` and `framedex.query`: the command `framedex audit` as Python functions."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def audit(
     pictures: bool = True,
     overwrite: bool = False,
 ) -> Audit:
-    """Say what is in an index or a dataset, and what is wrong with it, as `framedex audit` does.
+    """Report the contents of an index or a dataset and its problems, as `framedex audit` does.
 
     Args:
-        what: an index or a dataset: a folder, or a uri of object storage.
-        checks: the names of those to ask. Empty: all.
-        files: look whether the media are still there and unchanged, too.
-        policy: of an index, ask which media are too short for this policy, too.
-        root: where the sources lie now, if they moved.
-        report: an .html file to write, with a .json file beside it. None: no report.
-        pictures: draw frames of examples in the report.
-        overwrite: replace a report that is there.
+        what: An index or a dataset: a folder, or a uri of object storage.
+        checks: The names of the checks to run. Empty: all.
+        files: Whether to check that the media still exist and are unchanged.
+        policy: For an index, report the media that are too short for this policy. None: this is not checked.
+        root: The current root of the sources, if they moved.
+        report: An .html file to write, with a .json file beside it. None: no report.
+        pictures: Whether the report shows frames of examples.
+        overwrite: Whether an existing report is replaced.
 
     Returns:
-        The summary in sections, and what checks found, the worst first.
+        The summary in sections, and the findings, the most severe first.
 
     Raises:
-        FramedexError: an argument is wrong, there is no index or dataset, or the report is there already.
+        FramedexError: An argument is wrong, there is no index or dataset, or the report exists already.
     """
     page = None if report is None else Path(report)
     if page is not None:
@@ -58,15 +58,17 @@ def audit(
 
 
 def query(what: str | Place, sql: str, *, limits: QueryLimits = LIMITS) -> pa.Table:
-    """Return the rows of a query over the views of an index or a dataset (docs/audit.md), as `framedex audit --sql` does.
+    """Return the rows of an SQL query over the views of an index or a dataset (docs/audit.md).
+
+    As `framedex audit --sql`.
 
     Args:
-        what: an index or a dataset: a folder, or a uri of object storage.
-        sql: one statement that reads, in DuckDB's SQL.
-        limits: of time, memory and disk.
+        what: An index or a dataset: a folder, or a uri of object storage.
+        sql: One statement that only reads, in DuckDB's SQL.
+        limits: Limits of time, memory and disk.
 
     Raises:
-        FramedexError: there is no index or dataset, the query is wrong, or it reaches a limit.
+        FramedexError: There is no index or dataset, the query is wrong, or it reaches a limit.
     """
     with (
         opened(place(what), frames=asks_frames(sql)) as audited,

@@ -1,4 +1,4 @@
-"""`framedex audit`."""
+"""The command `framedex audit`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _asks_checks(values: Values) -> bool:
 
 
 def _some_check_needs(values: Values, *tables: str) -> bool:
-    """Return whether one of the checks that are asked needs one of these tables."""
+    """Return whether one of the requested checks needs one of these tables."""
     names = values["names"]
     return not names or any(
         check.name in names and set(tables) & set(check.needs) for kind in KINDS for check in checks_of(kind)
@@ -53,7 +53,7 @@ def _some_check_needs(values: Values, *tables: str) -> bool:
 
 
 def _goes_to_media(values: Values) -> bool:
-    """Return whether the media themselves are looked at, and not only what is written of them."""
+    """Return whether the command reads the media themselves, not only what is recorded of them."""
     looks = (values["look"] or bool(values["names"])) and _some_check_needs(values, "files")
     return _asks_checks(values) and (looks or (values["report"] is not None and values["pictures"]))
 
@@ -116,7 +116,10 @@ RULES = (
     "--policy",
     type=POLICY,
     metavar="POLICY",
-    help="Ask which media of an index are too short for this policy, too: a YAML file, a name such as fps, or YAML itself.",
+    help=(
+        "Ask which media of an index are too short for this policy, too: a YAML file, a name such as fps, "
+        "or YAML itself."
+    ),
 )
 @sources_root_option(beside="--files or --report")
 @click.option("--sql", metavar="QUERY", help="Ask this instead: one SELECT over the views. `-` reads it from stdin.")
@@ -141,7 +144,10 @@ RULES = (
 @click.option(
     "--spill",
     type=click.FloatRange(0),
-    help=f"GiB that they may write into the temporary folder where memory is too little.  [default: {LIMITS.spill_bytes // GIBIBYTE}]",
+    help=(
+        "GiB that they may write into the temporary folder where memory is too little."
+        f"  [default: {LIMITS.spill_bytes // GIBIBYTE}]"
+    ),
 )
 @click.option(
     "--duckdb",
@@ -178,8 +184,8 @@ def audit(
 ) -> None:
     """Say what is in an index or a dataset, and what is wrong with it, before anything is trained on it.
 
-    Findings have a severity: error (frames are missing or would be wrong), warning (likely not what you want), note (good
-    to know). Each comes with examples and with the SQL behind it, which --sql takes, changed or not.
+    Findings have a severity: error (frames are missing or would be wrong), warning (likely not what you want), note
+    (good to know). Each comes with examples and with the SQL behind it, which --sql takes, changed or not.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done and --fail-on was met.
     """
@@ -238,7 +244,7 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             if ask not in known:
                 raise FramedexError("the cookbook has no such question", found=ask, allowed=", ".join(known))
             sql = known[ask].sql
-        assert sql is not None  # one of both was given
+        assert sql is not None  # either `sql` or `ask` was given
         with database(audited, limits=limits) as db:
             lack = None if ask is None else missing(db, known[ask])
             if lack is not None:

@@ -1,4 +1,4 @@
-"""An audit from its beginning to its end: what is opened, which tables are added, what is asked, what is written."""
+"""A whole audit: opens an index or a dataset, adds tables, runs the checks and writes the report."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from framedex.sharder.policies.reading import PolicyLike
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
-KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that nearly every check asks
+KEPT: dict[Kind, str] = {"index": "videos", "dataset": "clips"}  # the view that nearly every check uses
 
 
 def asks_frames(sql: str) -> bool:
-    """Return whether a query may ask the views of single frames, which are slower to open."""
+    """Return whether a query may use the views of single frames, which take longer to open."""
     return FRAMES_VIEWS.search(sql) is not None
 
 
 def check_free(path: Path | None, overwrite: bool) -> None:
-    """Raise OutputError where a file is there already and is not to be replaced."""
+    """Raise OutputError if a file exists and must not be replaced."""
     if path is not None and path.exists():
         if not overwrite:
             raise OutputError(
@@ -46,12 +46,14 @@ def run(
     report: Path | None = None,
     pictures: bool = True,
 ) -> Audit:
-    """Ask all checks, or those that are named, and write a report of them where one is asked for."""
+    """Run all checks, or the named ones, and write a report if `report` is given."""
     with opened(what, frames=report is not None) as audited:
         asked = chosen(audited.kind, names)
         queries = [question.sql for question in [*asked, *questions("summary", audited.kind)]]
         if report is not None:
-            from framedex.auditor.report.report import queries as of_report  # nor is what decodes pictures
+            from framedex.auditor.report.report import (
+                queries as of_report,
+            )  # imports the decoders of pictures, so only on demand
 
             queries += of_report(audited.kind)
         with database(
@@ -74,7 +76,7 @@ def run(
 def _add_tables(
     db: Database, asked: list[Check], *, look: bool, named: bool, policy: PolicyLike | None, root: str | None
 ) -> None:
-    """Add the tables that checks need and no index has."""
+    """Add the tables that checks need and that an index or a dataset does not contain."""
     if policy is not None and db.audited.kind != "index":
         raise FramedexError(
             "--policy asks an index; a dataset's failures say what its own policy missed", found=db.audited.kind
@@ -89,7 +91,7 @@ def _add_tables(
 
 
 def chosen(kind: Kind, names: tuple[str, ...]) -> list[Check]:
-    """Return the checks of these names, all where there are none. Raises FramedexError for an unknown one."""
+    """Return the checks with these names, or all if there are no names. Raises FramedexError for an unknown name."""
     known = checks_of(kind)
     for name in names:
         if name not in {check.name for check in known}:

@@ -50,7 +50,7 @@ def shard(index: Index, out: Path, policy: dict[str, Any]) -> dict[str, float]:
 
 
 def time_policies(folder: Path, video: Path) -> dict[str, Any]:
-    """Return a row a policy and depth."""
+    """Return one row per policy and depth."""
     sources = folder / "videos"
     shutil.rmtree(sources, ignore_errors=True)
     sources.mkdir()

@@ -1,4 +1,4 @@
-"""docs/audio.md: its measurements; the rest of the page stays as it is."""
+"""docs/audio.md: writes the measurements. The rest of the page stays as it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ With less pre-roll than that:
 
 {pre_roll_table(result)}
 
-Vorbis is decoded as libvorbis itself decodes it: {vorbis_sentence(result)}. (FFmpeg before 8.1.2, as PyAV 17 and Debian 12 bring it, is wrong about stereo
+Vorbis is decoded as libvorbis itself decodes it: {vorbis_sentence(result)}. (FFmpeg before 8.1.2, as PyAV 17 and \
+Debian 12 bring it, is wrong about stereo
 that FFmpeg's own encoder made.)
 
 """

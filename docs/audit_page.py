@@ -1,4 +1,4 @@
-"""docs/audit.md: the checks, the views, and the cookbook's questions with the answers that an example gives."""
+"""docs/audit.md: the checks, the views, and the questions of the cookbook with their answers for an example."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ WHAT: dict[Kind, str] = {"index": "INDEX", "dataset": "DATASET"}
 
 
 def audit_page(result: dict[str, Any], note: str, made_by: str) -> str:
-    """Return docs/audit.md. result: of benchmarks/audit.py. note: its first line. made_by: the sentence about the run."""
+    """Return docs/audit.md.
+
+    Args:
+        result: The result of benchmarks/audit.py.
+        note: The first line of the page.
+        made_by: The sentence about the run.
+    """
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         write_index(Path("INDEX"), EXAMPLE_VIDEOS)
         Path("policy.yaml").write_text(POLICY, encoding="utf-8")
@@ -60,21 +66,27 @@ framedex audit INDEX --ask gaps             # a question of the cookbook below
 framedex audit INDEX --duckdb views.duckdb  # views to ask with DuckDB itself, or whatever speaks to it
 ```
 
-It prints counts, hours, codecs, sizes, rates, GOPs, bit rates, audio and failures, and then findings, the gravest first. Each has
-a count, examples, what it means, what to do about it, and a name: `--check NAME` asks one alone, `--check list` lists them, and
+It prints counts, hours, codecs, sizes, rates, GOPs, bit rates, audio and failures, and then findings, the gravest \
+first. Each has
+a count, examples, what it means, what to do about it, and a name: `--check NAME` asks one alone, `--check list` \
+lists them, and
 `--json` has all of it with the SQL behind each. As here, of the made-up dataset that the cookbook asks below:
 
 ```console
 $ framedex audit DATASET --check leaked_videos
 {leaked}```
 
-An index or a dataset in [object storage](storage.md) is copied here first, an index's frames only where a question is about them.
+An index or a dataset in [object storage](storage.md) is copied here first, an index's frames only where a question \
+is about them.
 
 ## Checks
 
-`error`: frames are missing or would be wrong. `warning`: likely not what you want. `note`: good to know. A medium's rows are
-read, its file is not, but for `changed` and `vanished`, which `--files` asks (`--root` says where the media lie now): by size, and by content where the
-time is another one; loose images of an index by their checksums. Of a dataset, media are looked at of which some clip is not in a tar. Tars are held
+`error`: frames are missing or would be wrong. `warning`: likely not what you want. `note`: good to know. A medium's \
+rows are
+read, its file is not, but for `changed` and `vanished`, which `--files` asks (`--root` says where the media lie \
+now): by size, and by content where the
+time is another one; loose images of an index by their checksums. Of a dataset, media are looked at of which some \
+clip is not in a tar. Tars are held
 against the manifest by their sizes, with `--files` by their content, too. `too_short` is asked with `--policy FILE`.
 
 {_checks("index")}
@@ -85,24 +97,31 @@ Of a dataset:
 
 Thresholds stand in the SQL. To ask with another one, print the query (`--json`), change it, and give it to `--sql`.
 
-Some of what headers state, the cost of random access and the marks of same streams are recorded since version 3.1 of the index's
+Some of what headers state, the cost of random access and the marks of same streams are recorded since version 3.1 of \
+the index's
 format; of media that an older framedex indexed they are not known, and `not_recorded` says so.
 
 ## SQL
 
-The engine is [DuckDB](https://duckdb.org); its SQL is at your disposal. One statement that reads is run; it sees these views and
+The engine is [DuckDB](https://duckdb.org); its SQL is at your disposal. One statement that reads is run; it sees \
+these views and
 nothing else: no other file, no network, and it cannot write ([decision 19](decisions/0019-audit.md)).
 
-A query of `--sql` and `--ask` may take 600 s (`--timeout`), 4 GiB of memory (`--memory`), and 16 GiB of the temporary folder where memory
-is too little (`--spill`). On a terminal, control characters in CSV are shown as escapes; in a pipe or a file they are what they are.
+A query of `--sql` and `--ask` may take 600 s (`--timeout`), 4 GiB of memory (`--memory`), and 16 GiB of the \
+temporary folder where memory
+is too little (`--spill`). On a terminal, control characters in CSV are shown as escapes; in a pipe or a file they \
+are what they are.
 
 {views}
-Columns of `videos` are described in [format.md](format.md). Columns of your listing and of the policy are there, too: here `label` in `listing`,
-`label` and `split` in `clips` (one that is called like a column of framedex is `NAME_1`). Checks and questions about labels and splits need them by
+Columns of `videos` are described in [format.md](format.md). Columns of your listing and of the policy are there, \
+too: here `label` in `listing`,
+`label` and `split` in `clips` (one that is called like a column of framedex is `NAME_1`). Checks and questions about \
+labels and splits need them by
 these names, `label` and `split`. Without `frames`, `packets` and `gops`, questions take
 milliseconds: what audits need of frames is summarised in `videos`.
 
-`--duckdb FILE` writes a database of the same views, which see what is indexed later, too; after `framedex shard --overwrite`, write it anew. Open it read-only, and from as many
+`--duckdb FILE` writes a database of the same views, which see what is indexed later, too; after `framedex shard \
+--overwrite`, write it again. Open it read-only, and from as many
 programs as you like.
 
 Polars, pandas and pyarrow read the same Parquet files:
@@ -117,19 +136,25 @@ frames = ds.dataset("INDEX/videos").to_table(columns=["uri", "frame_count"]).to_
 clips = pd.read_parquet("DATASET/clips", columns=["clip_id", "frames", "seconds"])
 ```
 
-pandas has nothing for lists of MD5s: name the columns that you want. These readers see rows of media that were indexed again, and of those that are gone, once for each run; the views see the last one.
+pandas has nothing for lists of MD5s: name the columns that you want. These readers see rows of media that were \
+indexed again, and of those that are gone, once for each run; the views see the last one.
 
 ## Report
 
-`--report report.html` writes one page that needs no other file and no network, and `report.json` beside it: what `--json` prints, and the numbers of
+`--report report.html` writes one page that needs no other file and no network, and `report.json` beside it: what \
+`--json` prints, and the numbers of
 the charts. The same input gives the same bytes.
 
-- **Findings** with their SQL and pictures of three examples each, of 60 media at most, the gravest first; four frames a medium, or start points where
-  decoding four frames would take long. Media whose packets are not byte ranges are copied for that up to 64 MiB. Where there is no picture, the
+- **Findings** with their SQL and pictures of three examples each, of 60 media at most, the gravest first; four \
+frames a medium, or start points where
+  decoding four frames would take long. Media whose packets are not byte ranges are copied for that up to 64 MiB. \
+Where there is no picture, the
   reason stands in its place. `--no-pictures` leaves them out.
-- **Histograms**, logarithmic where the numbers span more than two decades; **a timeline** of the frames (2 000 at most) and start points of the video that
+- **Histograms**, logarithmic where the numbers span more than two decades; **a timeline** of the frames (2 000 at \
+most) and start points of the video that
   most of these examples are of, or of a dataset's clips in one video.
-- **A table** of up to 10 000 media or clips, those with findings first, to sort and to filter: words, and conditions such as `fps>30` or `status=failed`. The
+- **A table** of up to 10 000 media or clips, those with findings first, to sort and to filter: words, and conditions \
+such as `fps>30` or `status=failed`. The
   page has less than 1 MB besides pictures; where that takes leaving rows out, it says so. `--sql` gives all.
 
 Dark and light follow the browser. Without JavaScript, and on paper, the table shows its first 50 rows.
@@ -144,8 +169,10 @@ Dark and light follow the browser. Without JavaScript, and on paper, the table s
 
 ## Cookbook
 
-The answers are those of {EXAMPLE_VIDEOS} made-up videos (`benchmarks/audit_data.py`), and of clips of 16 frames at 4 a second, every three seconds.
-`framedex audit INDEX --ask NAME` asks them of yours. Where a query ends with a `LIMIT`, `--sql` takes it with another one.
+The answers are those of {EXAMPLE_VIDEOS} made-up videos (`benchmarks/audit_data.py`), and of clips of 16 frames at 4 \
+a second, every three seconds.
+`framedex audit INDEX --ask NAME` asks them of yours. Where a query ends with a `LIMIT`, `--sql` takes it with \
+another one.
 
 ```console
 $ framedex audit INDEX --sql "SELECT codec, count(*) AS videos FROM videos WHERE is_vfr GROUP BY codec ORDER BY codec"
@@ -155,7 +182,7 @@ $ framedex audit INDEX --sql "SELECT codec, count(*) AS videos FROM videos WHERE
 
 
 def run(*arguments: str) -> str:
-    """Return what `framedex ARGUMENTS` prints."""
+    """Return the output of `framedex ARGUMENTS`."""
     result = CliRunner().invoke(main, [*arguments])
     if result.exit_code:
         raise RuntimeError(result.output)
@@ -194,7 +221,8 @@ def _speed(result: dict[str, Any]) -> str:
     commands, sizes = result["command_seconds"], result["bytes"]
     others = [row["seconds"] for row in result["questions"] if not row["over"]]
     lines = [
-        f"| question | framedex, {sizes['index'] / 1e6:.0f} MB | a row a packet, {sizes['plain'] / 1e6:.0f} MB | a row a frame, {sizes['prepared'] / 1e6:.0f} MB |",
+        f"| question | framedex, {sizes['index'] / 1e6:.0f} MB | a row a packet, {sizes['plain'] / 1e6:.0f} MB "
+        f"| a row a frame, {sizes['prepared'] / 1e6:.0f} MB |",
         "| --- | --- | --- | --- |",
     ]
     for row in result["questions"]:
@@ -204,12 +232,18 @@ def _speed(result: dict[str, Any]) -> str:
             ]
             lines.append(f"| {row['title']} | {' | '.join(seconds)} |")
     table = "\n".join(lines)
-    return f"""`framedex audit` takes {commands["audit_many"]:.1f} s for {result["many_videos"]:,} videos (a compacted index) and {commands["audit"]:.1f} s for {result["videos"]:,}; starting the program is {commands["help"]:.1f} s
-of that. Of an index of {result["videos"]:,} videos and {result["frames"]:,} frames, questions over `videos` alone take at most {1000 * max(others):.0f} ms. Those over frames, in
-seconds, beside the same SQL over what one would write instead: a table of a row a packet, as a demuxer gives them, with views of window functions; and one of a
+    return f"""`framedex audit` takes {commands["audit_many"]:.1f} s for {result["many_videos"]:,} videos (a \
+compacted index) and {commands["audit"]:.1f} s for {result["videos"]:,}; starting the program is \
+{commands["help"]:.1f} s
+of that. Of an index of {result["videos"]:,} videos and {result["frames"]:,} frames, questions over `videos` alone \
+take at most {1000 * max(others):.0f} ms. Those over frames, in
+seconds, beside the same SQL over what one would write instead: a table of a row a packet, as a demuxer gives them, \
+with views of window functions; and one of a
 row a frame in which all that the view computes is stored (no packets, no GOPs):
 
 {table}
 
-What was expected: less than two seconds for a million videos, and less than five for any question over frames. A copy in which
-everything is computed beforehand is faster, {sizes["prepared"] / sizes["index"]:.0f} times the size, and has to be kept in step with the index; `--sql "FROM frames" --format parquet --out FILE` makes it."""
+What was expected: less than two seconds for a million videos, and less than five for any question over frames. A \
+copy in which
+everything is computed beforehand is faster, {sizes["prepared"] / sizes["index"]:.0f} times the size, and has to be \
+kept in step with the index; `--sql "FROM frames" --format parquet --out FILE` makes it."""

@@ -1,4 +1,7 @@
-"""docs/exactness.md: its tables of hazards, recipes, suites and the corpus; the rest of the page stays as it is."""
+"""docs/exactness.md: writes its tables of hazards, recipes, suites and the corpus.
+
+The rest of the page stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ HAZARDS_BEGIN, HAZARDS_END = (
 
 
 def hazards_section(result: dict[str, Any]) -> str:
-    """Return the part of docs/exactness.md on which decoder is right for which hazard."""
+    """Return the part of docs/exactness.md about which decoder is right for which hazard."""
     return f"""
 The corpus' hazards remade at 320×256 with the frame number in the pixels, clips of random, consecutive and distant
-frames, shuffled and mixed in the batches of one loader. Clips that the gate keeps from the GPU were also sent there, to show
+frames, shuffled and mixed in the batches of one loader. Clips that the gate keeps from the GPU were also sent there, \
+to show
 what would come out. Frames right, wrong (in bold where it is without an error), and refused:
 
 {hazards_table(result)}
@@ -35,7 +39,7 @@ RECIPES_BEGIN, RECIPES_END = (
 
 
 def recipes_section(result: dict[str, Any]) -> str:
-    """Return the part of docs/exactness.md on the recipes of the suite's media."""
+    """Return the part of docs/exactness.md about the recipes of the suite's media."""
     return f"\n{recipes_table(result)}\n\n{made_by(result)}\n\n"
 
 
@@ -53,13 +57,16 @@ SUITES = (
 
 
 def suites_section() -> str:
-    """Return the part of docs/exactness.md on what the suite gave under which versions."""
+    """Return the part of docs/exactness.md about the results of the test suite with several versions."""
     runs = [run.get("suite", run) for run in map(load, SUITES)]
     return f"\n{suites_table(runs)}\n\n"
 
 
 def exactness_page() -> str:
-    """Return docs/exactness.md with the tables of hazards and of suites; the corpus' table stays as it is."""
+    """Return docs/exactness.md with the tables of hazards, recipes and suites.
+
+    The table of the corpus stays as it is.
+    """
     before, rest = (DOCS / "exactness.md").read_text(encoding="utf-8").split(HAZARDS_BEGIN)
     found = hazards_section(load("gpu_hazards.json")) if (RESULTS / "gpu_hazards.json").exists() else ""
     page = before + HAZARDS_BEGIN + found + HAZARDS_END + rest.split(HAZARDS_END)[1]
@@ -78,13 +85,14 @@ CORPUS_BEGIN, CORPUS_END = (
 
 
 def write_corpus_table() -> None:
-    """Try the corpus of hazards, where it lies beside the checkout, and write the outcome into docs/exactness.md."""
+    """Test the corpus of hazards, which must be beside the checkout, and write the result into docs/exactness.md."""
     path = DOCS / "exactness.md"
     before, rest = path.read_text(encoding="utf-8").split(CORPUS_BEGIN)
     tried = try_folder(CORPUS)
     exact, wrong = sum(medium.exact for medium in tried), sum(len(medium.wrong) for medium in tried)
     text = f"""
-Every frame outside of damaged GOPs, in shuffled clips: {exact:,} frames exact, {wrong} wrong. The second number is how many
+Every frame outside of damaged GOPs, in shuffled clips: {exact:,} frames exact, {wrong} wrong. The second number is \
+how many
 frames a full decode presents, the third how many of them clips gave bit for bit.
 
 {markdown(tried)}

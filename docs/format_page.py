@@ -52,7 +52,8 @@ Lists are in decode order, one element a packet, stored as differences (`DELTA_B
 
 {table(index_schema.FRAMES)}
 
-Frames are numbered from 0 in presentation order: packets without the bits *hidden*, *skipped* and *continues*, sorted by
+Frames are numbered from 0 in presentation order: packets without the bits *hidden*, *skipped* and *continues*, \
+sorted by
 `pts`, equal ones in decode order.
 
 ### listing
@@ -62,14 +63,15 @@ Frames are numbered from 0 in presentation order: packets without the bits *hidd
 ## The dataset
 
     DATASET/
-      dataset.json                format, schema version, root, generation of the index, clips in each part; written last
+      dataset.json                format, schema version, root, generation of the index, clips in each part; written \
+last
       policy.yaml                 the policy as resolved, defaults included
       clips/part-000000.parquet   what is wanted
       recipes/part-000000.parquet how to get it; row n belongs to row n of the clips part
       media/part-000000.parquet   the sources, once each
       shards/clips-000000.tar     with --pack: samples, see docs/shards.md; an index for DALI beside each (.idx)
       shards.parquet              with --pack: the tars
-      failures.parquet            clips that cannot be had, and why
+      failures.parquet            clips that cannot be made, and why
 
 A dataset is self-contained: loading needs it and the sources, not the index. Parts have
 {dataset_schema.CLIPS_PER_PART:,} clips in row groups of {dataset_schema.CLIPS_PER_ROW_GROUP}, so that one clip is one
@@ -89,18 +91,26 @@ A clip's packets lie in its ranges one after the other, in decode order. Each ru
 (or after a flush), and preceded by the one of the medium's `states` that `run_state` names. Where a clip
 has a `shard`, ranges point into that tar, and its medium is described as its packets lie there.
 
-Readers check what they read, and raise a FormatError with the file, the row and the column: types of columns, values (`*_RULES` in
-`sharder/schema.py` and `indexer/schema.py`), lengths of lists that belong together, ranges within their file, and ranks: those of a run are
-a permutation of its packets' numbers, wanted frames have them in their own order (of images, each has one), and none is reordered further
-than `media.reorder_depth`. Two packets of a run that swapped their ranks within that show when the clip is decoded, as pictures come in the
-order of their ranks. What no column shows: a `position` that names another packet between the same neighbours, and ranges that lead to other
-bytes of the same length which decode. `framedex verify` shows them, by `clips.md5` where the index has hashes, else by the source.
-A picture has at most {index_schema.MOST_PIXELS:,} pixels, a decoder holds back at most {index_schema.MOST_REORDERED} pictures, and a clip's
+Readers check what they read, and raise a FormatError with the file, the row and the column: types of columns, values \
+(`*_RULES` in
+`sharder/schema.py` and `indexer/schema.py`), lengths of lists that belong together, ranges within their file, and \
+ranks: those of a run are
+a permutation of its packets' numbers, wanted frames have them in their own order (of images, each has one), and none \
+is reordered further
+than `media.reorder_depth`. Two packets of a run that swapped their ranks within that show when the clip is decoded, \
+as pictures come in the
+order of their ranks. What no column shows: a `position` that names another packet between the same neighbours, and \
+ranges that lead to other
+bytes of the same length which decode. `framedex verify` shows them, by `clips.md5` where the index has hashes, else \
+by the source.
+A picture has at most {index_schema.MOST_PIXELS:,} pixels, a decoder holds back at most {index_schema.MOST_REORDERED} \
+pictures, and a clip's
 frames must fit into the machine's memory.
 
 ### media
 
-The columns of the index's `videos` that decoding needs: {", ".join(f"`{name}`" for name in dataset_schema.MEDIA.names)}.
+The columns of the index's `videos` that decoding needs: \
+{", ".join(f"`{name}`" for name in dataset_schema.MEDIA.names)}.
 
 ### failures
 

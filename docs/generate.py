@@ -1,5 +1,7 @@
-"""Write the generated pages: docs/format.md, docs/commands.md, docs/performance.md, the tables in docs/exactness.md, the
-examples in docs/policies.md, and configs/policy.schema.json.
+"""Writes the generated pages and parts of pages.
+
+These are docs/format.md, docs/commands.md, docs/performance.md, docs/scale.md, docs/audit.md, the tables in
+docs/exactness.md and docs/audio.md, the examples in docs/policies.md, and configs/policy.schema.json.
 
 usage: python docs/generate.py   (or `make docs`); tests/project/test_docs.py fails while a page is not up to date
 """
@@ -46,7 +48,7 @@ POLICIES_BEGIN, POLICIES_END = (
 
 
 def policies_page() -> str:
-    """Return docs/policies.md with what each YAML gives on the example video."""
+    """Return docs/policies.md with the clips that each YAML file gives on the example video."""
     before, rest = (DOCS / "policies.md").read_text(encoding="utf-8").split(POLICIES_BEGIN)
     return before + POLICIES_BEGIN + policies_table() + POLICIES_END + rest.split(POLICIES_END)[1]
 

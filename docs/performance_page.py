@@ -1,4 +1,4 @@
-"""docs/performance.md: what the benchmarks of speed measured, and what was expected."""
+"""docs/performance.md: the results of the speed benchmarks, and what was expected."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from docs.tables import (
 
 
 def whole_loader_section(result: dict[str, Any]) -> str:
-    """Return what benchmarks/random_access.py says of the whole ClipLoader, where it was measured."""
+    """Return the results of benchmarks/random_access.py for the whole ClipLoader, or nothing if it was not measured."""
     table = whole_loader_table(result)
     if not table:
         return ""
-    return f"""The whole ClipLoader (manifest, reading, decoding, batches) beside nothing but PyAV decoding the same planned
+    return f"""The whole ClipLoader (manifest, reading, decoding, batches) beside nothing but PyAV decoding the same \
+planned
 packets from memory into the same RGB, in equally many processes:
 
 {table}
@@ -35,31 +36,39 @@ packets from memory into the same RGB, in equally many processes:
 
 
 def loader_section(result: dict[str, Any], several: dict[str, Any], slow: dict[str, Any]) -> str:
-    """Return the part of docs/performance.md on loading with a GPU, and with several."""
+    """Return the part of docs/performance.md about loading with one GPU and with several."""
     setup = result["setup"]
     return f"""
 ## Loading on a GPU
 
-{setup["clips"]} clips of {setup["frames_a_clip"]} frames at 1 fps from random places of 720p60 H.264 with x264's default settings, in
-batches of {setup["batch_size"]}, delivered at {setup["size"][0]}×{setup["size"][1]} as float FCHW on the GPU. framedex: the median of {setup["epochs_measured"]} epochs after one warm-up epoch,
-reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening the file for each clip.
-Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so. What has no
+{setup["clips"]} clips of {setup["frames_a_clip"]} frames at 1 fps from random places of 720p60 H.264 with x264's \
+default settings, in
+batches of {setup["batch_size"]}, delivered at {setup["size"][0]}×{setup["size"][1]} as float FCHW on the GPU. \
+framedex: the median of {setup["epochs_measured"]} epochs after one warm-up epoch,
+reading included, from the page cache. The others: one epoch after {setup["warm_up_clips_of_others"]} clips, opening \
+the file for each clip.
+Of every way, the frames of some clips were compared with what the CPU decodes; where some were others, it says so. \
+What has no
 figure was not measured in that run: DALI takes minutes for long files. {loader_slow_sentence(slow)}
 
 {loader_table(result)}
 
 {loader_load_table(result)}
 
-What was expected: NVDEC is the bottleneck by reference, so the length of the video does not matter, and CPU cores add what they
+What was expected: NVDEC is the bottleneck by reference, so the length of the video does not matter, and CPU cores \
+add what they
 decode; image shards cost JPEG decoding alone.
 
 {made_by(result)}
 
 {loader_devices_sentence(several)} What was expected: twice as many, since
-nothing is shared but the page cache and the driver. Before a run decodes its first movie, DALI asks the driver what it can decode, once for
+nothing is shared but the page cache and the driver. Before a run decodes its first movie, DALI asks the driver what \
+it can decode, once for
 each movie, about 8 ms each, one after the other on the whole machine. Since then the driver's answers are kept
-([decision 24](decisions/0024-driver-answers.md)); this was measured before. So 16 movies are a run, and of the two runs that share a GPU the second begins at least a
-third of a run after the first: one is set up while the other decodes. Before, when batches of 64 were runs that began together, NVDEC was idle
+([decision 24](decisions/0024-driver-answers.md)); this was measured before. So 16 movies are a run, and of the two \
+runs that share a GPU the second begins at least a
+third of a run after the first: one is set up while the other decodes. Before, when batches of 64 were runs that \
+began together, NVDEC was idle
 meanwhile, and two GPUs gave 1.74 times one.
 
 {made_by(several)}
@@ -69,7 +78,7 @@ meanwhile, and two GPUs gave 1.74 times one.
 
 
 def picture_sizes_section() -> str:
-    """Return the part on clips of 16 consecutive frames of several picture sizes."""
+    """Return the part about clips of 16 consecutive frames with several picture sizes."""
     results = [load(f"nvdec_{name}.json") for name in ("1080p60", "720p60", "340x256")]
     rows = [
         f"| {name} | " + " | ".join(f"{by[decode]['warm']:.2f}" for decode in ("gpu", "auto", "cpu")) + " |"
@@ -79,15 +88,20 @@ def picture_sizes_section() -> str:
     table = "\n".join(["| video | NVDEC alone | `auto` | CPU alone |", "| --- | --- | --- | --- |", *rows])
     return f"""### 16 frames in a row, by picture size
 
-Seconds of a warm epoch of 128 clips of 16 consecutive frames, in batches of 16, delivered at 224×224 on the GPU; 4 workers for
+Seconds of a warm epoch of 128 clips of 16 consecutive frames, in batches of 16, delivered at 224×224 on the GPU; 4 \
+workers for
 NVDEC alone, 16 otherwise. 1080p60 and 720p60 have a GOP of 60 pictures, 340×256 one of 30.
 
 {table}
 
-DALI looks for a decoder that it set up before by the size of the coded picture, and stores it by the size of what is shown. Where
-these differ (1920×1080 is coded as 1920×1088, 340×256 as 352×256) it would set one up for every movie, and end another. So
-framedex writes movies without cropping, and cuts out what is shown after decoding. Clips of one stream were joined to one movie in this
-measurement, since DALI asked the driver about 8 ms for each movie. Now the driver's answers are kept, and each clip is a movie of its
+DALI looks for a decoder that it set up before by the size of the coded picture, and stores it by the size of what is \
+shown. Where
+these differ (1920×1080 is coded as 1920×1088, 340×256 as 352×256) it would set one up for every movie, and end \
+another. So
+framedex writes movies without cropping, and cuts out what is shown after decoding. Clips of one stream were joined \
+to one movie in this
+measurement, since DALI asked the driver about 8 ms for each movie. Now the driver's answers are kept, and each clip \
+is a movie of its
 own ([decision 24](decisions/0024-driver-answers.md)).
 
 {made_by(results[0])}"""
@@ -111,7 +125,7 @@ Timings of shared machines are noisy; ratios within one run are what to read.
 ## Random access on one core
 
 Clips of 16 frames at 1 fps from random places of a 720p60 x264 video with default settings (GOP 250): `v60.mp4` is one
-minute, `v3000.mp4` fifty. Every contender opens the file anew for each clip and returns the same frames as RGB.
+minute, `v3000.mp4` fifty. Every contender opens the file again for each clip and returns the same frames as RGB.
 
 {random_access_table(access)}
 
@@ -120,25 +134,34 @@ factor of two wherever decoding dominates, and nothing else should matter on a s
 also pay for opening it: reading its index, or scanning it. Converting to RGB takes more here than elsewhere: chroma is
 interpolated and sums are rounded, so that CPU and GPU agree.
 
-{whole_loader_section(access)}{made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and `--seconds 3000`.
+{whole_loader_section(access)}{made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and \
+`--seconds 3000`.
 
 ## Indexing
 
-One MP4 of {low["size_bytes"] / 1e6:,.0f} MB with 180 000 packets of low bit rate, and one of {high["size_bytes"] / 1e6:,.0f} MB
-of high bit rate. Warm: from the page cache; cold: dropped from it before each turn. In brackets: how many times as fast as
+One MP4 of {low["size_bytes"] / 1e6:,.0f} MB with 180 000 packets of low bit rate, and one of \
+{high["size_bytes"] / 1e6:,.0f} MB
+of high bit rate. Warm: from the page cache; cold: dropped from it before each turn. In brackets: how many times as \
+fast as
 ffprobe in the same run.
 
 {index_table(index)}
 
-Depth `tables` reads {low["bytes_read"]["tables"] / 1e6:.1f} MB of the first file and {high["bytes_read"]["tables"] / 1e6:.1f} MB
-of the second ({100 * high["bytes_read"]["tables"] / high["size_bytes"]:.2f} %), sample tables and fingerprint included. It does
-not grow with the bit rate; the tables themselves take about ten bytes a packet, which is much only where packets are tiny. Not
-counted is the look at the header of each NAL unit where samples are small: the file is mapped for it, and the kernel reads a page or more for
+Depth `tables` reads {low["bytes_read"]["tables"] / 1e6:.1f} MB of the first file and \
+{high["bytes_read"]["tables"] / 1e6:.1f} MB
+of the second ({100 * high["bytes_read"]["tables"] / high["size_bytes"]:.2f} %), sample tables and fingerprint \
+included. It does
+not grow with the bit rate; the tables themselves take about ten bytes a packet, which is much only where packets are \
+tiny. Not
+counted is the look at the header of each NAL unit where samples are small: the file is mapped for it, and the kernel \
+reads a page or more for
 each sample ([why](decisions/0021-lasting-state.md)). That look is most of the time that `tables` takes.
 
-What was expected: reading `moov` costs a few bytes a packet, so tables should be tens of times as fast where packets are
+What was expected: reading `moov` costs a few bytes a packet, so tables should be tens of times as fast where packets \
+are
 many, and as much faster as the file is larger where they are few. Depth `packets` reads every byte, as ffprobe does; it
-saves the work that a demuxer does for each packet, which is all there is at low bit rates. At high ones it searches every
+saves the work that a demuxer does for each packet, which is all there is at low bit rates. At high ones it searches \
+every
 byte for start codes inside of units, which ffprobe does not.
 
 {made_by(index)} {index["environment"]["ffprobe"]}.
@@ -166,7 +189,8 @@ clip of the last frame out of an index:
 
 | what | figure |
 | --- | --- |
-| plan a 16-frame clip of a 180 000-frame video and build its movie, index row in hand | {planning["median_ms_planner_plan_and_movie"]:.2f} ms |
+| plan a 16-frame clip of a 180 000-frame video and build its movie, index row in hand | \
+{planning["median_ms_planner_plan_and_movie"]:.2f} ms |
 | … of which the plan alone, once the video's timeline is known | {planning["median_ms_plan_alone"]:.2f} ms |
 | open a dataset of {dataset["clips"]:,} clips | {dataset["open_ms"]:.2f} ms |
 | fetch one clip's recipe, shuffled, median | {dataset["median_ms_fetch_a_clip"]:.2f} ms |
@@ -177,30 +201,39 @@ clip of the last frame out of an index:
 
 {made_by(manifest)}
 
-What `framedex shard` does, from an index in hand, for 16-frame clips of a video of 180 000 packets; at depth `tables` the
-headers that the plans need are read from the file. And memory over synthetic videos, each dataset in a process of its own:
+What `framedex shard` does, from an index in hand, for 16-frame clips of a video of 180 000 packets; at depth \
+`tables` the
+headers that the plans need are read from the file. And memory over synthetic videos, each dataset in a process of \
+its own:
 
 {planning_tables(plan)}
 
-What was expected: planning is a few numpy calls a clip, so well above 20 000 clips a minute; memory is that of Python, of one
+What was expected: planning is a few numpy calls a clip, so well above 20 000 clips a minute; memory is that of \
+Python, of one
 part of the manifest and of one video's packets, whatever the number of clips.
 
 {made_by(plan)}
 
 ## Packing
 
-`street.mp4` is a 720p60 x264 video of two minutes with default settings (1.8 Mbit/s, 3.6 KB a frame), `mid.mp4` its first half minute as
-`ffmpeg -i street.mp4 -frames:v 1800 -c:v libx264 -preset ultrafast -crf 23 -g 120` makes it (5 Mbit/s), `high.mp4` the second video of
-`benchmarks.index` (1 GB in 30 s), each taken often enough to make 4 GB. Clips of 250 frames; tiny files by copying packets, against `cp`
+`street.mp4` is a 720p60 x264 video of two minutes with default settings (1.8 Mbit/s, 3.6 KB a frame), `mid.mp4` its \
+first half minute as
+`ffmpeg -i street.mp4 -frames:v 1800 -c:v libx264 -preset ultrafast -crf 23 -g 120` makes it (5 Mbit/s), `high.mp4` \
+the second video of
+`benchmarks.index` (1 GB in 30 s), each taken often enough to make 4 GB. Clips of 250 frames; tiny files by copying \
+packets, against `cp`
 of the same tars on the same disk:
 
 {packing_tables(pack)}
 
-What was expected: 70 % of `cp` or more, both flushed. What keeps packing from it are bytes that are spread over many frames: a
-clip of `street.mp4` has {small["megabytes"]:.1f} MB and takes {small["milliseconds"]:.1f} ms, of which planning, headers, JSON and the
+What was expected: 70 % of `cp` or more, both flushed. What keeps packing from it are bytes that are spread over many \
+frames: a
+clip of `street.mp4` has {small["megabytes"]:.1f} MB and takes {small["milliseconds"]:.1f} ms, of which planning, \
+headers, JSON and the
 manifest take about as much of a processor as copying does ([decision 16](decisions/0016-packing-beside-planning.md)).
 
 The plain loop decodes each video from its beginning in one process with PyAV and writes the same JPEGs with Pillow.
 
 {made_by(pack)}
-{storage_section(stored, asked, (made_by(stored), made_by(asked)))}{loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""
+{storage_section(stored, asked, (made_by(stored), made_by(asked)))}\
+{loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""

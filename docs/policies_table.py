@@ -1,4 +1,4 @@
-"""What every file of configs/ gives on one example video: the generated part of docs/policies.md."""
+"""The generated part of docs/policies.md: the clips that every file of configs/ gives on one example video."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from framedex.sharder.policies.records import Sampled, Sampling, Timeline
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 MODELINE = "# yaml-language-server: $schema=policy.schema.json\n"  # the first line of each, for editors
 ROW = {"start": 2.5, "end": 6.0, "cuts": [0, 4, 7, 10.4]}
-RATES = ((24, 96), (60, 180), (30, 102))  # (frames a second, how many of them)
-TICKS = 600  # a second
+RATES = ((24, 96), (60, 180), (30, 102))  # (frames per second, number of frames)
+TICKS = 600  # per second
 
 
 def example_timeline() -> Timeline:
-    """Return a video of 10.4 s: 4 s at 24 frames a second, 3 s at 60, 3.4 s at 30; a start point about every 2 s."""
+    """Return a video of 10.4 s, with a start point about every 2 s: 4 s at 24 frames/s, 3 s at 60, 3.4 s at 30."""
     gaps = np.concatenate([np.full(count, TICKS // rate) for rate, count in RATES])
     pts = np.cumsum(gaps) - gaps
     starts = np.searchsorted(pts, np.arange(0, int(gaps.sum()), 2 * TICKS))
@@ -28,31 +28,35 @@ def example_timeline() -> Timeline:
 
 
 def example_text() -> str:
-    """Return what the example video is, in words."""
+    """Return a description of the example video."""
     timeline = example_timeline()
     rates = ", then ".join(f"{count / rate:g} s at {rate} frames a second" for rate, count in RATES)
     starts = ", ".join(map(str, timeline.starts.tolist()))
     return (
-        f"The example video has a variable frame rate: {rates}; {float(timeline.seconds):g} s and {len(timeline.pts)} frames in all, with "
+        f"The example video has a variable frame rate: {rates}; "
+        f"{float(timeline.seconds):g} s and {len(timeline.pts)} frames in all, with "
         f"start points at frames {starts}. Its row of the listing says `start: {ROW['start']}`, `end: {ROW['end']}`, "
         f"`cuts: {ROW['cuts']}`. Padded frames stand in parentheses, `–` where nothing is shown."
     )
 
 
 def clip_text(clip: Sampled) -> str:
-    """Return a clip's frames, padded ones in parentheses."""
+    """Return the frames of a clip, with padded ones in parentheses."""
     frames = zip(clip.frames.tolist(), clip.mask.tolist(), strict=True)
     return " ".join(str(frame) if real else f"({frame if frame >= 0 else '–'})" for frame, real in frames)
 
 
 def span_text(timeline: Timeline, clip: Sampled) -> str:
-    """Return the times of a clip's earliest and latest frame of its own."""
+    """Return the times of the earliest and latest frame of a clip, without padding."""
     seconds = timeline.pts[clip.frames[clip.mask]] * float(timeline.time_base)
     return f"{seconds.min():.2f}–{seconds.max():.2f} s"
 
 
 def sampling_table(timeline: Timeline, sampling: Sampling, most: int = 4) -> str:
-    """Return the clips that a policy found as a Markdown table; of many, the first ones and the last."""
+    """Return the clips of a policy as a Markdown table.
+
+    If there are too many, the first ones and the last one are shown.
+    """
     lines = ["| clip | from–to | frames |", "| --- | --- | --- |"]
     shown = sampling.clips if len(sampling.clips) <= most else [*sampling.clips[: most - 1], sampling.clips[-1]]
     for place, clip in enumerate(shown):
@@ -64,7 +68,7 @@ def sampling_table(timeline: Timeline, sampling: Sampling, most: int = 4) -> str
 
 
 def policies_table() -> str:
-    """Return every YAML with what it gives, in Markdown."""
+    """Return every YAML file with its clips, in Markdown."""
     timeline = example_timeline()
     parts = [example_text()]
     for path in sorted(CONFIGS.glob("*.yaml")):

@@ -1,9 +1,11 @@
-"""Runs the sessions of pages: writes what commands and Python print into the page, as the suite checks it.
+"""Runs the sessions on pages, and writes the output of commands and Python into the page.
 
-A page's blocks run in order in one folder. `console`: a command after each `$`, then what it prints. `python`: after each statement,
-what it prints as comments (`# → …`). `yaml` whose first line names a file is written there.
+The test suite checks the output.
 
-usage: python -m docs.sessions   (or `make docs`) writes README.md and the pages of PAGES anew
+The blocks of a page run in order in one folder. `console`: a command after each `$`, then its output. `python`: after
+each statement, its output as comments (`# → …`). `yaml`: if the first line names a file, the block is written to it.
+
+usage: python -m docs.sessions   (or `make docs`) writes README.md and the pages of PAGES again
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ print(json.dumps(found))
 
 
 def with_output(page: str, folder: Path) -> str:
-    """Return a page whose sessions show what they print when they run in a folder. Raises RuntimeError for one that fails."""
+    """Return a page with the output of its sessions, which run in a folder. Raises RuntimeError if a command fails."""
     (folder / "examples").symlink_to(ROOT / "examples")
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -89,7 +91,7 @@ def main() -> None:
         path = ROOT / name
         page = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
-            if name != "README.md":  # which draws them itself
+            if name != "README.md":  # README.md draws them itself
                 draw_videos(Path(folder))
             path.write_text(with_output(page, Path(folder)), encoding="utf-8")
         print(path)

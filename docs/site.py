@@ -1,4 +1,4 @@
-"""A hook of mkdocs: the files beside docs/ that pages link to are part of the site, README.md as its first page."""
+"""A hook of mkdocs that adds files outside of docs/ to the site, if pages link to them. README.md is the first page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[^)\s]*)?\))")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add what lies outside of docs/."""
+    """Add the files outside of docs/."""
     for name, place in PAGES.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, place or name, content=LINK.sub(_from_root, text)))
@@ -28,7 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links out of docs/ lead into the site, where those files lie at its top."""
+    """Change links to files outside of docs/ so that they lead into the site, where these files are at the top."""
     return markdown if "/" in page.file.src_uri else markdown.replace("](../", "](")
 
 

@@ -1,4 +1,4 @@
-"""Benchmark results as Markdown tables. Pure: a result in, text out."""
+"""Benchmark results as Markdown tables. Pure: returns text for a result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def random_access_table(result: dict[str, Any]) -> str:
 
 
 def loader_table(result: dict[str, Any]) -> str:
-    """Return the table of benchmarks/loader.py: seconds for an epoch, a row a way, a column a length of video."""
+    """Return the table of benchmarks/loader.py: seconds per epoch, one row per way and one column per video length."""
     rows = result["results"]
     lengths = sorted({row["video_seconds"] for row in rows})
     found = {(row["way"], row["video_seconds"]): row for row in rows}
@@ -70,7 +70,7 @@ def _loader_cell(row: dict[str, Any] | None) -> str:
 
 
 def loader_load_table(result: dict[str, Any]) -> str:
-    """Return what was busy in framedex' ways of benchmarks/loader.py, at each way's longest video."""
+    """Return the load of framedex' ways in benchmarks/loader.py, each at its longest video."""
     lines = ["| at the longest video | NVDEC busy | CPU cores busy | decoded by |", "| --- | --- | --- | --- |"]
     rows = {row["way"]: row for row in sorted(result["results"], key=lambda row: row["video_seconds"]) if "load" in row}
     for way, row in rows.items():
@@ -83,7 +83,7 @@ def loader_load_table(result: dict[str, Any]) -> str:
 
 
 def loader_slow_sentence(result: dict[str, Any]) -> str:
-    """Return what the slowest others took in an earlier run."""
+    """Return a sentence about the times of the slowest other loaders in an earlier run."""
     said = [
         f"{row['seconds'][0]:.0f} s with `{row['name'].split()[1]}` out of {row['video_seconds']} s of video"
         for row in result["results"]
@@ -92,18 +92,19 @@ def loader_slow_sentence(result: dict[str, Any]) -> str:
 
 
 def loader_devices_sentence(result: dict[str, Any]) -> str:
-    """Return what benchmarks/loader.py --devices found."""
+    """Return a sentence about the results of benchmarks/loader.py --devices."""
     rows = result["results"]
     one, most = min(rows, key=lambda row: row["gpus"]), max(rows, key=lambda row: row["gpus"])
     times = most["clips_a_second"] / one["clips_a_second"]
     return (
-        f"A process on each of {most['gpus']} GPUs, ranks of one ClipSampler: {most['clips_a_second']:.1f} clips a second, "
+        f"A process on each of {most['gpus']} GPUs, ranks of one ClipSampler: "
+        f"{most['clips_a_second']:.1f} clips a second, "
         f"{times:.2f} × the {one['clips_a_second']:.1f} of one.{_alone(rows, most)}"
     )
 
 
 def _alone(rows: list[dict[str, Any]], most: dict[str, Any]) -> str:
-    """Return how long each rank takes alone, and beside the others; nothing where that was not measured."""
+    """Return the times of each rank alone and beside the others, or nothing if they were not measured."""
     alone = [row["median_seconds"] for row in rows if row["way"].endswith("_alone")]
     if not alone:
         return ""
@@ -114,7 +115,7 @@ def _alone(rows: list[dict[str, Any]], most: dict[str, Any]) -> str:
 
 
 def whole_loader_table(result: dict[str, Any]) -> str:
-    """Return what benchmarks/random_access.py says of the whole ClipLoader; nothing where it was not measured."""
+    """Return the results of benchmarks/random_access.py for the whole ClipLoader, or nothing if it was not measured."""
     rows = [row for row in result["results"] if "whole_loader" in row]
     if not rows:
         return ""
@@ -165,13 +166,14 @@ def audio_table(result: dict[str, Any]) -> str:
         exact = row["signal_to_difference_db"] is None
         apart = "0 | – " if exact else f"{row['worst_difference']:.1e} | {row['signal_to_difference_db']:.0f} dB "
         lines.append(
-            f"| {row['medium']} | {row['codec']} | {row['exact']} of {row['clips']} | {apart}| {row['packets_a_clip']:.0f} |"
+            f"| {row['medium']} | {row['codec']} | {row['exact']} of {row['clips']} "
+            f"| {apart}| {row['packets_a_clip']:.0f} |"
         )
     return "\n".join(lines)
 
 
 def pre_roll_table(result: dict[str, Any]) -> str:
-    """Return the table of what less pre-roll than planned gives, of benchmarks/audio_alignment.py."""
+    """Return the table of benchmarks/audio_alignment.py about less pre-roll than planned."""
     lines = ["| medium | pre-roll | exact clips | largest difference |", "| --- | --- | --- | --- |"]
     for row in result["less_pre_roll"]:
         need = row["pre_roll"]
@@ -179,13 +181,14 @@ def pre_roll_table(result: dict[str, Any]) -> str:
         words += [f"{need['reservoir_bytes']} bytes"] if need["reservoir_bytes"] else []
         words += [f"{1000 * need['seconds']:.0f} ms"] if need["seconds"] else []
         lines.append(
-            f"| {row['medium']} | {', '.join(words) or 'none'} | {row['exact']} of {row['clips']} | {row['worst_difference']:.1e} |"
+            f"| {row['medium']} | {', '.join(words) or 'none'} | {row['exact']} of {row['clips']} "
+            f"| {row['worst_difference']:.1e} |"
         )
     return "\n".join(lines)
 
 
 def recipes_table(result: dict[str, Any]) -> str:
-    """Return what became of every recipe of the suite's media, a row for each group and depth."""
+    """Return the results for the recipes of the suite's media, with one row per group and depth."""
     lines = ["| media, depth | tried | indexed | frames | exact | refused | wrong |", "|---|---|---|---|---|---|---|"]
     lines += [
         f"| {name} | {' | '.join(f'{count:,}' for count in run.values())} |" for name, run in result["runs"].items()
@@ -194,9 +197,10 @@ def recipes_table(result: dict[str, Any]) -> str:
 
 
 def suites_table(runs: list[dict[str, Any]]) -> str:
-    """Return what became of the suite, one row per run."""
+    """Return the results of the test suite, one row per run."""
     lines = [
-        "| Python | PyAV, FFmpeg | numpy, pyarrow, torch | passed | failed | skipped, for want of | minutes | command |",
+        "| Python | PyAV, FFmpeg | numpy, pyarrow, torch | passed | failed "
+        "| skipped, for want of | minutes | command |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for run in runs:
@@ -204,14 +208,15 @@ def suites_table(runs: list[dict[str, Any]]) -> str:
         versions = ", ".join(str(libraries.get(name, "–")) for name in ("numpy", "pyarrow", "torch"))
         skips = ", ".join(f"{count} ({reason})" for reason, count in run["skips"].items()) or "0"
         lines.append(
-            f"| {run['python']} | {libraries['av']}, {run['ffmpeg']} | {versions} | {tests['passed']:,} | {tests.get('failed', 0)} "
+            f"| {run['python']} | {libraries['av']}, {run['ffmpeg']} | {versions} "
+            f"| {tests['passed']:,} | {tests.get('failed', 0)} "
             f"| {skips} | {run['seconds'] / 60:.0f} | `{run['command']}` |"
         )
     return "\n".join(lines)
 
 
 def vorbis_sentence(result: dict[str, Any]) -> str:
-    """Return what benchmarks/audio_alignment.py finds of Vorbis."""
+    """Return the result of benchmarks/audio_alignment.py for Vorbis."""
     largest = result["vorbis_beside_libvorbis"]["largest_difference"]
     return f"no sample of a file differs by more than {largest:.0e} of full scale"
 
@@ -255,13 +260,13 @@ def planning_tables(result: dict[str, Any]) -> str:
 
 
 def a_packed_clip(row: dict[str, Any]) -> dict[str, float]:
-    """Return megabytes and milliseconds of one clip that benchmarks/pack.py packed and flushed."""
+    """Return the megabytes and milliseconds of one clip that benchmarks/pack.py packed and flushed."""
     megabytes = row["bytes"] / row["clips"] / 1e6
     return {"megabytes": megabytes, "milliseconds": 1000 * megabytes / row["megabytes_a_second"]["pack"]}
 
 
 def hazards_table(result: dict[str, Any]) -> str:
-    """Return the tables of benchmarks/gpu_hazards.py: codec and hazard, who gets it, and what comes out."""
+    """Return the tables of benchmarks/gpu_hazards.py: codec, hazard, where its clips go, and the result."""
     made = [row for row in result["rows"] if row["set"] == "made"]
     others = [row for row in result["rows"] if row["set"] != "made"]
     shown = {rule for row in made for rule in _rules(row)}

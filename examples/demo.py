@@ -58,7 +58,7 @@ def main() -> None:
 def is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # of its parent
+    except ModuleNotFoundError:  # the parent package is missing
         return False
 
 

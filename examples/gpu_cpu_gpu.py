@@ -23,7 +23,7 @@ from nvidia.dali import fn
 
 from framedex import ClipDataset, ClipLoader, ClipSampler
 
-LEAST, MOST = 0.2, 0.5  # of a frame's sides, what a rectangle takes
+LEAST, MOST = 0.2, 0.5  # the sides of the rectangle, as shares of the frame's sides
 
 
 def main() -> None:

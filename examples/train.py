@@ -29,7 +29,7 @@ from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
 
-HEIGHT, WIDTH, CELL, BITS = 64, 96, 12, 8  # of the videos that are made, and of the frame number in their top rows
+HEIGHT, WIDTH, CELL, BITS = 64, 96, 12, 8  # of the generated videos, and of the frame number in their top rows
 VIDEOS, FRAMES = 8, 60
 POLICY = {"policy": "windows", "frames": 8, "step": 6, "jitter_frames": 2, "last": "drop"}
 MEAN, STD = (0.5,) * 3, (0.25,) * 3
@@ -74,7 +74,7 @@ def train(options: argparse.Namespace) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     run = Run(options.out, model, optimizer, loader)
     while (epoch := loader.state_dict()["epoch"]) < options.epochs:
-        dataset.set_epoch(epoch)  # what is random is drawn anew, in the workers as well
+        dataset.set_epoch(epoch)  # draws new random values, also in the workers
         right = count = 0
         for batch in loader:
             labels = batch[options.label].to(device)

@@ -1,6 +1,6 @@
-"""The errors framedex raises: each says what, where, what was found, what is allowed, and what mends it.
+"""The errors of framedex. Each says what happened, where, what was found, what is allowed and how to fix it.
 
-Also `printable`, which every text from outside passes before a person sees it, in errors as in all that commands print.
+Also `printable`, which escapes all text from outside before a person sees it, in errors and in the output of commands.
 """
 
 from __future__ import annotations
@@ -10,24 +10,26 @@ import traceback
 from typing import Any
 
 INDENT = 11  # characters before the text of a part of a message
-INTERNAL_ERROR = "internal_error"  # the kind of a failure that is a bug of framedex's own
+INTERNAL_ERROR = "internal_error"  # the kind of a failure that is a bug of framedex
 PLEASE_REPORT = "this is a bug of framedex: please report it with its traceback and the output of framedex --version"
 
-# Control characters (C0 with the line end, DEL, C1), separators and changes of direction, and halves of characters, which stand
+# Control characters (C0 with the line end, DEL, C1), separators, changes of text direction, and surrogates, which stand
 # for bytes of file names that are not UTF-8.
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    """Return text that no terminal acts on: control characters and changes of direction are written as escapes.
+    """Return text with control characters and changes of text direction replaced by escapes.
 
-    lines: line ends are kept, in text whose lines are framedex's own; a name has none.
+    Args:
+        text: Any text.
+        lines: Whether line ends are kept, for text whose lines are framedex's own. A name has no lines of its own.
     """
     return UNPRINTABLE.sub(lambda match: match[0] if lines and match[0] == "\n" else _escape(match[0]), text)
 
 
 def _indented(part: str) -> str:
-    """Return a part of a message whose further lines cannot be taken for lines of framedex's own."""
+    """Indent the further lines of a part of a message, so that they do not look like framedex's own lines."""
     return part.replace("\n", "\n" + " " * INDENT)
 
 
@@ -36,9 +38,9 @@ def _escape(character: str) -> str:
 
 
 class FramedexError(Exception):
-    """Base of every error meant for the person at the keyboard.
+    """Base class of all errors that are meant for the user.
 
-    `what` is one sentence; the other parts are optional and appear only where they help.
+    `what` is one sentence. The other parts are optional and appear only where they help.
     """
 
     def __init__(
@@ -54,14 +56,14 @@ class FramedexError(Exception):
         super().__init__(self.text())
 
     def text(self) -> str:
-        """Return the message as one line per part, with nothing in it that a terminal acts on."""
+        """Return the message, one line per part, without control characters."""
         parts = [self.what if self.where is None else f"{printable(self.where)}: {self.what}"]
         named = {"found": self.found, "allowed": self.allowed, "remedy": self.remedy}
         parts += [_indented(f"  {name + ':':<8} {part}") for name, part in named.items() if part is not None]
         return printable("\n".join(parts), lines=True)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by parts: these errors cross process borders."""
+        """Pickle the parts, since these errors cross process borders."""
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
 
 
@@ -73,17 +75,20 @@ def _rebuild(cls: type[FramedexError], state: dict[str, object], args: tuple[obj
 
 
 class SourceError(FramedexError):
-    """A source given on the command line or in a listing cannot be understood."""
+    """A source given on the command line or in a listing is not understood."""
 
 
 class MissingSourceError(SourceError):
-    """A source given on the command line is not there, and no index knows it: most likely it is mistyped."""
+    """A source given on the command line does not exist and no index knows it. Most likely it is mistyped."""
 
 
 class MediaError(FramedexError):
     """One medium cannot be used.
 
-    `kind` is a short stable word, `refused` tells readable from broken. `traceback` is that of an INTERNAL_ERROR.
+    Attributes:
+        kind: A short stable word for the cause.
+        refused: Whether the medium is readable but refused. False: it is broken.
+        traceback: The traceback of an INTERNAL_ERROR.
     """
 
     def __init__(
@@ -94,23 +99,23 @@ class MediaError(FramedexError):
 
 
 class FormatError(FramedexError):
-    """An index or a dataset on disk is not one, or is of another major version."""
+    """A folder is not an index or a dataset, is damaged, or has another major version."""
 
 
 class OutputError(FramedexError):
-    """The output folder cannot be written, or holds something else."""
+    """The output folder cannot be written, or contains something else."""
 
 
 class PolicyError(FramedexError):
-    """A sampling policy or a clip request is malformed or asks for what does not exist."""
+    """A sampling policy or a clip request is malformed, or asks for something that does not exist."""
 
 
 class DamageError(PolicyError):
-    """A clip wants frames of a damaged GOP."""
+    """A clip needs frames of a damaged GOP."""
 
 
 class UncuttableError(PolicyError):
-    """A clip cannot become a file of its own that any decoder reads right."""
+    """A clip cannot be written as a file of its own that every decoder reads correctly."""
 
 
 class StaleError(FramedexError):
@@ -118,11 +123,11 @@ class StaleError(FramedexError):
 
 
 class DecodeError(FramedexError):
-    """A clip's byte ranges did not yield the frames that the manifest promises."""
+    """Decoding a clip's byte ranges did not produce the frames that the manifest promises."""
 
 
 class StorageError(FramedexError):
-    """An object store did not do what was asked. `kind` is a short stable word: missing, exists, changed, denied, …"""
+    """A request to an object store failed. `kind` is a short stable word: missing, exists, changed, denied, …"""
 
     def __init__(self, what: str, *, kind: str = "unanswered", **parts: Any) -> None:
         self.kind = kind
@@ -130,29 +135,29 @@ class StorageError(FramedexError):
 
 
 class EngineError(FramedexError):
-    """What is to run the work cannot be had."""
+    """The execution engine is not available."""
 
 
 class InternalError(FramedexError):
-    """framedex itself failed, which says nothing about the medium. `traceback` is what Python prints of the error."""
+    """framedex itself failed, which says nothing about the medium. `traceback` is the text of the traceback."""
 
     def __init__(self, what: str, traceback: str) -> None:
         self.traceback = traceback
         super().__init__(f"framedex itself failed: {what}", remedy=PLEASE_REPORT)
-        self.add_note(traceback)  # so that Python prints it where nobody catches this
+        self.add_note(traceback)  # Python prints it if nobody catches the error
 
 
 def internal_error(error: BaseException) -> InternalError:
-    """Return the InternalError that an unexpected exception stands for, with the traceback it has or brought along."""
+    """Return the InternalError for an unexpected exception, with its traceback or the one that it carries along."""
     if isinstance(error, InternalError):
         return error
-    # pebble hands the traceback of another process over as an attribute.
+    # pebble passes the traceback of another process as an attribute.
     found = getattr(error, "traceback", None) or "".join(traceback.format_exception(error))
     return InternalError(f"{type(error).__name__}: {error}", found)
 
 
 class MissingExtraError(FramedexError):
-    """An optional library is not installed; the remedy names the extra."""
+    """An optional library is not installed. The remedy names the extra."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(

@@ -283,7 +283,7 @@ VIDEOS = pa.schema(
             unit="samples",
         ),
         column("audio_end_sample", pa.int64(), "Behind the last sample that a full decode presents.", unit="samples"),
-        column("audio_problem", pa.string(), "Why the audio cannot be had; null where it can, and without audio."),
+        column("audio_problem", pa.string(), "Why the audio is not available; null if it is, and if there is none."),
         column("audio_start_seconds", pa.float64(), "Its first timestamp.", unit="s"),
         column("audio_duration_seconds", pa.float64(), "Its duration.", unit="s"),
     ]

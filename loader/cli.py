@@ -59,7 +59,7 @@ def verify(
 ) -> None:
     """Decode clips from their byte ranges and compare every frame, bit for bit, with a full decode of its source.
 
-    With --json, a line a clip: clip_id, uri, frames, pts, md5 (over native planes; null for padding), verdict
+    With --json, one line per clip: clip_id, uri, frames, pts, md5 (over native planes; null for padding), verdict
     (exact, nearest, differs, undecodable, stale, internal_error) and reason.
 
     With --decode gpu, every frame that a GPU decodes must be nearer to the CPU's picture of it than to those of the

@@ -1,4 +1,4 @@
-"""The answer to a query, as a table, CSV, JSON or Parquet."""
+"""The answer to a query as a table, CSV, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ SHOWN = 1000  # rows of a table on a terminal
 
 
 def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
-    """Print an answer; of a long table, its first rows. Raises FramedexError for what the format cannot hold."""
+    """Print an answer. Of a long table, only the first rows are printed.
+
+    Raises:
+        FramedexError: The answer contains a value that the format cannot hold, or is Parquet for a terminal.
+    """
     if form == "parquet" and sys.stdout.isatty():
         raise FramedexError("Parquet is not for terminals", remedy="name a file with --out")
     with _held_by(form):
@@ -42,8 +46,8 @@ def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
 
 
 def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
-    """Write an answer to a file, wholly or not at all; return its rows. Raises FramedexError as `print_answer`."""
-    target = out.resolve()  # a link stays one
+    """Write an answer to a file, completely or not at all. Return the number of rows. Raises FramedexError."""
+    target = out.resolve()  # a symbolic link is kept
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(ASIDE + target.name)
     try:
@@ -62,7 +66,7 @@ def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
 
 @contextlib.contextmanager
 def _held_by(form: Format) -> Iterator[None]:
-    """Raise FramedexError for values that Python or a format has nothing for: infinite times, dates before year 1."""
+    """Raise FramedexError for values that Python or a format cannot hold: infinite times, dates before year 1."""
     try:
         yield
     except (pa.ArrowException, OverflowError, ValueError, TypeError) as error:
@@ -76,14 +80,14 @@ def _rows(answer: pa.RecordBatchReader) -> Iterator[tuple[object, ...]]:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """Return names, each with a number behind that was there before."""
+    """Return the names, with a number appended to each name that occurred before."""
     return [
         f"{name}_{names[:place].count(name)}" if name in names[:place] else name for place, name in enumerate(names)
     ]
 
 
 def _records(batch: pa.RecordBatch) -> list[dict[str, object]]:
-    """Return a batch's rows; of columns that share a name, each under its own."""
+    """Return the rows of a batch. Columns with the same name get keys of their own."""
     names = [f"{name} {place}" for place, name in enumerate(batch.schema.names)]
     return list(batch.rename_columns(names).to_pylist())
 
@@ -118,7 +122,7 @@ def _flat(schema: pa.Schema) -> pa.Schema:
 
 
 def _flattened(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch of which lists are JSON texts, and bytes hexadecimal ones, which CSV can hold."""
+    """Return a batch that CSV can hold: lists as JSON texts, and bytes as hexadecimal texts."""
     columns = [
         pa.array([None if value is None else _as_text(value) for value in column.to_pylist()], pa.string())
         if _is_nested(column.type)
@@ -137,7 +141,7 @@ def _is_nested(kind: pa.DataType) -> bool:
 
 
 def _plain(value: object) -> object:
-    """Return what JSON has for a value that it has no type for."""
-    if isinstance(value, Decimal):  # what sums of whole numbers are
+    """Return a JSON value for a value whose type JSON lacks."""
+    if isinstance(value, Decimal):  # the type of sums of whole numbers
         return int(value) if value == value.to_integral_value() and abs(value) < 1 << 63 else float(value)
     return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,4 +1,4 @@
-"""What an audit finds: the answers of a summary, and of each check that has any."""
+"""The findings of an audit: the summary, and the answers of the checks that found something."""
 
 from __future__ import annotations
 
@@ -13,15 +13,21 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.views import literal
 
 EXAMPLES = 5
-SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"  # files of several media
+SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"  # finds a file with several media
 PARTS_OF_FILES = "SELECT media_id, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream FROM videos"
-AT_ONCE = 2  # queries: while one is planned, another one runs
-OPTION_OF = {"files": "--files", "policy_misses": "--policy"}  # what brings a view that a check needs
+AT_ONCE = 2  # parallel queries: one runs while another is planned
+OPTION_OF = {"files": "--files", "policy_misses": "--policy"}  # the option that adds a view that a check needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check found. count: rows of its query. examples: the first of them, by column."""
+    """What a check found.
+
+    Attributes:
+        check: The check.
+        count: The number of rows of its query.
+        examples: The first rows, by column.
+    """
 
     check: Check
     count: int
@@ -39,9 +45,15 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What an audit says of an index or a dataset.
+    """The result of an audit of an index or a dataset.
 
-    passed: checks that found nothing. unasked: those that could not be asked, with what they need.
+    Attributes:
+        kind: `index` or `dataset`.
+        place: The path or uri that was audited.
+        sections: The sections of the summary.
+        findings: What the checks found, the most severe first.
+        passed: The checks that found nothing.
+        unasked: The checks that could not run, each with what it needs.
     """
 
     kind: str
@@ -52,7 +64,7 @@ class Audit:
     unasked: list[tuple[Check, str]]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the audit as JSON values."""
         return {
             "kind": self.kind,
             "place": self.place,
@@ -79,7 +91,7 @@ class Audit:
 
 
 def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True) -> Audit:
-    """Ask a summary, and all that checks ask."""
+    """Run the queries of the summary and all given checks."""
     audited = database.audited
     first = questions("summary", audited.kind) if summary else []
     lacks = {question: missing(database, question) for question in [*first, *asked]}
@@ -102,7 +114,7 @@ def ask_all(database: Database, asked: Sequence[Check], *, summary: bool = True)
 
 
 def missing(database: Database, question: Question) -> str | None:
-    """Return what a question needs and there is not: an option, or a column; None where it has all."""
+    """Return what a question needs and the database lacks: an option or a column. None: nothing is missing."""
     for need in question.needs:
         view, _, column = need.partition(".")
         columns = database.columns(view)
@@ -112,8 +124,8 @@ def missing(database: Database, question: Question) -> str | None:
 
 
 def find(database: Database, check: Check) -> Finding | None:
-    """Return what a check finds, None where that is nothing. Raises FramedexError where it cannot be asked."""
-    if "GROUP BY" in check.sql:  # which counting does not make cheaper: it is done once
+    """Return the finding of a check, or None if it found nothing. Raises FramedexError if its query fails."""
+    if "GROUP BY" in check.sql:  # counting such a query costs as much as running it, so it runs once
         found = f"WITH found AS MATERIALIZED ({check.sql}) SELECT (SELECT count(*) FROM found) AS _count, * FROM found"
         examples = database.ask(f"{found} LIMIT {EXAMPLES}").records()
         counts = [example.pop("_count") for example in examples]
@@ -125,7 +137,7 @@ def find(database: Database, check: Check) -> Finding | None:
 
 
 def _told_apart(database: Database, finding: Finding) -> Finding:
-    """Return a finding whose examples say which medium of a file they are, where some file holds several."""
+    """Return a finding whose examples name the medium within its file, for files with several media."""
     ids = ", ".join(literal(row["media_id"]) for row in finding.examples if row.get("media_id"))
     if not ids:
         return finding

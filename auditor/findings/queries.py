@@ -1,4 +1,7 @@
-"""The questions that come with framedex, each a .sql file: what it asks, what the answer means, and the query itself."""
+"""The queries that come with framedex.
+
+Each .sql file contains a title, the meaning of the answer, and the query itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,14 @@ FIELD = re.compile(r"(severity|needs|means|remedy): (.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A query with its title. needs: views that there are only if asked for, or columns (`view.column`) that only some have."""
+    """A query with a title.
+
+    Attributes:
+        name: The name of the query.
+        title: What it asks.
+        sql: The query.
+        needs: Views that exist only on request, or columns (`view.column`) that only some indexes or datasets have.
+    """
 
     name: str
     title: str
@@ -27,7 +37,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Question):
-    """A query that has a row for each thing found. means: why that matters. remedy: what to do about it."""
+    """A query that returns one row for each problem.
+
+    Attributes:
+        severity: How bad a problem is.
+        means: Why it matters.
+        remedy: What to do about it.
+    """
 
     severity: Severity
     means: str
@@ -35,18 +51,18 @@ class Check(Question):
 
 
 def checks_of(kind: Kind) -> list[Check]:
-    """Return all checks of an index or a dataset, the gravest first."""
+    """Return all checks of an index or a dataset, the most severe first."""
     found = [_check(name, text) for name, text in _texts("checks", kind)]
     return sorted(found, key=lambda check: (SEVERITIES.index(check.severity), check.name))
 
 
 def questions(folder: Literal["summary", "questions"], kind: Kind) -> list[Question]:
-    """Return the queries of a summary, or those of the cookbook, in the order of their files' names."""
+    """Return the queries of a summary or of the cookbook, in the order of their file names."""
     return [_question(name, text) for name, text in _texts(folder, kind)]
 
 
 def words(queries: Iterable[str]) -> set[str]:
-    """Return the words of some queries, among which are the names of all columns that they need."""
+    """Return all words in some queries. They include the names of all columns that the queries need."""
     return {word for query in queries for word in re.findall(r"\w+", query)}
 
 
@@ -57,7 +73,7 @@ def _texts(folder: str, kind: Kind) -> list[tuple[str, str]]:
 
 
 def _split(text: str) -> tuple[list[str], str]:
-    """Return the lines of a file's comment, continued ones joined, and its query."""
+    """Return the lines of a file's comment, with continuation lines joined, and its query."""
     comment: list[str] = []
     lines = text.splitlines()
     while lines and lines[0].startswith("--"):
@@ -70,7 +86,7 @@ def _split(text: str) -> tuple[list[str], str]:
 
 
 def _parsed(text: str) -> tuple[str, dict[str, str], str]:
-    """Return a file's title, the fields of its comment, and its query."""
+    """Return the title, the fields of the comment, and the query of a file."""
     (title, *rest), sql = _split(text)
     return title, {match[1]: match[2] for line in rest if (match := FIELD.fullmatch(line))}, sql
 

@@ -1,4 +1,4 @@
-"""An audit as lines for a terminal."""
+"""An audit as lines of text for a terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from framedex.errors import printable
 WIDTH = 118
 ROWS = 8  # of a table of the summary
 NAMES = ("media_id",)  # columns that only programs read
-# Columns of names, of which the end is shown where they are long; of other texts, the beginning.
+# Columns of names: the end of a long name is shown. Of other long texts, the beginning is shown.
 NAMING = {"uri", "member", "name", "clip_id", "first", "video", "folder", "file", "listed_uri"}
 LONGEST, LONGEST_SENTENCE = 48, 80  # characters of a cell
-LONGEST_TITLE = 64  # of one that stands at the beginning of a row
-SENTENCES = ("totals", "traits")  # sections that read better as one
+LONGEST_TITLE = 64  # of a cell at the beginning of a row
+SENTENCES = ("totals", "traits")  # sections that are printed as one sentence
 SMALLER = {
     "hours": ("minutes", 60),
     "minutes": ("seconds", 60),
@@ -25,7 +25,7 @@ SMALLER = {
     "megabytes": ("kilobytes", 1000),
     "gigabytes_read": ("megabytes_read", 1000),
     "megabytes_read": ("kilobytes_read", 1000),
-}  # units of facts, and what they have of a smaller one
+}  # for each unit of a fact, a smaller unit and its factor
 SPREAD = {
     "least",
     "tenth",
@@ -33,11 +33,11 @@ SPREAD = {
     "nine_tenths",
     "greatest",
     "mean",
-}  # columns of a section on how numbers are spread
+}  # columns of a section about the distribution of a number
 
 
 def lines(audit: Audit) -> Iterator[str]:
-    """Yield an audit's lines."""
+    """Yield the lines of an audit."""
     spreads = [section for section in audit.sections if {*section.names} >= SPREAD]
     for section in audit.sections:
         if section in spreads:
@@ -79,7 +79,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _spreads(sections: Sequence[Section]) -> Iterator[str]:
-    """Yield one table of all sections that say how some number is spread."""
+    """Yield one table for all sections about the distribution of a number."""
     columns = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
     yield "How they are spread:"
     rows = [
@@ -93,7 +93,7 @@ def _spreads(sections: Sequence[Section]) -> Iterator[str]:
 
 
 def legible(name: str, value: object) -> tuple[str, object]:
-    """Return a fact of the summary, in a smaller unit where it is less than one of its own."""
+    """Return a fact of the summary. If it is less than one of its unit, a smaller unit is used."""
     while name in SMALLER and isinstance(value, float) and 0 < value < 1:
         name, times = SMALLER[name]
         value = float(f"{value * times:.3g}")
@@ -114,7 +114,10 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LONGEST) -> Iterator[str]:
-    """Yield the lines of a table: numbers to the right, all else to the left. longest: characters of a name."""
+    """Yield the lines of a table, with numbers aligned right and all else left.
+
+    `longest` is the maximum length of a name.
+    """
     cells = [
         [
             cell(value, longest) if name in NAMING else cell(value, LONGEST_SENTENCE, ends=False)
@@ -140,8 +143,12 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], longest: int = LO
 
 
 def cell(value: object, longest: int = LONGEST, *, ends: bool = True) -> str:
-    """Return a value as one short line that no terminal acts on. ends: whether the end of a long text is shown; else its
-    first line is, or the beginning of that.
+    """Return a value as one short line without control characters.
+
+    Args:
+        value: Any value.
+        longest: The maximum length of a text.
+        ends: Whether the end of a long text is shown. False: its first line is shown, or the beginning of that line.
     """
     if value is None:
         return "-"

@@ -1,4 +1,7 @@
-"""Histograms and timelines as inline SVG. Pure: numbers in, elements out; colours are the page's business (classes)."""
+"""Histograms and timelines as inline SVG.
+
+Pure: returns elements for numbers. The page's style sheet sets the colours.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from framedex.html.elements import brief, drawing, element
 WIDTH, HEIGHT = 360, 176  # of a histogram, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 38, 350, 12, 134
 ZERO_ROOM = 26  # for the bar of zeros, left of a logarithmic axis
-ROW = 18  # of a chart whose bars lie
+ROW = 18  # of a chart with horizontal bars
 BAR_END = 306
 LABEL_CHARACTERS = 20
-CHARACTER = 6.4  # its width, about
+CHARACTER = 6.4  # approximate width
 LONG, LONG_LEFT, LONG_RIGHT = 1000, 58, 988  # of a timeline
 
 
 def histogram(shown: Histogram) -> Element:
-    """Return a chart: bars on an axis of numbers, or a lying bar for each value or name."""
+    """Return a chart with bars on an axis of numbers, or with a horizontal bar for each value or name."""
     return _standing(shown) if shown.is_binned else _lying(shown)
 
 
 def said_of(shown: Histogram) -> str:
-    """Return a chart in one sentence, for those who do not see it."""
+    """Return a description of a chart in one sentence, for screen readers."""
     highest = max(shown.bars, key=lambda bar: bar.count)
     parts = [f"{shown.counted.title} of {shown.total:,} {shown.counted.of}"]
     if shown.least is not None:
@@ -100,8 +103,13 @@ def _places(edges: Sequence[float], left: float, *, logarithmic: bool) -> list[f
 def _ticks(
     edges: Sequence[float], places: Sequence[float], *, logarithmic: bool, taken: Sequence[float]
 ) -> list[Element]:
-    """Return the labels of an axis for which there is room; on a logarithmic one, powers of ten come first. taken: where other
-    labels stand.
+    """Return the labels of an axis that fit. On a logarithmic axis, powers of ten come first.
+
+    Args:
+        edges: The numbers at the edges of the bars.
+        places: The positions of the edges.
+        logarithmic: Whether the axis is logarithmic.
+        taken: The positions of other labels.
     """
     wanted = list(range(len(edges)))
     if not logarithmic:
@@ -123,7 +131,7 @@ def _ticks(
 
 
 def short_count(value: float) -> str:
-    """Return a count in few characters."""
+    """Return a count as a short text."""
     for unit, each in (("M", 1e6), ("k", 1e3)):
         if value >= 10 * each or (value >= each and value % each == 0):
             return f"{value / each:g}{unit}"
@@ -152,7 +160,7 @@ def _lying(shown: Histogram) -> Element:
 
 
 def frames_timeline(shown: FramesTimeline) -> Element:
-    """Return frames over time: above, their sizes and start points; below, the time since the frame before each."""
+    """Return frames over time: above, their sizes and start points; below, the time since the previous frame."""
     begin, end = float(shown.seconds[0]), float(shown.seconds[-1]) + max(shown.median_gap, 1e-3)
     x = LONG_LEFT + (shown.seconds - begin) / (end - begin) * (LONG_RIGHT - LONG_LEFT)
     tick = max(0.6, min(7.0, 0.7 * (LONG_RIGHT - LONG_LEFT) / len(x)))
@@ -189,7 +197,7 @@ def _long_gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
 
 
 def _sizes(shown: FramesTimeline, x: NDArray[np.float64], tick: float) -> list[Element]:
-    """Return the frames' sizes as bars, a path for each kind of frame."""
+    """Return the sizes of the frames as bars, with one path for each kind of frame."""
     roots = np.sqrt(shown.size_bytes / max(int(shown.size_bytes.max()), 1))
     heights = np.maximum(roots * (SIZES_BOTTOM - SIZES_TOP), 1.5)
     kinds = np.where(shown.is_damaged, 2, np.where(shown.is_start, 1, 0))
@@ -214,7 +222,7 @@ def _bytes(size: int) -> str:
 
 
 def _starts(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
-    """Return a mark below each start point: filled where closed, hollow where open, a stroke where nobody looked."""
+    """Return a mark below each start point: filled if it is closed, hollow if it is open, a line if unknown."""
     paths = {"closed": "", "open": "", "unknown": ""}
     for place in np.flatnonzero(shown.is_start).tolist():
         at, kind = f"{x[place]:.1f}", int(shown.start[place])
@@ -226,7 +234,7 @@ def _starts(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
 
 
 def _gaps(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:
-    """Return the time since the frame before each as a line in steps."""
+    """Return the time since the previous frame as a line with steps."""
     known = np.isfinite(shown.gap_seconds)
     parts = [
         element("path", d=f"M{LONG_LEFT} {GAPS_BOTTOM}H{LONG_RIGHT}", class_="axis"),
@@ -266,7 +274,10 @@ LANE = 20
 
 
 def clips_timeline(shown: ClipsTimeline) -> Element:
-    """Return clips over time: a band from first to last frame, with a stroke a frame; those that overlap below each other."""
+    """Return clips over time: a band from the first to the last frame, with a line per frame.
+
+    Clips that overlap are placed below each other.
+    """
     begin, end = shown.begin_seconds, max(shown.end_seconds, shown.begin_seconds + 1e-3)
 
     def at(seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Findings as elements: what each means, what to do about it, its examples with pictures, and the SQL behind it."""
+"""Findings as HTML elements: the meaning, the remedy, examples with pictures, and the SQL of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Strips = Mapping[str, Sequence[Strip]]  # by check, those of its examples
 
 
 def findings(found: Audit, strips: Strips) -> Element:
-    """Return the section of all findings, the gravest first."""
+    """Return the section of all findings, the most severe first."""
     groups = []
     for severity in SEVERITIES:
         mine = [finding for finding in found.findings if finding.check.severity == severity]
@@ -33,7 +33,7 @@ def findings(found: Audit, strips: Strips) -> Element:
 
 
 def _overview(found: Audit) -> Element:
-    """Return the findings as a list of links: what there is, at a glance."""
+    """Return the findings as a list of links."""
     entries = []
     for finding in found.findings:
         check = finding.check
@@ -71,13 +71,13 @@ def _finding(finding: Finding, strips: Sequence[Strip]) -> Element:
 
 
 def _more(finding: Finding) -> Element | None:
-    """Return how many more there are."""
+    """Return the number of findings that are not shown as examples, or None if all are shown."""
     left = finding.count - len(finding.examples)
     return element("p", f"… and {left:,} more, which the SQL behind it gives", class_="soft more") if left else None
 
 
 def _sheet(finding: Finding, strips: Sequence[Strip]) -> Element | None:
-    """Return the pictures of a finding's examples; what an example's row says already is not said again."""
+    """Return the pictures of a finding's examples. A reason that the row of an example states is not repeated."""
     said_already = "error_message" in finding.examples[0]
     if said_already:
         strips = [strip for strip in strips if strip.pictures]
@@ -116,12 +116,12 @@ def _strip(strip: Strip) -> Element:
 
 
 def identity_of(picture: Picture) -> str:
-    """Return the name of a picture on the page: equal ones stand there once."""
+    """Return the id of a picture on the page. Equal pictures share one id."""
     return f"p{hashlib.sha256(picture.jpeg).hexdigest()[:16]}"
 
 
 def pictures(strips: Mapping[str, Strip]) -> Element | None:
-    """Return all pictures, each once, for strips to show."""
+    """Return all pictures, each once, for the strips to refer to."""
     all_of_them = {identity_of(picture): picture for strip in strips.values() for picture in strip.pictures}
     if not all_of_them:
         return None
@@ -143,7 +143,7 @@ def pictures(strips: Mapping[str, Strip]) -> Element | None:
 
 
 def _others(found: Audit) -> Element | None:
-    """Return what was asked and found nothing, and what was not asked."""
+    """Return the checks that found nothing and the checks that did not run."""
     passed = [element("li", check.title, " ", element("code", check.name)) for check in found.passed]
     unasked = [
         element("li", check.title, " ", element("code", check.name), f" needs {needs}")

@@ -1,4 +1,4 @@
-"""How durations, rates, costs and the like are distributed: what is counted, and the bars that come of it."""
+"""Distributions of durations, rates, costs and the like: what each chart counts, and its bars."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 
 Form = Literal["numbers", "values", "names"]
-MOST_VALUES = 12  # bars of values or names; what is rarer is counted together
+MOST_VALUES = 12  # bars of values or names; rarer ones are counted together
 MOST_BINS = 16
-COMMON = 0.8  # share of the commonest values from which on they have bars, and all others one together
-DECADES = 2  # of which data must span more to be drawn on a logarithmic axis
-FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # where bins of a decade begin
+COMMON = 0.8  # if the commonest values have at least this share, they get bars, and the others are counted together
+DECADES = 2  # values that span more decades are drawn on a logarithmic axis
+FINE = (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)  # the beginnings of the bins in a decade
 COARSE = (1.0, 2.0, 5.0)
 STEPS = (1.0, 2.0, 2.5, 5.0)
 DIGITS = 1e-9
@@ -28,9 +28,17 @@ TIMED = f"{VIDEO} AND pts_source <> 'counted'"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What a chart counts. form: `numbers` fall into bins; `values` are numbers of which there are few, a bar each; `names`
-    have a bar each. sql: gives `v`, and of names their count `n`, too. axis: what v is, with its unit. of: what is counted.
-    needs: a column, `view.column`, that only some have.
+    """What a chart counts.
+
+    Attributes:
+        name: The name of the chart.
+        title: The title of the chart.
+        form: `numbers` are counted in bins. `values` are few different numbers with one bar each. `names` have one bar
+            each.
+        axis: What `v` is, with its unit.
+        of: What is counted.
+        sql: The query. Its column `v` has the values. For names, column `n` has their counts.
+        needs: A column, `view.column`, that only some indexes or datasets have. None: the chart needs none.
     """
 
     name: str
@@ -44,7 +52,13 @@ class Counted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bar. low, high: the half-open interval that a bin counts; None where it counts one value or name."""
+    """One bar of a chart.
+
+    Attributes:
+        label: The label of the bar.
+        count: How much it counts.
+        low, high: The half-open interval of a bin. None: the bar counts one value or name.
+    """
 
     label: str
     count: int
@@ -54,8 +68,17 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Histogram:
-    """A chart's numbers. logarithmic: whether bins are as wide as their values are great. zeros: values of 0 on such an
-    axis. others: values or names that have no bar of their own; other_count: how many are of those.
+    """The numbers of a chart.
+
+    Attributes:
+        counted: What the chart counts.
+        bars: The bars.
+        total: The number of all values.
+        logarithmic: Whether the axis of numbers is logarithmic.
+        zeros: The number of values that are 0, on a logarithmic axis.
+        others: The number of different values or names without a bar.
+        other_count: How often those values or names occur.
+        least, median, greatest: Of all values. None for names.
     """
 
     counted: Counted
@@ -71,11 +94,11 @@ class Histogram:
 
     @property
     def is_binned(self) -> bool:
-        """Whether bars stand on an axis of numbers."""
+        """Whether the bars stand on an axis of numbers."""
         return any(bar.low is not None for bar in self.bars)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the histogram as JSON values."""
         facts = asdict(self)
         return {"title": self.counted.title, "axis": self.counted.axis, "of": self.counted.of} | {
             name: value for name, value in facts.items() if name != "counted"
@@ -115,15 +138,29 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _number("gops", "Mean GOP lengths", "packets from one start point to the next", "mean_gop", VIDEO),
         _number("longest_gops", "Longest GOPs", "packets of a medium's longest GOP", "max_gop", VIDEO),
         _number("decode_cost", "Decode cost", "packets to a frame drawn at random", "seek_packets", VIDEO),
-        _number("bit_rates", "Bit rates", "Mbit/s of the video stream", "bit_rate / 1e6", f"{TIMED} AND frame_count > 1"),
+        _number(
+            "bit_rates", "Bit rates", "Mbit/s of the video stream", "bit_rate / 1e6", f"{TIMED} AND frame_count > 1"
+        ),
         _names("picture_sizes", "Picture sizes", "media", SIZE, "status = 'ok'"),
         _names("codecs", "Codecs", "media", "codec", "status = 'ok'"),
         _number("file_sizes", "File sizes", "megabytes", "size_bytes / 1e6", "status = 'ok'"),
     ),
     "dataset": (
         _clips("clip_lengths", "Clip lengths", "frames a clip", "wanted_frames", form="values"),
-        _clips("spans", "Spans", "seconds from a clip's first frame to its last", "end_seconds - begin_seconds", "pts_source <> 'counted'"),
-        _clips("padding", "Padding", "percent of a clip's frames", "100 * padded_frames / wanted_frames", "wanted_frames > 0"),
+        _clips(
+            "spans",
+            "Spans",
+            "seconds from a clip's first frame to its last",
+            "end_seconds - begin_seconds",
+            "pts_source <> 'counted'",
+        ),
+        _clips(
+            "padding",
+            "Padding",
+            "percent of a clip's frames",
+            "100 * padded_frames / wanted_frames",
+            "wanted_frames > 0",
+        ),
         _clips(
             "decode_cost",
             "Decode cost",
@@ -144,11 +181,11 @@ CHARTS: dict[Kind, tuple[Counted, ...]] = {
         _names("splits", "Splits", "clips", "CAST(split AS VARCHAR)", "true", needs="clips.split"),
         _names("labels", "Labels", "clips", "CAST(label AS VARCHAR)", "true", needs="clips.label"),
     ),
-}  # fmt: skip
+}
 
 
 def histograms(db: Database) -> list[Histogram]:
-    """Return the charts of an index or a dataset that have anything to show."""
+    """Return the charts of an index or a dataset that are not empty."""
     made = []
     for counted in CHARTS[db.audited.kind]:
         if counted.needs is not None:
@@ -167,7 +204,10 @@ def histograms(db: Database) -> list[Histogram]:
 
 
 def of_names(counted: Counted, names: Sequence[str | None], counts: Sequence[int]) -> Histogram:
-    """Return a bar a name, in the order given, the first ones of too many."""
+    """Return a histogram with one bar per name, in the given order.
+
+    If there are too many, only the first ones get a bar.
+    """
     bars = [Bar(label="(none)" if name is None else name, count=n) for name, n in zip(names, counts, strict=True)]
     rest = bars[MOST_VALUES:]
     return Histogram(
@@ -180,7 +220,7 @@ def of_names(counted: Counted, names: Sequence[str | None], counts: Sequence[int
 
 
 def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
-    """Return bars of numbers. values: float64 [n], finite."""
+    """Return a histogram of numbers. `values`: float64 [n], finite."""
     if not len(values):
         return Histogram(counted=counted, bars=[], total=0)
     values = measured(values)
@@ -211,7 +251,7 @@ def of_numbers(counted: Counted, values: NDArray[np.float64]) -> Histogram:
 
 
 def measured(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers of nine digits; what is nothing beside the greatest one, or at all, is 0."""
+    """Return numbers rounded to nine digits. Numbers below 1e-9, or 1e-9 of the greatest one, become 0."""
     least = DIGITS * max(1.0, float(np.abs(values).max()))
     rounded = np.array([float(f"{value:.9g}") for value in np.unique(values).tolist()])
     known = rounded[np.searchsorted(np.unique(values), values)]
@@ -229,7 +269,10 @@ def _bins(values: NDArray[np.float64], edges: NDArray[np.float64]) -> list[Bar]:
 
 
 def linear_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return float64 [bins + 1]: round numbers evenly spaced, whole ones for whole numbers, the last above all values."""
+    """Return float64 [bins + 1]: evenly spaced round numbers, the last above all values.
+
+    If all values are whole numbers, so are the edges.
+    """
     low, high = float(values.min()), float(values.max())
     whole = bool((values == np.round(values)).all())
     step = round_step((high - low) / (MOST_BINS - 1), whole=whole)
@@ -238,7 +281,7 @@ def linear_edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def logarithmic_edges(low: float, high: float) -> NDArray[np.float64]:
-    """Return float64 [bins + 1]: round numbers, three or six a decade, the last above all values."""
+    """Return float64 [bins + 1]: round numbers, three or six per decade, the last above all values."""
     decades = np.log10(high / low)
     mantissas = FINE if decades <= 3 else COARSE
     powers = np.arange(np.floor(np.log10(low)) - 1, np.ceil(np.log10(high)) + 2)
@@ -253,7 +296,12 @@ def _rounded(edges: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def round_step(least: float, *, whole: bool = False) -> float:
-    """Return the least round number (1, 2, 2.5 or 5 times a power of ten) that is no less. whole: and is whole."""
+    """Return the smallest round number (1, 2, 2.5 or 5 times a power of ten) that is at least `least`.
+
+    Args:
+        least: The lower bound.
+        whole: Whether the number must be a whole number.
+    """
     least = max(least, 1.0) if whole else least
     power = 10.0 ** np.floor(np.log10(least))
     steps = [float(f"{scale * step:.9g}") for scale in (power, 10 * power) for step in STEPS]

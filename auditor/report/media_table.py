@@ -1,4 +1,4 @@
-"""The table of a report: a row a medium or clip, those with findings first, and its columns as compact JSON."""
+"""The table of a report: one row per medium or clip, those with findings first. Its columns are compact JSON."""
 
 from __future__ import annotations
 
@@ -24,8 +24,15 @@ NOWHERE = "SELECT NULL::VARCHAR AS identity, 0 AS finding WHERE false"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column. key: by which the filter knows it. ratio: the columns whose quotient it is, left for the page to compute.
-    help: what it is, where the title is short.
+    """A column of the table.
+
+    Attributes:
+        key: The name of the column in filters.
+        title: The title of the column.
+        form: Whether the values are texts or numbers.
+        values: One value per row.
+        ratio: The two columns whose quotient it is. The page computes it. None: the values are stored.
+        help: A description, if the title is short.
     """
 
     key: str
@@ -38,7 +45,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaTable:
-    """The rows that a page may show. total: how many there are. of: what they are."""
+    """The rows that a page may show.
+
+    Attributes:
+        of: What the rows are: `media` or `clips`.
+        total: The number of all rows, including those that are not in the columns.
+        columns: The columns.
+    """
 
     of: str
     total: int
@@ -48,16 +61,17 @@ class MediaTable:
         return len(self.columns[0].values)
 
     def first(self, rows: int) -> MediaTable:
-        """Return the first rows alone."""
+        """Return the table with only its first rows."""
         columns = [replace(column, values=column.values[:rows]) for column in self.columns]
         return replace(self, columns=columns)
 
 
-OWN_COLUMNS = ("split", "label")  # of the user's, that have a column of the table where there are any
+OWN_COLUMNS = ("split", "label")  # the user's columns that the table shows if they exist
 TABLE_SQL: dict[Kind, str] = {
     "index": """
 SELECT uri, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream, codec, width, height,
-    CASE WHEN pts_source <> 'counted' THEN duration_seconds END AS seconds, frame_count, mean_gop, bit_rate / 1e6 AS megabits,
+    CASE WHEN pts_source <> 'counted' THEN duration_seconds END AS seconds, frame_count, mean_gop, bit_rate / 1e6 AS \
+megabits,
     status, numbers
 FROM videos LEFT JOIN ({found}) ON identity = media_id
 ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), uri, media_id LIMIT {rows}""",
@@ -70,7 +84,7 @@ ORDER BY coalesce(numbers[1], {most}), -coalesce(len(numbers), 0), clip LIMIT {r
 
 
 def media_table(db: Database, found: Audit) -> MediaTable:
-    """Return the rows of media or clips, the gravest findings first."""
+    """Return the rows of media or clips. Those with the most severe findings come first."""
     return _of_index(db, found) if db.audited.kind == "index" else _of_dataset(db, found)
 
 
@@ -124,7 +138,7 @@ def _of_dataset(db: Database, found: Audit) -> MediaTable:
 
 
 def _found_sql(found: Audit, kind: str) -> str:
-    """Return a query of the numbers of findings, ascending, that each medium or clip has."""
+    """Return a query of the numbers of the findings of each medium or clip, ascending."""
     parts = []
     for number, finding in enumerate(found.findings):
         names = finding.examples[0]
@@ -186,7 +200,7 @@ def _number(
 
 
 def _short(value: float | None, digits: int) -> float | int | None:
-    """Return a number of so many digits, whole where it is."""
+    """Return a number with this many digits, as an int if it is whole."""
     if value is None:
         return None
     kept = float(value) if isinstance(value, int) else float(f"{value:.{digits}g}")
@@ -201,10 +215,10 @@ def _ratios(above: Sequence[float | None], below: Sequence[float | None]) -> lis
 
 
 def as_script(table: MediaTable) -> str:
-    """Return the rows as JSON that may stand in a script element: no `<`, no `>`, no `&`, no line separators.
+    """Return the rows as JSON that may be in a script element: without `<`, `>`, `&` and line separators.
 
-    A column is its `values`, or `words` and for each row the number of its word (-1: none), or of sorted texts the `rest`
-    behind as many characters as are the `same` as in the row before.
+    A column has one of three forms: its `values`; `words` and for each row the number of its word (-1: none); or, for
+    sorted texts, the length of the `same` beginning as in the previous row, and the `rest` after it.
     """
     columns = [
         {"key": column.key, "title": column.title, "form": column.form, "help": column.help} | _encoded(column)
@@ -244,7 +258,7 @@ def _front_coded(values: list[str | None]) -> dict[str, Any]:
 
 
 def _common(one: str, other: str) -> int:
-    """Return with how many equal characters two texts begin."""
+    """Return the length of the common beginning of two texts."""
     differing = (n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differing, min(len(one), len(other)))
 

@@ -1,4 +1,4 @@
-"""The page of an audit: sections, findings, charts and the table as one HTML document that needs nothing else."""
+"""The page of an audit: sections, findings, charts and the table as one HTML document without external resources."""
 
 from __future__ import annotations
 
@@ -22,13 +22,21 @@ from framedex.core.version import __version__
 from framedex.html.document import Document
 from framedex.html.elements import brief, element, folded, markup, said, section, sentence, table, titled
 
-PLAIN_ROWS = 50  # that stand on the page without JavaScript, and in print
-EXAMPLES = {"media": "fps>30, status=failed", "clips": "padded>0, codec=h264"}  # of what the filter understands
+PLAIN_ROWS = 50  # shown without JavaScript, and in print
+EXAMPLES = {"media": "fps>30, status=failed", "clips": "padded>0, codec=h264"}  # of conditions in the filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """All that a page shows. wanted: for each check, the identities of its pictures; strips: these, by identity."""
+    """Everything that a page shows.
+
+    Attributes:
+        found: The audit.
+        charts: The histograms.
+        timeline: The timeline of one medium. None: there is none.
+        wanted: The identities of the pictures of each check.
+        strips: The pictures by identity.
+    """
 
     found: Audit
     charts: list[Histogram]
@@ -37,7 +45,7 @@ class Shown:
     strips: Mapping[str, Strip]
 
     def by_check(self) -> dict[str, list[Strip]]:
-        """Return the pictures of each check's examples."""
+        """Return the pictures of the examples of each check."""
         return {
             check: [self.strips[identity] for identity in identities if identity in self.strips]
             for check, identities in self.wanted.items()
@@ -65,7 +73,7 @@ def page(shown: Shown, rows: MediaTable) -> bytes:
 
 
 def title_of(found: Audit) -> str:
-    """Return the name of what is audited, without the folders that it lies in."""
+    """Return the name of the index or dataset, without its parent folders."""
     return PurePosixPath(found.place.rstrip("/")).name or found.place
 
 

@@ -1,4 +1,7 @@
-"""Small pictures of the media and clips that findings name, and the reason where there is none; whatever a medium does."""
+"""Small pictures of the media and clips in findings, or the reason why there are none.
+
+Bad media do not stop the report.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +35,27 @@ from framedex.storage.places import Place
 
 FRAMES = 4  # of a medium
 EXAMPLES = 3  # of a finding
-MOST_MEDIA = 60  # of a report; those of the gravest findings come first
+MOST_MEDIA = 60  # of a report; those of the most severe findings come first
 LONGEST_SIDE = 160
 JPEG_QUALITY = 70
 MOST_PIXELS = 4e9  # of a medium
-MOST_COPIED = 64 << 20  # bytes of a medium whose packets have to be demuxed first
+MOST_COPIED = 64 << 20  # the size in bytes of a medium whose packets must be demuxed first
 WORKERS, WORKER_MEMORY_BYTES = 4, 8 << 30
 SECONDS_A_MEDIUM = 60.0
 SCATTERED = "its packets are not byte ranges of the file, which is too large to copy them for a picture"
-UNREADABLE = Exception  # a report of what is wrong with media does not fail because of one of them
+UNREADABLE = Exception  # a report about bad media must not fail because of one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One frame. jpeg: a file. width, height: in pixels."""
+    """A picture of one frame.
+
+    Attributes:
+        frame: The number of the frame.
+        seconds: Its time.
+        jpeg: The JPEG file.
+        width, height: In pixels.
+    """
 
     frame: int
     seconds: float
@@ -56,7 +66,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """The pictures of a medium or clip; where it has none, `reason` says why."""
+    """The pictures of a medium or clip. If pictures are missing, `reason` says why."""
 
     name: str
     pictures: list[Picture]
@@ -67,8 +77,13 @@ class Strip:
 class PictureTask:
     """A medium of an index, or a clip of a dataset, to draw.
 
-    root: where the media lie now, if they moved. folder: for temporary files. most_pixels: decoded; beyond, start points are
-    shown, which cost one picture each.
+    Attributes:
+        kind: `index` or `dataset`.
+        place: The index or dataset.
+        root: The current root of the media, if they moved.
+        identity: The media_id or clip_id.
+        folder: A folder for temporary files.
+        most_pixels: How many pixels may be decoded. Beyond that, start points are drawn, which cost one picture each.
     """
 
     kind: Kind
@@ -80,7 +95,7 @@ class PictureTask:
 
 
 def pictured(found: Audit) -> dict[str, list[str]]:
-    """Return the media or clips to show, by their identity, for each check that names any; the first ones of each."""
+    """Return the media_ids or clip_ids to draw for each check that names any: the first ones of each."""
     column = "media_id" if found.kind == "index" else "clip_id"
     wanted: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -97,9 +112,14 @@ def _named(finding: Finding, column: str) -> list[str]:
 
 
 def strips(db: Database, identities: list[str], root: str | None) -> dict[str, Strip]:
-    """Return the pictures of media of an index or clips of a dataset. root: where the media lie now, if they moved.
+    """Return the pictures of media of an index or clips of a dataset, by identity.
 
-    They are decoded in other processes: a medium that ends its decoder costs its own pictures alone.
+    Other processes decode them, so a medium that crashes its decoder loses only its own pictures.
+
+    Args:
+        db: The database of the index or dataset.
+        identities: The media_ids or clip_ids.
+        root: The current root of the media, if they moved.
     """
     audited, found = db.audited, {}
     with tempfile.TemporaryDirectory(prefix="framedex-audit-") as folder:
@@ -127,7 +147,10 @@ def strips(db: Database, identities: list[str], root: str | None) -> dict[str, S
 
 
 def draw(task: PictureTask) -> list[Strip]:
-    """Return the pictures of one medium or clip; none of a clip that could not be had, whose row says why."""
+    """Return the pictures of one medium or clip.
+
+    The list is empty for a clip that is not in the manifest; its row says why.
+    """
     try:
         return _of_medium(task) if task.kind == "index" else _of_clip(task)
     except UNREADABLE as error:
@@ -187,7 +210,7 @@ def _of_medium(task: PictureTask) -> list[Strip]:
 
 
 def _plan(medium: IndexedMedium, video: dict[str, Any], most_pixels: float) -> list[Clip]:
-    """Return a clip a frame: frames far apart, or start points near those where decoding would take long."""
+    """Return one clip per frame: frames that are far apart, or start points near them if decoding would take long."""
     count = len(medium.timeline.pts)
     frames = np.unique((np.arange(FRAMES) * 2 + 1) * count // (2 * FRAMES))
     cost = (video["seek_packets"] or video["mean_gop"] or 1) * video["width"] * video["height"] * len(frames)

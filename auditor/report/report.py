@@ -1,4 +1,4 @@
-"""The report of an audit: one page that needs nothing else, and a JSON file beside it."""
+"""The report of an audit: one page without external resources, and a JSON file beside it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ from framedex.errors import OutputError
 from framedex.files.atomic import write_aside
 from framedex.html.elements import jpeg_uri
 
-MOST_BYTES = 1_000_000  # of a page, its pictures not counted
+MOST_BYTES = 1_000_000  # of a page without its pictures
 SUFFIX = ".html"
 
 
 def queries(kind: Kind) -> list[str]:
-    """Return queries that name all columns of `videos` of an index, or of `clips` of a dataset, that a report asks for."""
+    """Return texts that name all columns of `videos` (index) or `clips` (dataset) that a report needs."""
     return [TABLE_SQL[kind], *OWN_COLUMNS, *(chart.sql for chart in CHARTS[kind]), *COLUMNS]
 
 
 def write_report(db: Database, found: Audit, path: Path, *, root: str | None, pictures: bool) -> None:
-    """Write a page of what was found, and a .json beside it. The same input gives the same bytes.
+    """Write the page of an audit, and a .json file beside it. The same input gives the same bytes.
 
-    db: the views of what was audited. root: where the media lie now, if they moved. pictures: decode frames of examples.
-    Raises OutputError for another ending than .html, FramedexError for tables that cannot be read.
+    Args:
+        db: The database of the index or dataset.
+        found: The audit.
+        path: The .html file.
+        root: The current root of the media, if they moved.
+        pictures: Whether frames of examples are decoded.
+
+    Raises:
+        OutputError: The file name does not end in .html.
+        FramedexError: A table cannot be read.
     """
     if path.suffix.lower() != SUFFIX:
         raise OutputError("the report is a page", where=str(path), found=path.suffix or "no ending", allowed=SUFFIX)
@@ -55,7 +63,7 @@ def write_report(db: Database, found: Audit, path: Path, *, root: str | None, pi
 
 
 def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
-    """Return the page, and the rows that it has room for."""
+    """Return the page and the rows that fit into it."""
     different = {picture.jpeg for strip in shown.strips.values() for picture in strip.pictures}
     pictures = sum(len(jpeg_uri(jpeg)) for jpeg in different)
     while True:
@@ -68,7 +76,7 @@ def _within_budget(shown: Shown, rows: MediaTable) -> tuple[bytes, MediaTable]:
 
 
 def as_json(shown: Shown, rows: MediaTable) -> dict[str, Any]:
-    """Return what the page says as JSON values: those of `framedex audit --json`, and the numbers of the charts."""
+    """Return the contents of the page as JSON values: those of `framedex audit --json` and the numbers of charts."""
     return shown.found.as_json() | {
         "framedex": __version__,
         "histograms": {chart.counted.name: chart.as_json() for chart in shown.charts},

@@ -1,4 +1,4 @@
-"""The summary of an audit as elements: tiles, facts, and tables of what there is."""
+"""The summary of an audit as HTML elements: tiles, facts and tables."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from framedex.auditor.findings.findings import Audit, Section
 from framedex.auditor.findings.text import legible
 from framedex.html.elements import element, folded, said, section, sentence, table
 
-SUMMARY_ROWS = 8  # of a table, before it is unfolded
+SUMMARY_ROWS = 8  # of a table before it is unfolded
 MOST_SUMMARY_ROWS = 200
-BAD = ("failed", "failures", "refused")  # of which there should be none
+BAD = ("failed", "failures", "refused")  # facts that should be 0
 SPREAD = ("least", "tenth", "median", "nine_tenths", "greatest", "mean")
 
 
 def summary(found: Audit) -> Element:
-    """Return the section that says what there is. found: has sections."""
+    """Return the section of the summary. `found` must have sections."""
     first, *others = found.sections
     tiles, tables, spreads = [], [], []
     for part in others:
@@ -39,7 +39,7 @@ def summary(found: Audit) -> Element:
 
 
 def is_spread(part: Section) -> bool:
-    """Return whether a part says how numbers are spread: the least, the median and so on."""
+    """Return whether a section is about the distribution of a number: its minimum, median and so on."""
     return len(part.rows) == 1 and len(part.names) > 3 and set(part.names[1:]) <= set(SPREAD)
 
 
@@ -62,7 +62,7 @@ def _tone(name: str, value: object) -> str | None:
 
 
 def _spreads(parts: Sequence[Section]) -> Element:
-    """Return a table of a row for each. The first column of a part counts what it is about."""
+    """Return a table with one row per section. The first column of a section counts its subjects."""
     names = ["", "count", *(name for name in SPREAD if any(name in part.names for part in parts))]
     rows = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""The timeline of one medium: its frames and start points, or the clips that are taken of it."""
+"""The timeline of one medium: its frames and start points, or the clips that a dataset takes from it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from framedex.auditor.findings.findings import Audit
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.views import literal
 
-MOST_FRAMES = 2000  # that are drawn
+MOST_FRAMES = 2000  # drawn at most
 MOST_CLIPS = 60
-LONG_GAP = 3.0  # times the median: a gap that is marked
+LONG_GAP = 3.0  # a gap is marked if it is longer than this many times the median
 NOT_KNOWN, CLOSED, OPEN = -1, 0, 1
 
 # Columns of `videos` and `clips` that the queries of this module name.
@@ -28,9 +28,18 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramesTimeline:
-    """Frames of one medium in presentation order. why: it was chosen. total: frames it has; first: number of the first one
-    here. seconds, gap_seconds (since the frame before, NaN of a medium's first): float64 [n]. size_bytes: int64 [n].
-    start: int8 [n], of start points whether they are OPEN, CLOSED or NOT_KNOWN. is_start, is_damaged: bool [n].
+    """Frames of one medium in presentation order.
+
+    Attributes:
+        uri, media_id: The medium.
+        why: Why it was chosen.
+        total: The number of its frames.
+        first: The number of the first frame here.
+        seconds: float64 [n], the times.
+        gap_seconds: float64 [n], the times since the previous frame. NaN for the first frame of a medium.
+        size_bytes: int64 [n].
+        start: int8 [n], of start points: OPEN, CLOSED or NOT_KNOWN.
+        is_start, is_damaged: bool [n].
     """
 
     uri: str
@@ -47,13 +56,13 @@ class FramesTimeline:
 
     @property
     def median_gap(self) -> float:
-        """The median time between two of these frames, 0 where there is one."""
+        """The median time between two of these frames, or 0 if there is only one."""
         gaps = self.gap_seconds[np.isfinite(self.gap_seconds)]
         return float(np.median(gaps)) if len(gaps) else 0.0
 
     @property
     def long_gaps(self) -> NDArray[np.bool_]:
-        """bool [n]: whether the frame comes much later after the one before than is usual."""
+        """bool [n]: whether the time since the previous frame is much longer than usual."""
         return np.nan_to_num(self.gap_seconds) > max(LONG_GAP * self.median_gap, 1e-9)
 
     def as_json(self) -> dict[str, Any]:
@@ -77,7 +86,13 @@ class FramesTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineClip:
-    """A clip on a timeline. seconds: float64 [frames], ascending. lane: in which row it stands, of clips that overlap."""
+    """A clip on a timeline.
+
+    Attributes:
+        clip_id: The clip.
+        lane: The lane in which it is drawn. Clips that overlap have different lanes.
+        seconds: float64 [frames], ascending.
+    """
 
     clip_id: str
     lane: int
@@ -86,7 +101,15 @@ class TimelineClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipsTimeline:
-    """The clips of one medium. total: how many it has, of which `clips` are the first. end_seconds: of the medium."""
+    """The clips of one medium.
+
+    Attributes:
+        uri, media_id: The medium.
+        why: Why it was chosen.
+        total: The number of its clips.
+        begin_seconds, end_seconds: The time span that is drawn.
+        clips: The first of its clips.
+    """
 
     uri: str
     media_id: str
@@ -113,7 +136,7 @@ Timeline = FramesTimeline | ClipsTimeline
 
 
 def timeline(db: Database, found: Audit) -> Timeline | None:
-    """Return the timeline of the medium that tells most, None where no medium has one."""
+    """Return the most informative timeline, or None if no medium has one."""
     if db.audited.kind == "dataset":
         return _clips_timeline(db)
     chosen = _chosen(db, found)
@@ -121,15 +144,18 @@ def timeline(db: Database, found: Audit) -> Timeline | None:
 
 
 def _chosen(db: Database, found: Audit) -> tuple[str, str] | None:
-    """Return a medium and why it is chosen: the one with most findings among their examples, of those with a varying rate;
-    else the one that varies most, else the longest.
+    """Return a media_id and why it was chosen, or None if there is no medium with several frames.
+
+    The medium with the most findings among their examples comes first, then one with a variable frame rate, then the
+    one whose rate varies most, then the longest.
     """
     seen = Counter(row["media_id"] for finding in found.findings for row in finding.examples if "media_id" in row)
     listed = ", ".join(f"({literal(media_id)}, {count})" for media_id, count in sorted(seen.items())) or "('', 0)"
     rows = db.ask(f"""
         SELECT media_id, n FROM videos LEFT JOIN (VALUES {listed}) AS seen(media_id, n) USING (media_id)
         WHERE status = 'ok' AND kind = 'video' AND frame_count > 1
-        ORDER BY coalesce(n, 0) DESC, coalesce(is_vfr, false) DESC, max_gap_seconds / nullif(min_gap_seconds, 0) DESC NULLS LAST,
+        ORDER BY coalesce(n, 0) DESC, coalesce(is_vfr, false) DESC, max_gap_seconds / nullif(min_gap_seconds, 0) DESC \
+NULLS LAST,
             frame_count DESC, uri, media_id
         LIMIT 1""").rows
     if not rows:
@@ -177,7 +203,7 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
 
 
 def _most_telling(gaps: NDArray[np.float64]) -> int:
-    """Return the first frame of those to show: all, or those around the longest gap."""
+    """Return the first frame to show: frame 0 if all frames fit, else the frames around the longest gap are shown."""
     if len(gaps) <= MOST_FRAMES:
         return 0
     longest = int(np.argmax(np.nan_to_num(gaps)))
@@ -223,7 +249,7 @@ def _clips_timeline(db: Database) -> ClipsTimeline | None:
 
 
 def _lanes(times: Sequence[NDArray[np.float64]], *, gap: float) -> list[int]:
-    """Return the least lane a clip, in their order of time, in which it meets none before it."""
+    """Return a lane for each clip, in order of time: the lowest one in which it does not overlap a previous clip."""
     ends: list[float] = []
     lanes = []
     for seconds in times:

@@ -1,4 +1,4 @@
-"""DuckDB over an index or a dataset: read-only views, and nothing else of this machine or the network within reach."""
+"""DuckDB over an index or a dataset: read-only views, without access to other files or the network."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
 
-ASKED_OFTEN = ("repeated", "superseded")  # by all other views of an index
+ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
 INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
 READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 GIBIBYTE = 1 << 30
@@ -31,8 +31,12 @@ LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLimits:
-    """What somebody's own queries may take. seconds: all of them. memory_bytes: of DuckDB. spill_bytes: of what it writes beside that,
-    into a temporary folder.
+    """The limits of a user's own queries.
+
+    Attributes:
+        seconds: The time limit of all queries together.
+        memory_bytes: The memory of DuckDB.
+        spill_bytes: How much DuckDB may write to a temporary folder in addition to that memory.
     """
 
     seconds: float = 600.0
@@ -42,43 +46,48 @@ class QueryLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a query gave. names: of its columns. rows: of Python values."""
+    """The result of a query.
+
+    Attributes:
+        names: The names of its columns.
+        rows: The rows, as Python values.
+    """
 
     names: list[str]
     rows: list[tuple[Any, ...]]
 
     def records(self) -> list[dict[str, Any]]:
-        """Return each row by names."""
+        """Return each row as values by column."""
         return [dict(zip(self.names, row, strict=True)) for row in self.rows]
 
 
 class Database:
-    """The views of an index or a dataset, asked by SQL. Raises FramedexError for SQL that cannot be run."""
+    """The views of an index or a dataset, for SQL queries. Raises FramedexError for SQL that cannot run."""
 
     def __init__(self, connection: Any, audited: Audited) -> None:
         self._connection = connection
         self.audited = audited
 
     def columns(self, view: str) -> list[str]:
-        """Return the columns of a view in lower case, as queries compare them; none where there is no such view."""
+        """Return the columns of a view in lower case, as queries compare them. An unknown view has no columns."""
         found = self._connection.execute(
             "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
         )
         return [name.lower() for (name,) in found.fetchall()]
 
     def ask(self, sql: str) -> Result:
-        """Return all rows of a query; several threads may ask."""
+        """Return all rows of a query. Several threads may call this."""
         with _errors_of_queries(), contextlib.closing(self._connection.cursor()) as cursor:
             found = cursor.execute(sql)
             return Result(names=[column[0] for column in found.description], rows=found.fetchall())
 
     def arrow(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of a query as they come."""
+        """Return the rows of a query as a stream of batches."""
         with _errors_of_queries():
             return self._connection.sql(sql).to_arrow_reader()
 
     def user(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of somebody's own query: one statement that reads."""
+        """Return the rows of a user's own query: one statement that only reads."""
         try:
             parsed = duckdb.extract_statements(sql)
         except (duckdb.Error, RuntimeError, UnicodeError) as error:
@@ -94,13 +103,16 @@ class Database:
 
     @contextlib.contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
-        """Interrupt what runs after so many seconds, the rows that are still to come among it. Raises FramedexError then."""
+        """Interrupt all queries after this many seconds, including one whose rows are still being read.
+
+        Raises FramedexError then.
+        """
         ended, late = threading.Event(), threading.Event()
 
         def watch() -> None:
             if not ended.wait(seconds):
                 late.set()
-                while not ended.wait(INTERRUPT_SECONDS):  # again, for what begins between two
+                while not ended.wait(INTERRUPT_SECONDS):  # repeatedly, since a query may begin between two interrupts
                     self._connection.interrupt()
 
         watching = threading.Thread(target=watch, daemon=True)
@@ -120,7 +132,7 @@ class Database:
             watching.join()
 
     def add(self, name: str, table: pa.Table) -> None:
-        """Add a table that the views do not have."""
+        """Add a table that is not one of the views."""
         self._connection.register("added", table)
         self._connection.execute(f"CREATE TABLE {name} AS FROM added")
         self._connection.unregister("added")
@@ -128,14 +140,14 @@ class Database:
 
 @contextlib.contextmanager
 def _errors_of_queries() -> Iterator[None]:
-    """Raise FramedexError for a query that cannot be run, KeyboardInterrupt for one that was interrupted."""
+    """Raise FramedexError for a query that cannot run, and KeyboardInterrupt for one that was interrupted."""
     try:
         yield
     except (duckdb.Error, RuntimeError, UnicodeError) as error:
         if "interrupted" in str(error).lower():
             raise KeyboardInterrupt from error
         said = str(error).strip()
-        found = said.splitlines()[-1] if "Traceback" in said else said  # of the files, which are Python's
+        found = said.splitlines()[-1] if "Traceback" in said else said  # an error of the Python file system
         remedy = "--memory and --spill give it more" if isinstance(error, duckdb.OutOfMemoryException) else None
         raise FramedexError("the query cannot be run", found=found, remedy=remedy) from error
 
@@ -144,10 +156,16 @@ def _errors_of_queries() -> Iterator[None]:
 def database(
     audited: Audited, *, kept: Mapping[str, Collection[str]] | None = None, limits: QueryLimits | None = None
 ) -> Iterator[Database]:
-    """Open the views of an index or a dataset, for queries of anybody's: they read its files, and nothing else, and write nothing.
+    """Open the views of an index or a dataset for queries. Users' queries can read its files alone and write nothing.
 
-    The files are on a file system of their own, and DuckDB has no other, nor any network; its settings cannot be changed. kept: for
-    framedex's own questions, of which views only these columns are had, read once, by DuckDB itself, into memory. limits: of memory, for queries of anybody's.
+    The files are on a file system of their own. DuckDB has no other file system and no network, and its settings cannot
+    be changed.
+
+    Args:
+        audited: The index or dataset.
+        kept: For framedex's own questions: the columns to keep of some views. DuckDB reads the files itself, and loads
+            only these columns of these views into memory, once.
+        limits: Limits for users' queries. None: no limits.
     """
     with (
         tempfile.TemporaryDirectory(prefix="framedex-audit-") as spill,
@@ -157,7 +175,7 @@ def database(
         names = Names.OURS if kept is None or _is_pattern(audited) else Names.PATHS
         connection.execute("SET parquet_metadata_cache = true; SET preserve_insertion_order = false")
         if names is Names.OURS:
-            from framedex.auditor.tables.table_files import TableFiles  # which takes a while to load
+            from framedex.auditor.tables.table_files import TableFiles  # importing it is slow
 
             connection.register_filesystem(TableFiles(audited.tables()))
             connection.execute(LOCK)
@@ -170,8 +188,9 @@ def database(
 
 
 def write_database(audited: Audited, path: Path) -> list[str]:
-    """Write a DuckDB database of the views, which see what is indexed later, too; return their names. A file that is there is
-    replaced, once all is well. Raises OutputError.
+    """Write a DuckDB database of the views and return their names. The views include parts that are written later.
+
+    An existing file is replaced after the new one is complete. Raises OutputError.
     """
     if _is_pattern(audited):
         raise OutputError(
@@ -194,12 +213,12 @@ def write_database(audited: Audited, path: Path) -> list[str]:
 
 
 def _is_pattern(audited: Audited) -> bool:
-    """Return whether DuckDB takes the path of what is audited for a pattern."""
+    """Return whether DuckDB would interpret the path of the index or dataset as a pattern."""
     return any(character in str(audited.folder) for character in "*?[")
 
 
 def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, Collection[str]]) -> None:
-    """Make the views. Raises FormatError where the files cannot be read."""
+    """Create the views. Raises FormatError if the files cannot be read."""
     try:
         columns = {
             table: _names(
@@ -216,7 +235,7 @@ def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, 
                 chosen = [column for column in _names(connection, query) if column.lower() in wanted]
                 try:
                     connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen)}")
-                except duckdb.ConversionException:  # of a text that a later minor version knows
+                except duckdb.ConversionException:  # a text that only a later minor version knows
                     connection.execute(f"CREATE TABLE {name} AS {in_memory(query, chosen, few_values={})}")
             elif name in ASKED_OFTEN and names is not Names.PATTERN:
                 connection.execute(f"CREATE TABLE {name} AS {query}")

@@ -1,4 +1,4 @@
-"""Media in which a policy finds no clip: the table `policy_misses` that a check asks."""
+"""The table `policy_misses` for a check: media in which a policy finds no clip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ MISSES = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("reason", 
 
 
 def add_policy_misses(database: Database, policy: PolicyLike) -> None:
-    """Add `policy_misses`: a row a usable medium of an index that a policy takes and finds no clip in. Raises PolicyError."""
+    """Add `policy_misses`: one row per usable medium that the policy takes but in which it finds no clip.
+
+    Raises PolicyError.
+    """
     found = media_without_clips(Index(database.audited.place), find_policy(policy))
     rows = [{"media_id": video["media_id"], "uri": video["uri"], "reason": reason} for video, reason in found]
     database.add("policy_misses", pa.Table.from_pylist(rows, schema=MISSES))

@@ -1,4 +1,4 @@
-"""Whether what was indexed is still there, and still the same: the tables `files` and `tars` that checks ask."""
+"""The tables `files` and `tars` for checks: whether what was indexed still exists and is unchanged."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from framedex.storage.objects import head
 from framedex.storage.places import Place, local_of, names_in, size_of
 from framedex.storage.uris import is_remote
 
-THREADS = 16  # of network storage, most of the time is waiting
+THREADS = 16  # most of the time is spent waiting for network storage
 GONE, CHANGED, SAME, ORPHANED, UNKNOWN = "gone", "changed", "same", "orphaned", "unknown"
 FOUND = pa.schema([("media_id", pa.string()), ("uri", pa.string()), ("state", pa.string()), ("found", pa.string())])
 TARS = pa.schema([("name", pa.string()), ("state", pa.string()), ("found", pa.string())])
 Row = dict[str, Any]
-State = tuple[str, str | None]  # and what was found instead
+State = tuple[str, str | None]  # the state, and what was found instead
 
 
 def add_files(database: Database, root: Root | None) -> None:
-    """Add `files`: a row a medium that had a file when it was indexed, and whether that is the same, changed or gone.
+    """Add `files`: one row per medium that had a file when it was indexed, with its state.
 
-    Of a dataset, media are looked at of which some clip is not in a tar.
+    The state is same, changed, gone or unknown. For a dataset, this covers the media of which some clip is not in a
+    tar.
     """
     audited = database.audited
     locations = Locations(_root(database), root)
@@ -49,7 +50,7 @@ def add_files(database: Database, root: Root | None) -> None:
         packets = index.packets(row["media_id"]) if index is not None and _is_folder(row) else None
         return state_of(locations.path(row["uri"]), row, packets)
 
-    single = {_identity(row): row for row in rows}  # several streams, or sequences, of one file are looked at once
+    single = {_identity(row): row for row in rows}  # several streams or sequences of one file are checked once
     with ThreadPoolExecutor(1 if any(map(_is_folder, rows)) else THREADS) as pool:
         states = dict(zip(single, pool.map(look, single.values()), strict=True))
     found = [row | dict(zip(("state", "found"), states[_identity(row)], strict=True)) for row in rows]
@@ -73,7 +74,10 @@ def _identity(row: Row) -> str:
 
 
 def state_of(path: str, row: Row, packets: Packets | None = None) -> State:
-    """Return whether a medium's source is what its row of `videos` says. packets: of loose images, where known."""
+    """Return the state of a medium's source, compared with its row of `videos`.
+
+    `packets` are those of loose images, if known.
+    """
     try:
         if is_remote(path):
             return _object_state(path, row)
@@ -91,7 +95,7 @@ def _file_state(path: str, row: Row) -> State:
     try:
         size = os.fstat(descriptor).st_size
         if is_object_tag(row["fingerprint"]) and size == row["size_bytes"]:
-            return UNKNOWN, None  # it was an object when it was indexed, of whose content nothing is known
+            return UNKNOWN, None  # it was an object when it was indexed, and its content is not known
         recorded = {"size_bytes": row["size_bytes"], "mtime_ns": row["mtime_ns"], "expected": row["fingerprint"]}
         if is_same_file(descriptor, **recorded):
             return SAME, None
@@ -101,8 +105,8 @@ def _file_state(path: str, row: Row) -> State:
 
 
 def _images_state(path: str, packets: Packets) -> State:
-    """Return whether loose images are those that were indexed, by their checksums."""
-    assert packets.path is not None  # of loose images, the index says these
+    """Return whether loose images are unchanged, by their checksums."""
+    assert packets.path is not None  # the index has both for loose images
     assert packets.crc32 is not None
     missing, others = [], []
     for name, expected in zip(packets.path, packets.crc32.tolist(), strict=True):
@@ -120,7 +124,7 @@ def _images_state(path: str, packets: Packets) -> State:
 
 def _object_state(path: str, row: Row) -> State:
     if not is_object_tag(row["fingerprint"]) or row["kind"] == IMAGES:
-        return UNKNOWN, None  # it was indexed somewhere else, or is many objects
+        return UNKNOWN, None  # it was indexed in another place, or consists of many objects
     try:
         facts = head(path)
     except StorageError as error:
@@ -133,9 +137,11 @@ def _object_state(path: str, row: Row) -> State:
 
 
 def add_tars(database: Database, *, content: bool) -> None:
-    """Add `tars`: a row a tar, of the manifest or in the folder, and whether it is the same, changed, gone or orphaned.
+    """Add `tars`: one row per tar in the manifest or the folder, with its state: same, changed, gone or orphaned.
 
-    content: compare fingerprints, too, not sizes alone.
+    Args:
+        database: The database of the dataset.
+        content: Whether to compare fingerprints in addition to sizes.
     """
     place = database.audited.place
     known = database.ask("SELECT name, size_bytes, fingerprint FROM shards").records()
@@ -154,7 +160,7 @@ def _tar_state(place: Place, row: Row, *, content: bool) -> Row:
     path = local_of(where)
     try:
         if content and path is not None:
-            # No time is recorded of a tar: its content decides.
+            # The manifest has no modification time of a tar, so its content is compared.
             state, found = _file_state(str(path), row | {"mtime_ns": CONTENT_ALONE})
             return {"state": state, "found": found}
         size = size_of(where)

@@ -1,4 +1,4 @@
-"""What is audited: an index or a dataset, on this machine; from object storage its tables are copied here first."""
+"""The subject of an audit: an index or a dataset on this machine. Tables in object storage are copied here first."""
 
 from __future__ import annotations
 
@@ -31,8 +31,14 @@ Kind = Literal["index", "dataset"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """What is audited. place: as it was named. folder: where its tables lie on this machine. header: its JSON header. parts:
-    the numbers of each table's parts, as they were when it was opened.
+    """The index or dataset of an audit.
+
+    Attributes:
+        kind: `index` or `dataset`.
+        place: The path or uri that the user gave.
+        folder: The local folder with its tables.
+        header: Its JSON header.
+        parts: The numbers of the parts of each table when it was opened.
     """
 
     kind: Kind
@@ -42,7 +48,7 @@ class Audited:
     parts: dict[str, list[int]]
 
     def tables(self) -> dict[str, Path]:
-        """Return all tables of it by their names in its folder."""
+        """Return the paths of all its tables by their names in the folder."""
         parts = [part for table in self.parts for part in self.files(table)]
         single = [
             path for name in FILES[self.kind] if (path := self.file(name)) is not None and path.suffix == ".parquet"
@@ -54,7 +60,7 @@ class Audited:
         return [part_path(self.folder / table, number) for number in self.parts[table]]
 
     def file(self, name: str) -> Path | None:
-        """Return one file by its name, None where it is not there."""
+        """Return the path of a single file, or None if it does not exist."""
         path = self.folder / name
         return path if path.exists() else None
 
@@ -63,7 +69,7 @@ TABLES: dict[Kind, tuple[str, ...]] = {
     "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
     "dataset": (CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER),
 }
-# Tables whose rows belong together, part by part; what the second has is written first.
+# Tables whose rows belong together, part by part. A part of the second table is written first.
 PAIRED: dict[Kind, tuple[str, str]] = {
     "index": (VIDEOS_FOLDER, FRAMES_FOLDER),
     "dataset": (CLIPS_FOLDER, RECIPES_FOLDER),
@@ -76,7 +82,7 @@ FILES: dict[Kind, tuple[str, ...]] = {
 
 @contextlib.contextmanager
 def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
-    """Open an index or a dataset. frames: an index's table of packets is needed, too. Raises FormatError."""
+    """Open an index or a dataset. `frames`: whether an index's table of packets is needed. Raises FormatError."""
     kind = _kind_of(place)
     tables = [name for name in TABLES[kind] if frames or name != FRAMES_FOLDER]
     parts = {name: part_numbers(place / name) if name in tables else [] for name in TABLES[kind]}
@@ -92,7 +98,7 @@ def opened(place: Place, *, frames: bool = True) -> Iterator[Audited]:
 
 
 def _kind_of(place: Place) -> Kind:
-    """Return which of both a folder is; its header is checked by whoever reads it, for one."""
+    """Return whether a folder is an index or a dataset, after a check of its header."""
     if (place / INDEX_HEADER).exists():
         read_header(place)
         return "index"

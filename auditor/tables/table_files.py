@@ -1,7 +1,7 @@
-"""The files that queries may read, as a file system of DuckDB: those of what is audited, by our names, and only to be read.
+"""A read-only file system for DuckDB. It contains only the files of the index or dataset, by framedex's names.
 
-DuckDB's own lock on directories allows to write into them, and data-modifying CTEs are SELECT statements to its parser; a
-file system that cannot write is the lock that holds.
+DuckDB's own restriction to directories still allows writing into them, and its parser treats data-modifying CTEs as
+SELECT statements. A file system that cannot write prevents both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 
 class TableFiles(AbstractFileSystem):  # type: ignore[misc]
-    """Files of this machine by their names in queries, which nothing can be added to."""
+    """Local files by their names in queries. No files can be added."""
 
     protocol = PROTOCOL
 
@@ -57,7 +57,7 @@ class TableFiles(AbstractFileSystem):  # type: ignore[misc]
 
 
 class TableFile:
-    """An open file that several threads read, each from where it sought to."""
+    """An open file that several threads read. Each thread has its own position."""
 
     def __init__(self, path: Path) -> None:
         self.closed = True

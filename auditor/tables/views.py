@@ -1,6 +1,6 @@
-"""The SQL of every view of an index or a dataset. Pure: paths and columns in, statements out.
+"""The SQL of every view of an index or a dataset. Pure: returns statements for paths and columns.
 
-What reads the files is made here; what people ask about stands in views/*/*.sql, over it.
+This module creates the views that read the files. The views that users query are in views/*/*.sql and build on them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 
-# The views that people ask, in the order in which they build on each other.
+# The views in the order in which they build on each other.
 VIEWS: dict[Kind, tuple[str, ...]] = {
     "index": (
         "repeated",
@@ -58,10 +58,10 @@ VIEWS: dict[Kind, tuple[str, ...]] = {
     ),
     "dataset": ("videos", "shards", "clips", "clip_frames", "failures"),
 }
-INNER = ("repeated", "superseded", "media")  # views that only other views ask
-# Columns of `videos` that tell whether a source is still what was indexed.
+INNER = ("repeated", "superseded", "media")  # views that only other views use
+# Columns of `videos` that show whether a source is unchanged.
 OF_SOURCES = ("media_id", "uri", "kind", "container", "size_bytes", "mtime_ns", "fingerprint")
-# Columns of a few texts, and these, in the order of the alphabet: as numbers they are copied and compared faster.
+# Columns with few different texts, and these texts, sorted. As enums they are copied and compared faster.
 FEW_VALUES = {
     name: sorted(values)
     for name, values in {
@@ -93,15 +93,15 @@ TYPES = {
     pa.binary(16): "BLOB",
 }
 
-FILE_COLUMN = "_framedex_file"  # a column that nobody else has
+FILE_COLUMN = "_framedex_file"  # a name that no other column has
 PLAIN = "hive_partitioning = false"
-PROTOCOL = "framedex"  # of the files of what is audited
+PROTOCOL = "framedex"  # of the files of the index or dataset
 
-Columns = Mapping[str, Iterable[str]]  # by table, those that its files have
+Columns = Mapping[str, Iterable[str]]  # the columns in the files of each table
 
 
 class Names(Enum):
-    """How queries name files: as `table_files` has them; by their paths; by a pattern that parts written later match, too."""
+    """How queries name files: by `table_files`, by their paths, or by a pattern that also matches later parts."""
 
     OURS = "ours"
     PATHS = "paths"
@@ -109,12 +109,12 @@ class Names(Enum):
 
 
 def url(name: str) -> str:
-    """Return what a query calls a file of what is audited."""
+    """Return the name of a file of the index or dataset in queries."""
     return f"{PROTOCOL}://{name}"
 
 
 def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, str]:
-    """Return the query behind each view, by its name, in the order in which they build on each other."""
+    """Return the query of each view by name. Each view comes after those that it builds on."""
     found = {f"{table}_parts": _parts(audited, table, columns, names) for table in audited.parts}
     for name, (file, schema) in FILES[audited.kind].items():
         where = url(file) if names is Names.OURS else str(audited.folder / file)
@@ -127,7 +127,7 @@ def statements(audited: Audited, columns: Columns, names: Names) -> dict[str, st
 
 
 def described(kind: Kind) -> dict[str, str]:
-    """Return what each view that people ask holds, in one sentence."""
+    """Return a description of each view that users query, in one sentence."""
     found = {}
     for name in VIEWS[kind]:
         if name not in INNER:
@@ -138,7 +138,7 @@ def described(kind: Kind) -> dict[str, str]:
 
 
 def _filled(text: str, audited: Audited, columns: Columns) -> str:
-    """Return a view's query with what depends on what is audited in place of {…}."""
+    """Return the query of a view. Each {…} is replaced by a value that depends on the index or dataset."""
     values = {"unshown": str(UNSHOWN)}
     if audited.kind == "dataset":
         own = [name for name in columns[CLIPS_FOLDER] if name not in CLIPS.names]
@@ -148,28 +148,29 @@ def _filled(text: str, audited: Audited, columns: Columns) -> str:
 
 
 def _parts(audited: Audited, table: str, columns: Columns, names: Names) -> str:
-    """Return the rows of all parts of a table, with the numbers of their parts and their places in these."""
+    """Return a query of the rows of all parts of a table, with the number of the part and the row's position in it."""
     schema = PARTS[table]
     if not audited.parts[table]:
         return f"SELECT 0 AS _part, 0::BIGINT AS _row, * FROM ({_empty(schema)})"
     had = set(columns[table])
     absent = [field for field in schema if field.name not in had]
     rows = reader(audited, table, names)
-    if absent:  # by name: parts that are written later may have them
+    if absent:  # by name, since parts that are written later may have them
         rows = f"(SELECT * FROM {rows} UNION ALL BY NAME {_empty(absent)})"
-    return f"""SELECT regexp_extract({FILE_COLUMN}, 'part-(\\d+)\\.parquet$', 1)::INTEGER AS _part, file_row_number AS _row,
+    return f"""SELECT regexp_extract({FILE_COLUMN}, 'part-(\\d+)\\.parquet$', 1)::INTEGER AS _part, \
+file_row_number AS _row,
     * EXCLUDE ({FILE_COLUMN}, file_row_number)
 FROM {rows}"""
 
 
 def reader(audited: Audited, table: str, names: Names) -> str:
-    """Return what reads all parts of a table, which there are."""
+    """Return the SQL that reads all parts of a table. There must be at least one part."""
     if names is Names.PATTERN:
         where = literal(str(audited.folder / table / "part-*.parquet"))
     else:
         paths = [url(f"{table}/{path.name}") if names is Names.OURS else str(path) for path in audited.files(table)]
         where = f"[{', '.join(map(literal, paths))}]"
-    # What folders of the path are called, as `split=train`, is no column.
+    # A folder name such as `split=train` in the path is not a column.
     return f"read_parquet({where}, filename = {FILE_COLUMN}, file_row_number = true, union_by_name = true, {PLAIN})"
 
 
@@ -179,8 +180,12 @@ def sql_type(kind: pa.DataType) -> str:
 
 
 def in_memory(query: str, columns: Iterable[str], *, few_values: Mapping[str, list[str]] = FEW_VALUES) -> str:
-    """Return what reads these columns of a query to be kept in memory and asked often. few_values: texts of columns that
-    have no others.
+    """Return a query of some columns of another query, for a table in memory that is queried often.
+
+    Args:
+        query: The query.
+        columns: The columns to keep.
+        few_values: All texts of the columns that have only a few values.
     """
     chosen = [
         f"{name}::ENUM({', '.join(map(literal, few_values[name]))}) AS {name}" if name in few_values else quoted(name)
@@ -195,10 +200,10 @@ def _empty(schema: Iterable[pa.Field]) -> str:
 
 
 def literal(value: str) -> str:
-    """Return a string as SQL has it."""
+    """Return a string as an SQL literal."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def quoted(value: str) -> str:
-    """Return a name as SQL has it."""
+    """Return a name as a quoted SQL identifier."""
     return '"' + value.replace('"', '""') + '"'

@@ -1,7 +1,7 @@
-"""What the columns of a table on disk may hold, as tables of rules, and looking whether they hold that.
+"""Rules for the values that the columns of a file may hold, and the checks that apply them.
 
-An index and a dataset are files that anybody may have written. Types are looked at once per file, values when a row is read, so
-that what comes behind may rely on both. Raises FormatError with the file, the row and the column.
+Anybody may have written an index or a dataset. Column types are checked once per file and values when a row is read, so
+that later code can rely on both. A check that fails raises FormatError with the file, the row and the column.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from numpy.typing import NDArray
 from framedex.errors import FormatError, FramedexError
 
 MOST_SHOWN = 80  # characters of a value in a message
-# Far from where sums of two overflow int64, and further than any file or clock reaches.
+# The sum of two such values does not overflow int64, and no file or clock reaches this value.
 FAR = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRule:
-    """What a value of a column may be, or each element of a list.
+    """The values that a column may hold. For a list column, the rule applies to each element.
 
-    least, most: of numbers, inclusive. among: the only texts. any_text: null characters, too, which other texts never have. needed:
-    null is no value of a row that is used.
+    Attributes:
+        least, most: The bounds of a number, inclusive. They are checked only if both are given.
+        among: The only texts allowed. None: any text is allowed.
+        any_text: Whether texts may contain null characters.
+        needed: Whether null is an error in a row that is used.
     """
 
     least: float | None = None
@@ -38,7 +41,7 @@ class ColumnRule:
     needed: bool = False
 
     def allowed(self) -> str:
-        """Return what is allowed, in words."""
+        """Return a description of the allowed values."""
         if self.among is not None:
             return ", ".join(sorted(self.among))
         if self.least is None or self.most is None:
@@ -51,14 +54,20 @@ Rules = Mapping[str, ColumnRule]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAt:
-    """Which row of which file is read. remedy: what mends a wrong one."""
+    """The row of a file that is being read.
+
+    Attributes:
+        file: The file, as messages name it.
+        row: The number of the row.
+        remedy: How to repair a wrong row.
+    """
 
     file: str
     row: int
     remedy: str
 
     def wrong(self, column: str, found: object, allowed: str | None = None) -> FormatError:
-        """Return the error for a value that cannot be."""
+        """Return the error for a value that is not allowed."""
         text = str(found)
         return FormatError(
             "holds what cannot be",
@@ -74,7 +83,13 @@ class RowAt:
 
 
 def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
-    """Look at one row: Python values, and numpy arrays of lists. Raises FormatError."""
+    """Raise FormatError if a row breaks a rule.
+
+    Args:
+        row: Python values by column. Lists are numpy arrays.
+        rules: The rule of each column to check.
+        at: The position of the row, for the message.
+    """
     for name, rule in rules.items():
         value = row.get(name)
         if value is None:
@@ -95,7 +110,7 @@ def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
 
 
 def wrong_rows(column: pa.ChunkedArray, rule: ColumnRule) -> NDArray[np.int64]:
-    """Return int64, ascending: the rows of a column of plain values that hold what cannot be."""
+    """Return int64, ascending: the rows in which a column of plain values breaks a rule."""
     wrong = pa.chunked_array([pa.array(np.zeros(len(column), np.bool_))])
     if rule.needed and column.null_count:
         wrong = column.is_null()
@@ -109,7 +124,7 @@ def wrong_rows(column: pa.ChunkedArray, rule: ColumnRule) -> NDArray[np.int64]:
 
 
 def check_columns(found: pa.Schema, expected: pa.Schema, file: str, remedy: str) -> None:
-    """Look at the columns of a file: all required ones are there, and those that are there have their types. Raises FormatError."""
+    """Raise FormatError if a file lacks a required column, or if a column appears twice or has another type."""
     for field in expected:
         places = found.get_all_field_indices(field.name)
         if len(places) > 1 or (not places and not field.nullable):
@@ -126,8 +141,10 @@ def check_columns(found: pa.Schema, expected: pa.Schema, file: str, remedy: str)
 
 
 def same_type(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Return whether values of two types are used alike: whatever a list calls its elements, and in however many bits whole numbers
-    are, of which rules say how large they may be.
+    """Return whether values of two types can be used in the same way.
+
+    Signed integers of any width are the same, since rules say how large the numbers may be. The name of a list's
+    element is ignored.
     """
     if pa.types.is_signed_integer(found) and pa.types.is_signed_integer(expected):
         return True
@@ -138,7 +155,7 @@ def same_type(found: pa.DataType, expected: pa.DataType) -> bool:
 
 @contextlib.contextmanager
 def reading(file: str, remedy: str) -> Iterator[None]:
-    """Raise FormatError for what pyarrow makes of damaged pages, of texts that are not UTF-8, of values that Python lacks."""
+    """Raise FormatError for errors of pyarrow: damaged pages, texts that are not UTF-8, values that Python lacks."""
     try:
         yield
     except FramedexError:
@@ -149,8 +166,13 @@ def reading(file: str, remedy: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What a key of a JSON header may be. kind: its type. element: that of a list's elements. least, most: of whole numbers.
-    needed: it must be there.
+    """The values that a key of a JSON header may have.
+
+    Attributes:
+        kind: The type of the value.
+        element: The type of the elements of a list.
+        least, most: The bounds of a whole number, inclusive. None: 0 and FAR.
+        needed: Whether the key is required.
     """
 
     kind: type
@@ -160,7 +182,7 @@ class Key:
     needed: bool = True
 
     def holds(self, value: object) -> bool:
-        """Return whether a value is one."""
+        """Return whether a value is allowed."""
         if type(value) is not self.kind:
             return False
         elements = value if isinstance(value, list) else [value]
@@ -173,7 +195,7 @@ class Key:
         )
 
     def allowed(self) -> str:
-        """Return what is allowed, in words."""
+        """Return a description of the allowed values."""
         words = {str: "a text", int: "a whole number", dict: "an object"}
         text = words[self.element or self.kind]
         bounds = "" if self.most is None else f" from {self.least or 0:,} to {self.most:,}"
@@ -181,7 +203,7 @@ class Key:
 
 
 def check_header(header: Mapping[str, Any], keys: Mapping[str, Key], file: str, remedy: str) -> None:
-    """Look at a JSON header. Raises FormatError."""
+    """Raise FormatError if a key of a JSON header is missing or has a value that is not allowed."""
     for name, key in keys.items():
         value = header.get(name)
         if value is None and not key.needed:

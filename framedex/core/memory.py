@@ -1,4 +1,4 @@
-"""Memory for what a row asks for: looked at before it is taken."""
+"""Checks that a machine has enough memory before a row's frames are allocated."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ GIBIBYTE = 1 << 30
 
 @functools.cache
 def machine_bytes() -> int:
-    """Return the memory of this machine."""
+    """Return the memory of this machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = None) -> None:
-    """Raise DecodeError for what needs more memory than this machine has. what: in words, with its numbers."""
+    """Raise DecodeError if something needs more memory than this machine has.
+
+    Args:
+        size_bytes: The memory that is needed.
+        what: A description of what needs it, with its numbers.
+        where: The clip or file, for the message.
+        remedy: How to need less memory, for the message.
+    """
     if size_bytes > machine_bytes():
         raise DecodeError(
             "needs more memory than this machine has",

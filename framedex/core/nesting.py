@@ -1,4 +1,4 @@
-"""How deeply the user's columns may be nested: what reads and writes them recurses, and ends at some depth in a crash."""
+"""The limit on how deeply users' columns may be nested. Libraries read them recursively and crash at some depth."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import re
 
 import pyarrow as pa
 
-# Levels. Parquet's reader takes a schema of 100, and a list is up to three of them; orjson stops at 254, and pyarrow's reader of
-# JSON overflows its stack further down.
+# Levels. Parquet's reader accepts 100 levels of a schema, and a list takes up to three of them. orjson stops at 254
+# levels, and pyarrow's JSON reader overflows its stack at a greater depth.
 MOST_NESTED = 32
 _TOKENS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def json_depth(text: str) -> int:
-    """Return how deeply a JSON text is nested, an object or list of plain values being 1. Of what is no JSON, something."""
+    """Return the nesting depth of a JSON text. An object or list of plain values has depth 1.
+
+    The result is an upper bound if it is at most MOST_NESTED. For a text that is not JSON, the result has no meaning.
+    """
     depth = deepest = 0
-    if text.count("[") + text.count("{") <= MOST_NESTED:  # not worth a closer look
+    if text.count("[") + text.count("{") <= MOST_NESTED:  # cannot be too deep
         return text.count("[") + text.count("{")
     for token in _TOKENS.finditer(text):
         if token[0] in "[{":
@@ -27,7 +30,7 @@ def json_depth(text: str) -> int:
 
 
 def type_depth(kind: pa.DataType) -> int:
-    """Return how deeply values of a type are nested, 0 for plain ones."""
+    """Return the nesting depth of an Arrow type: 0 for plain values."""
     depth, kinds = 0, [kind]
     while kinds := [kind.field(number).type for kind in kinds for number in range(kind.num_fields)]:
         depth += 1

@@ -1,4 +1,4 @@
-"""What commands print: everything that reaches a terminal goes through this module, and cannot act on it."""
+"""The output of commands. All text for a terminal passes through this module, which escapes control characters."""
 
 from __future__ import annotations
 
@@ -14,30 +14,33 @@ from framedex.errors import UNPRINTABLE, printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print text of framedex's own lines; what stands in them of names and messages cannot act on a terminal."""
+    """Print framedex's own lines. Control characters in names and messages are escaped."""
     click.echo(printable(text, lines=True), err=err)
 
 
 def json_text(value: object) -> str:
-    """Return a value as one line of JSON that no terminal acts on."""
+    """Return a value as one line of JSON without control characters."""
     return escaped_json(json.dumps(value, ensure_ascii=False))
 
 
 def escaped_json(text: str) -> str:
-    r"""Return the same JSON with `\u` escapes for what `printable` would escape; line ends stand between values alone."""
+    r"""Return the same JSON with `\u` escapes for the characters that `printable` would escape, except for line ends.
+
+    A line end in JSON text can only stand between values, so it is kept.
+    """
     return UNPRINTABLE.sub(lambda match: match[0] if match[0] == "\n" else f"\\u{ord(match[0]):04x}", text)
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats log records as text that no terminal acts on."""
+    """Formats log records as text without control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a record's lines."""
+        """Return the lines of a record."""
         return printable(super().format(record), lines=True)
 
 
 class TerminalBytes:
-    """A binary file over a terminal's: text in UTF-8 arrives there as `printable` writes it, with its line ends."""
+    """A binary file that writes to a terminal's file. UTF-8 text is escaped as `printable` does; line ends are kept."""
 
     def __init__(self, terminal: BinaryIO) -> None:
         self._terminal, self._decoder = terminal, codecs.getincrementaldecoder("utf-8")("replace")
@@ -45,23 +48,23 @@ class TerminalBytes:
     closed = False
 
     def write(self, data: Any) -> int:
-        """Write some bytes, which may end within a character."""
+        """Write some bytes. They may end in the middle of a character."""
         text = self._decoder.decode(bytes(data))
         self._terminal.write(printable(text, lines=True).encode())
         return len(data)
 
     def flush(self) -> None:
-        """Write what the terminal's file holds back."""
+        """Flush the terminal's file."""
         self._terminal.flush()
 
 
 def stdout_bytes() -> BinaryIO | TerminalBytes:
-    """Return what takes the bytes of an answer: standard output, where a terminal gets text as `printable` writes it."""
+    """Return standard output as a binary file. If it is a terminal, text is escaped as `printable` does."""
     return TerminalBytes(sys.stdout.buffer) if sys.stdout.isatty() else sys.stdout.buffer
 
 
 def shown_error(error: click.ClickException) -> click.ClickException:
-    """Return an error of usage whose message no terminal acts on: itself, or one in its place."""
+    """Return a usage error whose message has no control characters: the same error, or a new one in its place."""
     message = error.format_message()
     safe = printable(message, lines=True)
     if safe == message:
@@ -72,7 +75,7 @@ def shown_error(error: click.ClickException) -> click.ClickException:
 
 
 def internal_errors(count: int) -> str:
-    """Return how many internal errors a run met, and what to do about them."""
+    """Return a message with the number of internal errors of a run, and what to do about them."""
     errors = "1 internal error" if count == 1 else f"{count} internal errors"
     them = "it" if count == 1 else "them"
     return f"{errors} of framedex (a bug: please report {them} with what framedex -v prints)"

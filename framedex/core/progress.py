@@ -1,4 +1,4 @@
-"""A progress bar on stderr, and none off a terminal."""
+"""A progress bar on stderr. It is shown on a terminal only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 @contextlib.contextmanager
 def progress_bar(unit: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows (done, total). shown: False shows nothing on a terminal, either."""
+    """Give a function that shows (done, total). With `shown=False`, nothing is shown on a terminal either."""
     with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:

@@ -1,4 +1,4 @@
-"""What differs between the versions of PyAV that framedex runs with, and which of its errors speak of a medium."""
+"""The differences between the supported versions of PyAV, and the errors that a medium can cause."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from av.audio.plane import AudioPlane
 
 from framedex.errors import FramedexError
 
-# What speaks of a medium when it is read: framedex's own errors, FFmpeg's, and those of reading its file. Any other exception
-# is a bug of framedex's.
+# The errors that a medium can cause when it is read: framedex's own errors, FFmpeg's, and those of reading its file.
+# Any other exception is a bug of framedex.
 MEDIUM_ERRORS = (FramedexError, av.error.FFmpegError, OSError, MemoryError)
 
-# Up to PyAV 18, metadata that is not UTF-8 ends in an error unless told otherwise. PyAV 19 always decodes it with
-# `surrogateescape`, and no longer takes the argument.
+# Up to PyAV 18, metadata that is not UTF-8 raises an error without this argument. PyAV 19 always decodes metadata with
+# `surrogateescape` and no longer accepts the argument.
 LENIENT_METADATA: dict[str, Any] = {"metadata_errors": "replace"} if int(av.__version__.split(".")[0]) < 19 else {}
 
 
-# From FFmpeg 9 on, libavformat drops the samples of an MP4's last audio packet that are behind the track's length.
+# From FFmpeg 9 on, libavformat drops the samples of an MP4's last audio packet after the end of the track.
 ENDS_AUDIO_BY_TABLE = av.library_versions["libavformat"][0] >= 63
 
 
@@ -35,20 +35,23 @@ class _Ratio(Protocol):
 
 
 def audio_plane(frame: av.AudioFrame, number: int) -> AudioPlane:
-    """Return a plane of a frame. `frame.planes` does not have eight: PyAV 18 counts nine of them, PyAV 19 refuses them."""
+    """Return a plane of an audio frame.
+
+    `frame.planes` fails for eight planes: PyAV 18 counts nine of them, and PyAV 19 refuses them.
+    """
     return AudioPlane(frame, number)
 
 
 def fraction_of(value: _Ratio | None) -> Fraction | None:
-    """Return a time base, a rate or an aspect ratio of PyAV's as a Fraction, None where FFmpeg does not know it.
+    """Return a time base, rate or aspect ratio of PyAV as a Fraction, or None if FFmpeg does not know it.
 
-    Up to PyAV 18 these are Fractions, or None; from PyAV 19 on they are `av.AVRational`, 0/1 or 0/0 where unknown.
+    Up to PyAV 18 the values are Fractions or None. Since PyAV 19 they are `av.AVRational`, 0/1 or 0/0 where unknown.
     """
     return Fraction(value.numerator, value.denominator) if value and value.denominator else None
 
 
 def other_major_versions(versions: Iterable[str]) -> list[str]:
-    """Return those of some versions of FFmpeg that are of another major version than PyAV's."""
+    """Return those of the given FFmpeg versions whose major version differs from PyAV's."""
     return [version for version in versions if _major(version) != _major(ffmpeg_version())]
 
 
@@ -57,5 +60,5 @@ def _major(version: str) -> str:
 
 
 def ffmpeg_version() -> str:
-    """Return the version of the FFmpeg libraries that PyAV brings, such as `8.0.1`."""
+    """Return the version of the FFmpeg libraries that PyAV contains, such as `8.0.1`."""
     return str(av.ffmpeg_version_info)

@@ -1,4 +1,4 @@
-"""Choosing an engine by its name."""
+"""The choice of an execution engine by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EngineName = Literal["local", "ray"]
 
 
 def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:
-    """Return an engine by its name. Raises MissingExtraError where Ray is not installed."""
+    """Return the engine with this name. Raises MissingExtraError if Ray is not installed."""
     if name == "local":
         return run_local
     from framedex.execution.ray_engine import RayEngine

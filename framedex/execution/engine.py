@@ -1,4 +1,4 @@
-"""What an execution engine is: it runs a function over many items, and a crash or a hang costs one item, not the run."""
+"""The interface of execution engines, which run a function over many items. A crash or hang costs one item alone."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typing import Generic, Protocol, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-IN_FLIGHT_PER_WORKER = 16  # bounds what waits for a slow item ahead of it
-BROKEN = "broken"  # what an outcome says where a process died between two calls, and with it the pool
+IN_FLIGHT_PER_WORKER = 16  # bounds how many items wait for a slow item ahead of them
+BROKEN = "broken"  # the kind of an outcome if a process died between two calls, which breaks the pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome(Generic[Item, Result]):
-    """What became of one item: a result, or why there is none, and a message.
+    """The outcome of one item: a result, or a reason why it is missing.
 
-    kind: `crash`, `timeout`, `memory`, `error` (one of MEDIUM_ERRORS), INTERNAL_ERROR or BROKEN. traceback: of an
-    INTERNAL_ERROR.
+    Attributes:
+        item: The item.
+        result: What the function returned.
+        kind: Why there is no result: `crash`, `timeout`, `memory`, `error` (one of MEDIUM_ERRORS), INTERNAL_ERROR or
+            BROKEN.
+        message: The reason in words.
+        traceback: The traceback of an INTERNAL_ERROR.
     """
 
     item: Item
@@ -30,15 +35,15 @@ class Outcome(Generic[Item, Result]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls(Generic[Item, Result]):
-    """A function to be called with each of many items, in processes of their own.
+    """A function to call with each of many items, in separate processes.
 
-    Args:
-        function: importable by its name, since other processes call it.
-        items: read as far ahead as `in_flight` allows.
-        timeout_seconds: of each call, from its own start. None: no limit.
-        in_flight: items per worker that have begun or wait; bounds memory where items or results are large.
-        passes: whether an item is yielded in its place without a call.
-        together: items per task of a cluster; the processes of one machine take one at a time.
+    Attributes:
+        function: The function. It must be importable by its name, since other processes call it.
+        items: The items. They are read as far ahead as `in_flight` allows.
+        timeout_seconds: The time limit of each call, from its own start. None: no limit.
+        in_flight: Items per worker that are running or waiting. Bounds memory where items or results are large.
+        passes: Returns True for an item that is yielded in its place without a call.
+        together: Items per task of a cluster. The processes of one machine take one item at a time.
     """
 
     function: Callable[[Item], Result]
@@ -50,9 +55,9 @@ class Calls(Generic[Item, Result]):
 
 
 class Engine(Protocol):
-    """Makes calls in other processes and yields their outcomes in the order of items: `run_local`, or a cluster.
+    """Runs calls in other processes and yields their outcomes in the order of items: `run_local`, or a cluster.
 
-    workers: calls at a time. memory_bytes: that each process may map in all.
+    `workers` is the number of parallel calls. `memory_bytes` is the address space that each process may map in all.
     """
 
     def __call__(

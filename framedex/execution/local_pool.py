@@ -1,4 +1,4 @@
-"""The engine of one machine: its processes, each with a limit of time and of memory."""
+"""The execution engine of one machine: a pool of processes, each with a time limit and a memory limit."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from framedex.errors import INTERNAL_ERROR, InternalError, internal_error
 from framedex.execution.engine import BROKEN, Calls, Item, Outcome, Result
 from framedex.execution.spawning import spawning
 
-LOOK_SECONDS = 1.0  # between two looks at whether workers are stopped
-STOPPED_SECONDS = 600.0  # that a worker may be, where calls have no limit
+LOOK_SECONDS = 1.0  # between two checks for stopped workers
+STOPPED_SECONDS = 600.0  # how long a worker may be stopped if calls have no time limit
 GIBIBYTE = 1 << 30
 
 
@@ -32,19 +32,27 @@ def run_local(
 ) -> Iterator[Outcome[Item, Result]]:
     """Yield the outcome of every call, in the order of items.
 
-    Each process may map `memory_bytes` in all (RLIMIT_AS), its libraries among them, which take about 0.5 GiB; an
-    allocation past that fails in the call that asks for it. No process is started before the first item that does not pass.
+    Args:
+        calls: The function and its items. No process starts before the first item that needs a call.
+        workers: The number of processes.
+        memory_bytes: The address space of each process (RLIMIT_AS), including its libraries, which take about 0.5 GiB.
+            An allocation beyond it fails within its call. None: no limit.
     """
     with LocalPool(workers=workers, memory_bytes=memory_bytes, function=calls.function) as pool:
         yield from pool.run(calls)
 
 
 class LocalPool:
-    """Processes of this machine, for one run after the other. A context manager.
+    """A pool of processes on this machine that serves one run after another. A context manager.
 
-    They are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs. They end when
-    this process does, however it ends. memory_bytes: as for `run_local`. function: what they will call, which says whether they
-    need the caller's script (`spawning`).
+    The processes are spawned, not forked: decoder libraries have threads, and a forked copy of a locked lock hangs.
+    They end when this process ends, however it ends.
+
+    Args:
+        workers: The number of processes.
+        memory_bytes: As for `run_local`.
+        function: The function that the processes will call. It decides whether they import the caller's script
+            (`spawning`).
     """
 
     def __init__(
@@ -56,9 +64,13 @@ class LocalPool:
         )
 
     def _end_stopped(self, stopped: dict[int, float], seconds: float) -> None:
-        """Kill workers that have been stopped (SIGSTOP) for so long: between two calls, no limit of a call ends them.
+        """Kill workers that have been stopped (SIGSTOP) for too long.
 
-        stopped: since when each is, by process; kept by the caller.
+        Between two calls, no time limit of a call ends such a worker.
+
+        Args:
+            stopped: The time at which each process was first seen stopped. The caller keeps it between calls.
+            seconds: How long a worker may stay stopped.
         """
         now, manager = time.monotonic(), self._pool._pool_manager.worker_manager
         for process in list(manager.workers):
@@ -69,7 +81,7 @@ class LocalPool:
                     os.kill(process, signal.SIGKILL)
 
     def _await(self, future: concurrent.futures.Future[Result] | None, timeout_seconds: float | None) -> None:
-        """Wait until an outcome is there."""
+        """Wait until a future is done."""
         stopped: dict[int, float] = {}
         while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
             self._end_stopped(stopped, STOPPED_SECONDS if timeout_seconds is None else timeout_seconds)
@@ -82,7 +94,7 @@ class LocalPool:
         self._pool.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def run(self, calls: Calls[Item, Result]) -> Iterator[Outcome[Item, Result]]:
-        """Yield the outcome of every call, in the order of items. A run that is left early ends the pool."""
+        """Yield the outcome of every call, in the order of items. If the caller stops early, the pool ends."""
         waiting: collections.deque[tuple[Item, concurrent.futures.Future[Result] | None]] = collections.deque()
         seconds = calls.timeout_seconds
         try:
@@ -103,7 +115,7 @@ class LocalPool:
 
 
 def _is_stopped(process: int) -> bool:
-    """Return whether a process is stopped by a signal (proc(5): the state that follows the name in parentheses)."""
+    """Return whether a signal has stopped a process (proc(5): the state follows the name in parentheses)."""
     try:
         with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()[:1] == ["T"]
@@ -112,9 +124,9 @@ def _is_stopped(process: int) -> bool:
 
 
 def _enter_worker(memory_bytes: int | None) -> None:
-    """Prepare a worker: it follows its parent into death, and takes no more memory than it may."""
+    """Prepare a worker: it ends with its parent, and its memory is limited."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # One thread each: the workers are the parallelism, and every OpenBLAS thread would map memory of its own.
+    # One thread per worker: the workers run in parallel, and every OpenBLAS thread would map memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if memory_bytes is not None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -123,7 +135,7 @@ def _enter_worker(memory_bytes: int | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """Wait for the parent to end, and end with it: after a SIGKILL nobody else stops a worker."""
+    """Wait for the parent to end, then exit: after a SIGKILL, nothing else stops a worker."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         multiprocessing.connection.wait([parent.sentinel])
@@ -131,7 +143,7 @@ def _end_with_parent() -> None:
 
 
 def _call(function: Callable[[Item], Result], item: Item) -> Result:
-    """Call a function in a worker. A bug comes back as an InternalError: not every exception survives being pickled."""
+    """Call a function in a worker. A bug comes back as an InternalError, since not every exception can be pickled."""
     try:
         return function(item)
     except MEDIUM_ERRORS:
@@ -163,6 +175,6 @@ def _outcome(
         return Outcome(item=item, kind=INTERNAL_ERROR, message=error.what, traceback=error.traceback)
     except MEDIUM_ERRORS as error:
         return Outcome(item=item, kind="error", message=f"{type(error).__name__}: {error}")
-    except Exception as error:  # what cannot be sent to the other process, or back
+    except Exception as error:  # the item or the result cannot be pickled
         found = internal_error(error)
         return Outcome(item=item, kind=INTERNAL_ERROR, message=found.what, traceback=found.traceback)

@@ -1,8 +1,9 @@
-"""Running a function over many items as tasks of a Ray cluster; a task that dies costs the item that kills it, not the run.
+"""The execution engine that runs calls as tasks of a Ray cluster. A lost task costs only the item that caused it.
 
-Within a task, each call runs in a process of its own beside Ray's worker, just as on one machine: a crash, a hang or
-too much memory is told of the item that did it, in the same words. What is left are Ray's own losses (a worker killed from
-outside, a node gone): such a task is tried once more, then halved until what kills it stands alone.
+Within a task, each call runs in a separate process beside Ray's worker, as on one machine. So a crash, a hang or too
+much memory is reported for the item that caused it, with the same messages. Only Ray's own losses remain, such as a
+worker killed from outside or a lost node. A lost task is retried once, then halved until the item that kills it is
+alone.
 """
 
 from __future__ import annotations
@@ -28,12 +29,18 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("ray", "ray", "--engine ray") from error
 
 CONNECT_SECONDS = 10.0
-TASKS_IN_FLIGHT = 2  # for each that runs at a time, so that none waits for the next
+TASKS_IN_FLIGHT = 2  # per parallel task, so that no worker waits for its next task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task(Generic[Item]):
-    """Items that a task has, or that pass without one. reference: of what Ray will give; tries: left if the task is lost."""
+    """The items of a task, or items that need no task.
+
+    Attributes:
+        items: The items.
+        reference: Ray's reference to the results. None: the items pass without a call.
+        tries: How often the task may be retried if it is lost.
+    """
 
     items: list[Item]
     reference: Any = None
@@ -41,25 +48,25 @@ class _Task(Generic[Item]):
 
 
 class RayEngine:
-    """Runs functions as tasks of a Ray cluster: at `address`, at RAY_ADDRESS, or one that is started on this machine.
+    """Runs functions as tasks of a Ray cluster: at `address`, at RAY_ADDRESS, or a new cluster on this machine.
 
-    An `engine.Engine`. framedex must be installed where tasks run, and see the same files.
+    Implements `engine.Engine`. framedex must be installed where tasks run, and the same files must be visible there.
     """
 
     def __init__(self, address: str | None = None) -> None:
         self._address = address
 
     def _connect(self) -> None:
-        """Connect to the cluster, or start one. Raises EngineError where there is none at the address."""
+        """Connect to the cluster, or start one. Raises EngineError if there is no cluster at the address."""
         if ray.is_initialized():
             return
         address = self._address or os.environ.get("RAY_ADDRESS")
         match = re.fullmatch(r"(?:ray://)?(.+):(\d+)", address or "")
         try:
-            if match is not None:  # Ray itself would try for minutes
+            if match is not None:  # Ray itself would retry for minutes
                 socket.create_connection((match[1].strip("[]"), int(match[2])), timeout=CONNECT_SECONDS).close()
             ray.init(address=address, include_dashboard=None if address else False, log_to_driver=False)
-        except (OSError, OverflowError) as error:  # Ray's ConnectionError is one, too
+        except (OSError, OverflowError) as error:  # Ray's ConnectionError is an OSError, too
             raise EngineError(
                 "no Ray cluster can be reached",
                 where=address,
@@ -72,7 +79,7 @@ class RayEngine:
     ) -> Iterator[Outcome[Item, Result]]:
         """Yield the outcome of every call, in the order of items, as `local_pool.run_local` does.
 
-        workers: tasks at a time, if the cluster has as many processors.
+        `workers` is the number of parallel tasks, if the cluster has that many processors.
         """
         self._connect()
         attempt: Any = ray.remote(num_cpus=1, max_retries=0)(_attempt)
@@ -124,13 +131,13 @@ class RayEngine:
 
 
 def _attempt(calls: Calls[Item, Result], memory_bytes: int | None) -> list[Outcome[None, Result]]:
-    """Return the outcomes of the calls of one task; runs in a worker of Ray's."""
+    """Return the outcomes of the calls of one task. Runs in a Ray worker."""
     pool = _pool(memory_bytes)
     try:
         outcomes = list(pool.run(calls))
         if any(outcome.kind == BROKEN for outcome in outcomes):
             raise RuntimeError("the process beside Ray's worker died between two calls")
-    except RuntimeError:  # which pebble raises of a pool that broke before: a loss, to be tried again with another one
+    except RuntimeError:  # pebble raises it for a broken pool: the task is lost and is retried with another pool
         _pool.cache_clear()
         raise
     return [
@@ -147,7 +154,7 @@ def _attempt(calls: Calls[Item, Result], memory_bytes: int | None) -> list[Outco
 
 @functools.lru_cache(1)
 def _pool(memory_bytes: int | None) -> LocalPool:
-    """Return this worker's own process, kept for its next tasks."""
+    """Return the separate process of this worker. It is kept for later tasks."""
     return LocalPool(workers=1, memory_bytes=memory_bytes)
 
 

@@ -1,8 +1,8 @@
-"""Starts worker processes that do not run the caller's script again, where they need nothing of it.
+"""Worker processes that do not run the caller's script again if they need nothing from it.
 
-A spawned process imports the script of its parent under another name, so that what is pickled can refer to it. A script without an
-`if __name__ == "__main__"` guard then starts its work anew in each worker, and dies. framedex sends its own functions and plain
-data, so the script is needed only where the caller handed over something that it defines.
+A spawned process imports its parent's script under another name, so that pickled objects can refer to it. If the script
+has no `if __name__ == "__main__"` guard, it then starts its work again in each worker, and fails. framedex sends its
+own functions and plain data, so the script is needed only if the caller passes something that the script defines.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class _Context(context.SpawnContext):
 
 
 def spawning(*handed_over: object) -> context.SpawnContext:
-    """Return the context of processes that get these objects: one that leaves the caller's script alone, if it can."""
+    """Return a context for processes that get these objects. It skips the caller's script if no object refers to it."""
     return multiprocessing.get_context("spawn") if needs_main(handed_over) else _Context()
 
 
 def needs_main(handed_over: object) -> bool:
-    """Return whether objects, once pickled, refer to the caller's script."""
+    """Return whether pickled objects refer to the caller's script."""
     try:
         return MAIN in pickle.dumps(handed_over)
-    except Exception:  # starting the process will say what cannot be pickled
+    except Exception:  # starting the process will report what cannot be pickled
         return True
 
 
 @contextlib.contextmanager
 def _hidden_main() -> Iterator[None]:
-    """Have `multiprocessing.spawn.get_preparation_data` find no script: it looks at these two attributes."""
+    """Hide the script from `multiprocessing.spawn.get_preparation_data`, which reads `__file__` and `__spec__`."""
     main = sys.modules["__main__"]
     with _lock:
         kept: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}

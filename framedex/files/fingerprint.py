@@ -1,4 +1,4 @@
-"""Telling whether a file is still the one that was indexed."""
+"""Detects whether a file is still the one that was indexed."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLES, SAMPLE_BYTES = 16, 16 * 1024
-OBJECT_TAGS = ("etag ", "modified ")  # how what is recorded of an object begins, which its store told
-FIRST_PACKETS = 256  # a decoder's pictures of some seconds; two streams whose sizes agree that far are one and the same
-LEAST_SIZES = 8  # different ones among them; still pictures are coded in packets of few sizes, whatever they show
+OBJECT_TAGS = (
+    "etag ",
+    "modified ",
+)  # the beginnings of the tags that are recorded of objects, which their store supplies
+FIRST_PACKETS = 256  # some seconds of video; two streams whose packet sizes agree that far are the same
+LEAST_SIZES = 8  # of different values; still pictures have packets of few sizes, whatever they show
 
 
 def is_object_tag(recorded: str) -> bool:
-    """Return whether what was recorded is what a store says of an object, and no fingerprint of a file's content."""
+    """Return whether a recorded text is a store's tag of an object, and not a fingerprint of a file's content."""
     return recorded.startswith(OBJECT_TAGS)
 
 
 def sampled(size_bytes: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of the ranges that a fingerprint is made of, first and last bytes among them.
+    """Return (begin, end) of the ranges that a fingerprint covers. They include the first and last bytes.
 
-    A file of up to 256 KiB is read whole; of a larger one the cost stays the same however long it is.
+    A file of up to 256 KiB is read completely. For a larger one, the cost does not depend on its size.
     """
     if size_bytes <= SAMPLES * SAMPLE_BYTES:
         return [(0, size_bytes)]
@@ -33,7 +36,7 @@ def sampled(size_bytes: int) -> list[tuple[int, int]]:
 
 
 def content_fingerprint(size_bytes: int, samples: Iterable[bytes | memoryview]) -> str:
-    """Return 32 hex digits over the size and the ranges of `sampled`."""
+    """Return 32 hex digits, a hash of the size and the ranges of `sampled`."""
     digest = hashlib.blake2b(size_bytes.to_bytes(8, "little"), digest_size=16)
     for sample in samples:
         digest.update(sample)
@@ -47,7 +50,7 @@ def fingerprint(descriptor: int, size_bytes: int) -> str:
 
 
 def is_same_file(descriptor: int, *, size_bytes: int, mtime_ns: int, expected: str) -> bool:
-    """Return whether an open file is the one recorded: same size, and same mtime or same fingerprint."""
+    """Return whether an open file is the recorded one: the same size, and the same mtime or fingerprint."""
     status = os.fstat(descriptor)
     if status.st_size != size_bytes:
         return False
@@ -55,7 +58,7 @@ def is_same_file(descriptor: int, *, size_bytes: int, mtime_ns: int, expected: s
 
 
 def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) -> int | None:
-    """Open a file and return its descriptor, or None where it is not the one recorded. Raises OSError."""
+    """Open a file and return its descriptor, or None if it is not the recorded file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if is_same_file(descriptor, size_bytes=size_bytes, mtime_ns=mtime_ns, expected=expected):
         return descriptor
@@ -64,7 +67,12 @@ def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) 
 
 
 def first_packets(size: NDArray[np.int64], crc32: NDArray[np.int64] | None = None) -> str | None:
-    """Return the `videos.first_packets` column. size: int64 [packets]; crc32: of images, int64 [packets]."""
+    """Return the value of the column `videos.first_packets`.
+
+    Args:
+        size: int64 [packets], the sizes of the packets in bytes.
+        crc32: int64 [packets], the checksums of images. None: the medium is not images.
+    """
     said = size if crc32 is None else crc32
     if crc32 is None and len(np.unique(size[:FIRST_PACKETS])) < LEAST_SIZES:
         return None

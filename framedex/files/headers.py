@@ -10,7 +10,15 @@ from framedex.storage.places import Place
 
 
 def check_format(path: Place, *, file_name: str, expected: str, version: str, what: str) -> dict[str, Any]:
-    """Return the JSON header of an index or a dataset. Raises FormatError for anything else, or another major version."""
+    """Return the JSON header of an index or a dataset. Raises FormatError for another format or major version.
+
+    Args:
+        path: The folder of the index or dataset.
+        file_name: The name of the header in it.
+        expected: The value of `format`.
+        version: The schema version that this framedex reads. Only its major number is compared.
+        what: What the folder should be, for messages, such as "a framedex dataset".
+    """
     header = path / file_name
     try:
         content = json.loads(header.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Locks on folders, held by a run while it writes."""
+"""Locks on folders. A run holds them while it writes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ LOCK_NAME = ".lock"
 
 @contextlib.contextmanager
 def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
-    """Hold a folder, or what a lock's name stands for in it, for this run alone, or for all that share it.
+    """Hold a lock on a folder, or on what the lock's name stands for in it. Raises OutputError if another run holds it.
 
-    wait: until others let go of it. Raises OutputError where another run has it.
+    Args:
+        folder: The folder.
+        name: The name of the lock.
+        shared: Whether other runs may hold the lock at the same time, if they share it too.
+        wait: Whether to wait until other runs release the lock.
     """
     with open(folder / name, "w") as file:
         try:

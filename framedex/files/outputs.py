@@ -1,4 +1,4 @@
-"""Folders that are written by one run at a time: held by a lock on this machine, by conditions on objects in a store."""
+"""Output folders that one run writes at a time. Local folders use a lock, object stores use conditional writes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from framedex.storage.places import Place, Stored
 def opened_output(
     out: Place, *names: str, lock: str = LOCK_NAME, shared: bool = False, wait: bool = False
 ) -> Iterator[Output]:
-    """Open a folder to be written, made where it is missing. Raises OutputError where another run writes it.
+    """Open a folder for writing, and create it if it is missing. Raises OutputError if another run is writing to it.
 
     Args:
-        out: the folder.
-        names: of files right in it that may be replaced, in a store.
-        lock: what is held of a folder of this machine; a store has no locks, and nobody replaces what another wrote.
-        shared: with others that share it.
-        wait: until others let go of it.
+        out: The folder.
+        names: Names of files directly in it that may be replaced, if it is in object storage.
+        lock: The name of the lock of a local folder. A store has no locks, but no run replaces what another one wrote.
+        shared: Whether other runs may hold the lock at the same time, if they share it too.
+        wait: Whether to wait until other runs release the lock.
     """
     if isinstance(out, Stored):
         with stored_output(out, *names) as output:
@@ -33,5 +33,5 @@ def opened_output(
 
 
 def has_locks(out: Place) -> bool:
-    """Return whether runs that write a folder can lock each other out."""
+    """Return whether runs that write to a folder can lock each other out."""
     return not isinstance(out, Stored)

@@ -1,4 +1,4 @@
-"""Parquet parts on disk: checked against their schema, stamped with versions, written aside and renamed."""
+"""Parquet parts: checked against their schema, stamped with versions, written under another name and renamed."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from framedex.storage.places import Place, Stored, names_in
 Folder = TypeVar("Folder", Path, Stored, Place)
 
 PART_NAME = re.compile(r"part-(\d{6,})\.parquet")
-# What pyarrow raises for values that no column can hold: mixed types, numbers too large, lone surrogates.
+# The errors of pyarrow for values that no column can hold: mixed types, numbers too large, lone surrogates.
 UNSTORABLE = (pa.ArrowException, ValueError, OverflowError, TypeError)
 LIBRARIES = ("av", "pyarrow", "numpy")
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions that every file framedex writes is stamped with."""
+    """Return the versions that are written into every file."""
     versions = {name: metadata.version(name) for name in LIBRARIES}
     return {"framedex": __version__} | versions | {"ffmpeg": ffmpeg_version()}
 
 
 def ffmpeg_of(schema: pa.Schema) -> set[str]:
-    """Return the version of FFmpeg's libraries that a part is stamped with; nothing where it is older than that stamp."""
+    """Return the FFmpeg version in a part's metadata. The set is empty if the part is older than that entry."""
     stamp = json.loads((schema.metadata or {}).get(b"framedex.libraries", b"{}"))
     return {stamp["ffmpeg"]} if "ffmpeg" in stamp else set()
 
@@ -44,14 +44,18 @@ def part_path(folder: Folder, number: int) -> Folder:
 
 
 def part_numbers(folder: Place) -> list[int]:
-    """Return the numbers of a table folder's visible parts, ascending."""
+    """Return the numbers of the visible parts of a table folder, ascending."""
     return sorted(int(match[1]) for name in names_in(folder) if (match := PART_NAME.fullmatch(name)))
 
 
 class PartWriter:
-    """One Parquet file of a declared schema; visible under its own name only after `commit`.
+    """A writer of one Parquet file with a fixed schema. The file gets its name on `commit`.
 
-    delta: names of list columns whose elements are stored as differences (Parquet's DELTA_BINARY_PACKED).
+    Args:
+        path: The path of the file after `commit`.
+        schema: The columns of the file.
+        version: The schema version that is written into the metadata.
+        delta: Names of list columns whose elements are stored as differences (Parquet's DELTA_BINARY_PACKED).
     """
 
     def __init__(self, path: Path, schema: pa.Schema, *, version: str, delta: tuple[str, ...] = ()) -> None:
@@ -72,7 +76,7 @@ class PartWriter:
         )
 
     def write(self, table: pa.Table) -> None:
-        """Append a table as one row group. Raises ValueError where it does not fit the schema."""
+        """Append a table as one row group. Raises ValueError if it does not fit the schema."""
         self._writer.write_table(table.cast(self._schema), row_group_size=max(1, table.num_rows))
 
     def commit(self) -> None:
@@ -85,16 +89,21 @@ class PartWriter:
 
 
 def write_part(path: Path, table: pa.Table, *, version: str) -> None:
-    """Write a whole file of one row group."""
+    """Write a table as a file with one row group."""
     writer = PartWriter(path, table.schema, version=version)
     writer.write(table)
     writer.commit()
 
 
 def table_of(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    """Return rows as a table of the schema; absent keys are null. Raises where a required column is.
+    """Return rows as a table with this schema. Absent keys become null.
 
-    Lists may be numpy arrays, of which masked elements are null.
+    Args:
+        rows: Values by column. Lists may be numpy arrays; masked elements become null.
+        schema: The columns of the table.
+
+    Raises:
+        ValueError: A required column has a null.
     """
     columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
     for field, column in zip(schema, columns, strict=True):

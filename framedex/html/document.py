@@ -1,4 +1,4 @@
-"""A page as one HTML document that needs no other file and no network, and that its own policy keeps from asking for any."""
+"""A page as one HTML document without external resources. Its own content security policy forbids loading any."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from framedex.html.theme import stylesheet
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A page: a head, and a body whose main part lies between others.
+    """A page: a head, and a body with a main part and content before and after it.
 
-    Args:
-        title: Its name in the browser.
-        style: The page's own rules; the theme's stand before them.
-        script: The page's JavaScript, which runs when the body is there.
-        before: What stands before the main part, such as a header.
-        main: The main part. Large pages make it bit by bit, each bit written as soon as it is there.
-        after: What stands behind it, such as a footer.
+    Attributes:
+        title: The title in the browser.
+        style: The page's own CSS rules. The theme comes before them.
+        script: The page's JavaScript, which runs after the body is loaded.
+        before: Elements before the main part, such as a header.
+        main: The main part, in pieces, so that large pages can be built piece by piece.
+        after: Elements after the main part, such as a footer.
     """
 
     title: str
@@ -74,5 +74,5 @@ def _written(parts: Iterable[Element | None]) -> list[bytes]:
 
 
 def _digest(text: str) -> str:
-    """Return what a policy calls a style or a script by."""
+    """Return the hash by which a policy allows a style or a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

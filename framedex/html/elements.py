@@ -1,4 +1,4 @@
-"""Elements of a page, built as a tree: what comes from data enters it as text or attribute values, never as markup."""
+"""HTML elements, built as a tree. Text from data becomes text or attribute values, never markup."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from xml.etree.ElementTree import Element, tostring
 
 from framedex.errors import printable
 
-Markup = NewType("Markup", bytes)  # UTF-8 that browsers parse; `markup` alone makes it
+Markup = NewType("Markup", bytes)  # UTF-8 that browsers parse; only `markup` creates it
 LONGEST = 160  # characters of a value
-RAW = ("script", "style")  # elements whose content browsers do not take for markup; nothing here may end them
+RAW = ("script", "style")  # browsers do not parse the content of these elements; it must not contain their end tag
 
 
 def element(tag: str, *content: Element | str | None, **attributes: object) -> Element:
-    """Return an element that holds texts and elements; None is left out, as content and as an attribute's value.
+    """Return an element with texts and child elements. None is left out, both as content and as an attribute value.
 
-    `_` in an attribute's name stands for `-`, and one at its end for nothing. Control characters and changes of direction
-    become escapes, but for line ends.
+    In an attribute's name, `_` stands for `-`, and a trailing `_` is dropped. Control characters and changes of text
+    direction become escapes, except for line ends.
     """
     made = Element(
         tag,
@@ -44,17 +44,17 @@ def _add_text(parent: Element, text: str) -> None:
 
 
 def safe(text: str) -> str:
-    """Return text of which only line ends are kept of all that cannot be printed."""
+    """Return text with all unprintable characters except line ends escaped."""
     return printable(text, lines=True)
 
 
 def markup(made: Element) -> Markup:
-    """Return an element as HTML, a line of its own."""
+    """Return an element as HTML on a line of its own."""
     return Markup(f"{tostring(made, encoding='unicode', method='html')}\n".encode())
 
 
 def said(value: object, *, longest: int = LONGEST) -> str:
-    """Return a value in words; of a long text, its end, where names differ."""
+    """Return a value as text. A long text is cut at its beginning, since names differ at their end."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -70,22 +70,22 @@ def said(value: object, *, longest: int = LONGEST) -> str:
 
 
 def brief(value: float) -> str:
-    """Return a number of three digits, or more where it is whole."""
+    """Return a number with three significant digits, or as a whole number from 100 on."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def coded(text: str) -> list[Element | str]:
-    """Return the parts of a text in which backticks mark names."""
+    """Return the parts of a text, with names in backticks as `code` elements."""
     return [element("code", part) if place % 2 else part for place, part in enumerate(text.split("`")) if part]
 
 
 def sentence(name: str) -> str:
-    """Return a column's name in words."""
+    """Return the name of a column as words."""
     return name.replace("_", " ")
 
 
 def table(names: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str, class_: str = "") -> Element:
-    """Return a table in a box that scrolls by itself where the page is too narrow. caption: what it holds, for ears."""
+    """Return a table in a box that scrolls on narrow pages. `caption` is its description for screen readers."""
     kept = [list(row) for row in rows]
     right = ["number" if kept and all(_is_number(row[place]) for row in kept) else None for place in range(len(names))]
     head = [element("th", sentence(name), scope="col", class_=side) for name, side in zip(names, right, strict=True)]
@@ -111,12 +111,12 @@ def _value(value: object) -> Element | str:
 
 
 def folded(title: str, *content: Element | None, class_: str | None = None) -> Element:
-    """Return what is shown when somebody unfolds it."""
+    """Return content that is hidden until the reader unfolds it."""
     return element("details", element("summary", title), *content, class_=class_)
 
 
 def section(identity: str, title: str, *content: Element | None) -> Element:
-    """Return a part of a page, which its headline names."""
+    """Return a section of a page with a headline."""
     return element(
         "section",
         element("h2", title, id=f"{identity}-title"),
@@ -127,26 +127,26 @@ def section(identity: str, title: str, *content: Element | None) -> Element:
 
 
 def titled(kind: str, name: str, *content: Element | None) -> Element:
-    """Return what a page begins with: what kind of page it is, the name of what it shows, and more."""
+    """Return the header of a page: the kind of page, the name of its subject, and further content."""
     return element("header", element("p", kind, class_="soft"), element("h1", element("bdi", name)), *content)
 
 
 def drawing(
     *content: Element | None, size: tuple[float, float], label: str | None, class_: str | None = None, **others: object
 ) -> Element:
-    """Return an SVG drawing, which scales to the room it is given.
+    """Return an SVG drawing that scales to the available width.
 
     Args:
-        content: What is drawn.
+        content: The elements of the drawing.
         size: Width and height, in the drawing's own units.
-        label: What it is, for those who do not see it. None: an ornament, which says nothing.
-        class_: By which style sheets know it.
-        others: Further attributes, such as its width and height in pixels.
+        label: A description for screen readers. None: the drawing is an ornament and is hidden from them.
+        class_: The CSS class.
+        others: Further attributes, such as the width and height in pixels.
     """
     heard = {"aria_hidden": "true"} if label is None else {"role": "img", "aria_label": label}
     return element("svg", *content, viewBox=f"0 0 {size[0]} {size[1]}", class_=class_, **heard, **others)
 
 
 def jpeg_uri(jpeg: bytes) -> str:
-    """Return a JPEG file as the address of a picture that stands in the page itself."""
+    """Return a JPEG file as a data URI."""
     return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"

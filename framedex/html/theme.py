@@ -1,4 +1,4 @@
-"""The look of every page: its colours in light, dark and print, and the style sheet of what is on all pages (theme.css)."""
+"""The theme of every page: colours for light, dark and print, and the shared style sheet (theme.css)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from importlib.resources import files
 class Colour:
     """A colour in each scheme, as `#rrggbb`.
 
-    Args:
-        light: On a light ground.
-        dark: On a dark ground, for browsers that prefer it.
+    Attributes:
+        light: On a light background.
+        dark: On a dark background, for browsers that prefer it.
         paper: In print.
     """
 
@@ -22,13 +22,13 @@ class Colour:
     paper: str
 
 
-# Texts have a contrast of at least 4.5 : 1 with their ground, and what is drawn 3 : 1 (tests/html/test_theme.py).
+# Text has a contrast of at least 4.5 : 1 with its background, and drawings 3 : 1 (tests/html/test_theme.py).
 COLOURS = {
     "ink": Colour("#1d2126", "#e4e7eb", "#000000"),  # text
-    "soft": Colour("#57606b", "#a0a9b5", "#444444"),  # text that matters less
+    "soft": Colour("#57606b", "#a0a9b5", "#444444"),  # less important text
     "line": Colour("#dde1e6", "#343a42", "#bbbbbb"),  # between parts
     "ground": Colour("#ffffff", "#16191d", "#ffffff"),
-    "raised": Colour("#f5f6f8", "#1f2328", "#f3f3f3"),  # the ground of boxes
+    "raised": Colour("#f5f6f8", "#1f2328", "#f3f3f3"),  # the background of boxes
     "link": Colour("#0a5bb0", "#7db7f5", "#000000"),
     "error": Colour("#a1201b", "#ff9d94", "#a1201b"),
     "error-ground": Colour("#fdf0ef", "#351f1e", "#ffffff"),
@@ -49,16 +49,16 @@ DEFINED = re.compile(r"--([a-z-]+):")
 
 
 def rgb(name: str) -> tuple[int, int, int]:
-    """Return the light scheme's colour of a name as red, green and blue, each 0 to 255, for pictures."""
+    """Return a colour of the light scheme as red, green and blue, each 0 to 255, for pictures."""
     red, green, blue = bytes.fromhex(COLOURS[name].light.removeprefix("#"))
     return red, green, blue
 
 
 def stylesheet(own: str) -> str:
-    """Return the style sheet of a page: the theme with those of its colours that the page uses, then the page's own rules.
+    """Return the style sheet of a page: the theme with the colours that the page uses, then the page's own rules.
 
     Args:
-        own: The page's own rules. Their colours are the theme's: `var(--ink)`.
+        own: The page's own rules. They use the colours of the theme: `var(--ink)`.
 
     Raises:
         ValueError: A rule uses a variable that neither the theme nor the page defines.
@@ -71,7 +71,7 @@ def stylesheet(own: str) -> str:
 
 
 def _variables(names: list[str]) -> str:
-    """Return the rules that give colours their values."""
+    """Return the rules that define colours in each scheme."""
 
     def block(scheme: str) -> str:
         values = " ".join(f"--{name}: {getattr(COLOURS[name], scheme)};" for name in names)

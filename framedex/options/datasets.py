@@ -1,4 +1,4 @@
-"""Options and arguments by which a command is told a dataset, and which of its clips."""
+"""Options and arguments that name a dataset and select its clips."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ SAMPLE_RULES = (OptionRule(options=["seed"], when=lambda values: values["sample"
 
 
 def dataset_argument() -> Decorator:
-    """Return the argument DATASET, a folder or uri that is there."""
+    """Return the argument DATASET, an existing folder or a uri."""
     return click.argument("dataset", type=PLACE_THAT_IS_THERE)
 
 
 def sources_root_option(*, beside: str = "") -> Decorator:
-    """Return `--root` of commands that read the sources.
+    """Return `--root` for commands that read the sources.
 
     Args:
-        beside: The options with which the command reads them at all.
+        beside: The options that make the command read the sources. Empty: it always reads them.
     """
     where = "Where the sources lie now, if they moved."
     return click.option("--root", type=click.Path(file_okay=False), help=_beside(beside, where))
@@ -30,8 +30,8 @@ def seed_option(of: str, *, beside: str = "") -> Decorator:
     """Return `--seed`.
 
     Args:
-        of: What is drawn at random.
-        beside: The options with which anything is drawn.
+        of: What is random.
+        beside: The options that make anything random. Empty: there is no such option.
     """
     return click.option("--seed", type=int, default=0, show_default=True, help=_beside(beside, f"Seed of {of}."))
 

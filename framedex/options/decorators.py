@@ -1,4 +1,4 @@
-"""What options and arguments are: decorators of the function behind a command."""
+"""Types of options and arguments: decorators of the function behind a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Decorator = Callable[[Command], Command]
 
 
 def together(*decorators: Decorator) -> Decorator:
-    """Return decorators as one; the help of the command names their options in this order."""
+    """Return several decorators as one. The help of the command lists their options in this order."""
 
     def decorate(command: Command) -> Command:
         for decorator in reversed(decorators):

@@ -1,4 +1,4 @@
-"""The options by which a command is told what it runs on."""
+"""The command line options that choose an execution engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENGINE_RULES = (
 
 
 def engine_options(command: Command) -> Command:
-    """Give a command the options of what runs its work; it gets them as `engine`, an engine.Engine. ENGINE_RULES goes with them."""
+    """Add the options that choose an engine. The command gets an engine.Engine as `engine`. Use with ENGINE_RULES."""
 
     @click.option(
         "--engine",
@@ -39,20 +39,20 @@ def engine_options(command: Command) -> Command:
         if engine_name == "local":
             command(engine=engine, **others)
             return
-        with contextlib.redirect_stdout(_OfThisThread()):  # Ray tells of lost workers there, from a thread of its own
+        with contextlib.redirect_stdout(_OfThisThread()):  # Ray reports lost workers there, from its own thread
             command(engine=engine, **others)
 
     return with_engine
 
 
 class _OfThisThread:
-    """Standard output for the thread that makes this; what other threads print goes to standard error."""
+    """Standard output for the thread that creates this object. The output of other threads goes to standard error."""
 
     def __init__(self) -> None:
         self._stdout, self._thread = sys.stdout, threading.get_ident()
 
     def write(self, text: str) -> int:
-        """Write text to one or the other."""
+        """Write text to standard output or standard error."""
         return (self._stdout if threading.get_ident() == self._thread else sys.stderr).write(text)
 
     def __getattr__(self, name: str) -> Any:

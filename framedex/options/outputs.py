@@ -1,4 +1,4 @@
-"""Options about what a command writes and prints."""
+"""Options for the output of commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from framedex.options.places import PLACE_TO_WRITE
 
 
 def out_folder_option(help_text: str) -> Decorator:
-    """Return `--out` of commands that write a folder of this machine or a uri of object storage."""
+    """Return `--out` for commands that write a folder of this machine or a uri of object storage."""
     return click.option("--out", type=PLACE_TO_WRITE, required=True, help=help_text)
 
 
@@ -23,5 +23,5 @@ def overwrite_option(what: str) -> Decorator:
 
 
 def json_option(help_text: str = "Print one JSON object.") -> Decorator:
-    """Return `--json`, which a command gets as `as_json`."""
+    """Return `--json`. The command gets it as `as_json`."""
     return click.option("--json", "as_json", is_flag=True, help=help_text)

@@ -1,4 +1,4 @@
-"""Folders and files on the command line: of this machine, or uris of object storage."""
+"""Types of command line parameters for folders and files, on this machine or in object storage."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from framedex.storage.places import Place, local_of, place
 
 
 class PlaceType(click.ParamType[Place]):
-    """A folder of this machine, or a uri. there: it must exist, where that can be seen without asking a store. written: it is to
-    be written.
+    """A folder of this machine, or a uri.
+
+    Args:
+        there: Whether it must exist. Checked only where no request to a store is needed.
+        written: Whether the command writes to it.
     """
 
     name = "folder or uri"
@@ -31,7 +34,7 @@ class PlaceType(click.ParamType[Place]):
                 check_writable(found)
         except FramedexError as error:
             self.fail(error.text(), param, ctx)
-        if local_of(found) is None:  # which only a request would show
+        if local_of(found) is None:  # only a request to the store would show it
             return found
         if self._there and not found.exists():
             self.fail(f"Directory {str(value)!r} does not exist.", param, ctx)
@@ -41,7 +44,7 @@ class PlaceType(click.ParamType[Place]):
 
 
 class FileType(click.ParamType[Path]):
-    """A file of this machine, or a small object, of which a copy is made for as long as the program runs."""
+    """A file of this machine, or a small object. An object is copied to this machine until the program ends."""
 
     name = "file or uri"
 

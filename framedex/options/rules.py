@@ -1,4 +1,4 @@
-"""Options that have an effect only beside others: one table per command says which, and one function checks it."""
+"""Options that have an effect only with other options: each command has a table of rules, which one function checks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-Values = Mapping[str, Any]  # of all parameters of a command, defaults included, by the names of parameters
+Values = Mapping[str, Any]  # values of all parameters of a command by name, including defaults
 NOT_GIVEN = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionRule:
-    """Some options of a command, and when they have an effect.
+    """A rule that says when some options of a command have an effect.
 
-    Args:
-        options: Their parameters' names.
-        all_but: Instead: every option but these.
-        when: Says of the values of all parameters whether the options have an effect.
-        needs: What has to be given with them, for the message.
-        beside: Instead: what takes their effect away, for the message.
-        why: The reason, where it does not go without saying.
+    Attributes:
+        options: The parameter names of these options.
+        all_but: Instead of `options`: the rule is about all options except these.
+        when: Returns, for the values of all parameters, whether the options have an effect.
+        needs: The options that must be given as well, for the message.
+        beside: Instead of `needs`: the options that remove the effect, for the message.
+        why: The reason, if it is not obvious.
     """
 
     options: Sequence[str] = ()
@@ -44,7 +44,7 @@ class OptionRule:
         return isinstance(parameter, click.Option) and parameter.name not in self.all_but
 
     def broken_by(self, spelled: Sequence[str]) -> str:
-        """Return what to say of options that were given in vain."""
+        """Return a message about options that were given without effect."""
         which = " and ".join(filter(None, [", ".join(spelled[:-1]), spelled[-1]]))
         why = f": {self.why}" if self.why else ""
         if self.needs:
@@ -53,7 +53,7 @@ class OptionRule:
 
 
 class RuledCommand(click.Command):
-    """A command that refuses options which would have no effect: exit code 2, and nothing is done."""
+    """A command that refuses options without effect: it exits with code 2 and does nothing."""
 
     def __init__(self, *arguments: Any, rules: Sequence[OptionRule] = (), **others: Any) -> None:
         super().__init__(*arguments, **others)
@@ -70,7 +70,7 @@ class RuledCommand(click.Command):
 
 
 def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
-    """Raise UsageError that names every option which was given and has no effect."""
+    """Raise UsageError with the name of every option that was given and has no effect."""
     given = [
         parameter
         for parameter in context.command.params
@@ -88,6 +88,6 @@ def check_options(context: click.Context, rules: Sequence[OptionRule]) -> None:
 
 
 def _spelled(parameter: click.Parameter, values: Values) -> str:
-    """Return an option as it was given: of a pair of flags, the one of the two."""
+    """Return an option as the user gave it. For a pair of flags, this is one of the two."""
     is_off = values.get(parameter.name or "") is False and bool(parameter.secondary_opts)
     return (parameter.secondary_opts if is_off else parameter.opts)[0]

@@ -1,4 +1,4 @@
-"""Options about how a command runs: its processes, how long it waits, and how many failures it bears."""
+"""Options for how a command runs: the number of processes, time limits and the number of allowed failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def workers_option(help_text: str, *, least: int = 1) -> Decorator:
 
     Args:
         help_text: What the processes do.
-        least: How many there are at least.
+        least: The minimum number of processes.
     """
     return click.option(
         "--workers",
@@ -28,12 +28,12 @@ def workers_option(help_text: str, *, least: int = 1) -> Decorator:
 def time_limit_option(
     name: str = "--timeout", *, seconds: float, help_text: str = "Longest time for one medium."
 ) -> Decorator:
-    """Return an option of a time limit in seconds.
+    """Return an option for a time limit in seconds.
 
     Args:
-        name: Of the option.
-        seconds: The limit, unless it is given.
-        help_text: Of what it is the longest time.
+        name: The name of the option.
+        seconds: The default limit.
+        help_text: What the limit applies to.
     """
     return click.option(
         name,

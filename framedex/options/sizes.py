@@ -1,4 +1,4 @@
-"""Sizes on the command line: bytes with a unit, and heights and widths of frames."""
+"""Sizes on the command line: numbers of bytes with a unit, and heights and widths of frames."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Object storage: names of objects, reading ranges of them, writing them only where nothing stands. Knows nothing of video."""
+"""Object storage: names of objects, reads of byte ranges, and conditional writes. Contains no code about video."""

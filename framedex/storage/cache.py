@@ -1,4 +1,4 @@
-"""A bounded cache of ranges on a local disk, shared by all processes of a machine that name the same folder."""
+"""A bounded cache of byte ranges on a local disk. All processes of a machine that name the same folder share it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,28 @@ from pathlib import Path
 from framedex.errors import OutputError
 from framedex.storage.objects import Facts, fetch_many
 
-TOTAL_NAME = "total"  # of bytes in the cache; its lock is the cache's
+TOTAL_NAME = "total"  # the file with the cache's size in bytes; its lock is the cache's lock
 ASIDE = ".writing-"
 SUFFIX = ".range"
-KEPT_SHARE = 0.9  # of the most bytes, after the oldest were removed
-ABANDONED_SECONDS = 3600.0  # after which a file that was never finished is removed
-PAUSE_SECONDS = 60.0  # without writing, after the disk took no more
+KEPT_SHARE = 0.9  # of `most_bytes` after the oldest ranges were removed
+ABANDONED_SECONDS = 3600.0  # after this time, an unfinished file is removed
+PAUSE_SECONDS = 60.0  # without writes after the disk refused one
 CHECK_BYTES = 4
 LOG = logging.getLogger("framedex.storage")
 
 
 class DiskCache:
-    """Ranges of objects in files of a folder, at most so many bytes; those used longest ago go first. Picklable.
+    """A cache of object ranges in files of a folder. The least recently used ranges are removed first. Picklable.
 
-    A range is found again for the very object that it was read from, never for one that took its place. Where nothing can be
-    written, reading goes on without the cache. Raises OutputError for a folder that cannot be made.
+    A cached range is used only for the exact object that it was read from, never for a replacement. If nothing can be
+    written, reading continues without the cache.
+
+    Args:
+        folder: The folder. It is created if it is missing.
+        most_bytes: The maximum size of all ranges together.
+
+    Raises:
+        OutputError: The folder cannot be created.
     """
 
     def __init__(self, folder: str | Path, *, most_bytes: int = 64 << 30) -> None:
@@ -41,7 +48,7 @@ class DiskCache:
             raise OutputError("the cache's folder cannot be made", where=str(folder), found=error.strerror) from error
 
     def fetch_many(self, uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
-        """Return the bytes of some ranges (begin, end) of an object: from here, and what is not here from its store."""
+        """Return the bytes of ranges (begin, end) of an object. Ranges that are not cached are read from the store."""
         found = {piece: self._read(self._path(uri, piece, facts)) for piece in ranges}
         missing = [piece for piece, data in found.items() if data is None]
         if missing:
@@ -62,7 +69,7 @@ class DiskCache:
             return None
         content, check = data[:-CHECK_BYTES], data[-CHECK_BYTES:]
         if len(data) < CHECK_BYTES or zlib.crc32(content).to_bytes(CHECK_BYTES, "little") != check:
-            return None  # damaged on the disk: as if it were not there
+            return None  # damaged on the disk: treated as missing
         with contextlib.suppress(OSError):
             os.utime(path)
         return content
@@ -91,7 +98,7 @@ class DiskCache:
                 aside.unlink(missing_ok=True)
 
     def _make_room(self, size: int) -> None:
-        """Count so many bytes as used, and remove the ranges used longest ago where that would be too much."""
+        """Count this many bytes as used. If that exceeds the limit, remove the least recently used ranges first."""
         with self._total() as file:
             text = os.pread(file, 64, 0)
             total = int(text) if text.strip().isdigit() else self._remove_oldest(self.most_bytes)
@@ -109,7 +116,7 @@ class DiskCache:
             os.close(file)
 
     def _remove_oldest(self, most: int) -> int:
-        """Remove ranges until no more than so many bytes are left; return how many are."""
+        """Remove the least recently used ranges until at most this many bytes are left. Return how many are left."""
         entries: list[tuple[float, int, Path]] = []
         for path in self.folder.glob("??/*"):
             with contextlib.suppress(OSError):

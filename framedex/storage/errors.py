@@ -1,4 +1,4 @@
-"""What a store answered, as an error for the person who has to act, without a secret in it."""
+"""Errors of stores as errors for the user, without secrets in them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 
 from framedex.errors import StorageError
 
-# Variables whose values are secrets, by words in their names.
+# Words in the names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|SIGNATURE", re.IGNORECASE)
 _STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_")
 _QUERY = re.compile(r"\?[^\s\"']*")
 _USER = re.compile(r"//[^/@\s]*@")
-_LEAST_SECRET = 6  # letters; shorter values are no secrets, and would be found everywhere
+_LEAST_SECRET = 6  # characters; shorter values are not secrets and would match everywhere
 MOST_TEXT = 600
-# Statuses and codes with which stores refuse credentials; some say 400 where a token has expired.
+# Statuses and codes with which stores refuse credentials; some answer 400 for an expired token.
 REFUSED = re.compile(
     r"ExpiredToken|InvalidAccessKeyId|SignatureDoesNotMatch|TokenRefreshRequired|InvalidToken|status code: 40[13]"
 )
@@ -22,7 +22,7 @@ PAST_THE_END = re.compile(r"status code: 416")
 _STATUS = re.compile(r"status code: (\d{3}[^:<]*)")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
-_PASSING = ("408", "429", "5")  # how statuses begin of what may be otherwise another time
+_PASSING = ("408", "429", "5")  # the first characters of statuses that may be temporary
 KINDS = {
     "NotFoundError": ("missing", "the object is not there"),
     "FileNotFoundError": ("missing", "the object is not there"),
@@ -43,19 +43,19 @@ REMEDIES = {
 
 
 def may_be_tried_again(error: Exception) -> bool:
-    """Return whether a request may succeed another time: what came broke off or was late, and was no refusal."""
+    """Return whether a request may succeed when repeated: the answer broke off or was late, and was not a refusal."""
     status = _STATUS.search(str(error))
     passing = status is None or status[1].startswith(_PASSING)
     return passing and kind_of(error)[0] == "unanswered" and not isinstance(error, TypeError | ValueError)
 
 
 def is_past_the_end(error: Exception) -> bool:
-    """Return whether a store says that an object ends before the range that was asked for."""
+    """Return whether a store reports that the object ends before the requested range."""
     return PAST_THE_END.search(str(error)) is not None
 
 
 def kind_of(error: Exception) -> tuple[str, str]:
-    """Return (kind, sentence)."""
+    """Return (kind, sentence) of an error."""
     text = str(error)
     if REFUSED.search(text):
         return KINDS["PermissionDeniedError"]
@@ -67,7 +67,7 @@ def kind_of(error: Exception) -> tuple[str, str]:
 
 
 def as_storage_error(uri: str, error: Exception) -> StorageError:
-    """Return the error to raise for what a store, or obstore, answered."""
+    """Return the error to raise for an error of a store or of obstore."""
     kind, what = kind_of(error)
     return StorageError(
         what, kind=kind, where=uri, found=without_secrets(answer_in(str(error))), remedy=REMEDIES.get(kind)
@@ -75,7 +75,7 @@ def as_storage_error(uri: str, error: Exception) -> StorageError:
 
 
 def without_secrets(text: str) -> str:
-    """Return a message without values of variables that hold secrets, without queries of addresses, and not too long."""
+    """Return a shortened message without the values of secret variables and without the queries of addresses."""
     secrets = {
         value
         for name, value in os.environ.items()
@@ -88,7 +88,7 @@ def without_secrets(text: str) -> str:
 
 
 def answer_in(text: str) -> str:
-    """Return a store's answer without the markup, the addresses and the times around it."""
+    """Return the text of a store's answer without markup, addresses and times."""
     status = _STATUS.search(text)
     if status is None:
         return text.split("\n\nDebug source")[0].strip()

@@ -1,7 +1,7 @@
-"""Objects of a store: what they are, their bytes, and writing them where nothing else has been written.
+"""Objects of a store: their facts, their bytes, and writes that do not replace what others wrote.
 
-The transport is obstore's. Each function names objects by uri, repeats what may be repeated, and raises StorageError, in
-which no secret stands.
+obstore is the transport. Each function names objects by uri, repeats requests where that is safe, and raises
+StorageError, which contains no secrets.
 """
 
 from __future__ import annotations
@@ -23,17 +23,20 @@ from framedex.storage.uris import split, uri_of
 
 Got = TypeVar("Got")
 
-AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # requests of one process
-PIECE_BYTES = 16 << 20  # of an object that is fetched whole, or written in parts
-TRIES = 4  # of what obstore does not repeat by itself: an answer that breaks off or is too short
+AT_ONCE, THREAD_NAME = 32, "framedex-storage"  # parallel requests of one process
+PIECE_BYTES = 16 << 20  # the size of a part when a whole object is fetched, or written in parts
+TRIES = 4  # when an answer breaks off or is too short, which obstore does not repeat
 FIRST_WAIT_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """An object as it was seen. tag: what tells it from every other content: its ETag, or the time where a store has none.
+    """The facts of an object when it was seen.
 
-    size_bytes, mtime_ns: of the whole object.
+    Attributes:
+        size_bytes: The size of the whole object.
+        mtime_ns: The modification time of the whole object.
+        tag: Identifies the content: the ETag, or the modification time if the store has no ETag.
     """
 
     size_bytes: int
@@ -42,18 +45,18 @@ class Facts:
 
     @property
     def etag(self) -> str | None:
-        """What If-Match takes."""
+        """The ETag for If-Match. None: the object has none."""
         return self.tag.removeprefix("etag ") if self.tag.startswith("etag ") else None
 
 
 def facts_of(meta: Any) -> Facts:
-    """Return the facts in an answer's metadata."""
+    """Return the facts in the metadata of an answer."""
     modified: datetime = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * 10**9 + modified.microsecond * 1000
     etag = meta["e_tag"]
-    if etag and not etag.endswith('"'):  # as Azure's listings have it
+    if etag and not etag.endswith('"'):  # Azure's listings omit the quotes
         etag = f'"{etag}"'
-    # A weak tag (RFC 9110 8.8.1) does not promise the same bytes, and If-Match never takes one.
+    # A weak tag (RFC 9110 8.8.1) does not promise the same bytes, and If-Match never accepts one.
     strong = bool(etag) and not etag.startswith("W/")
     if not strong and mtime_ns <= 0:
         raise StorageError(
@@ -66,15 +69,21 @@ def facts_of(meta: Any) -> Facts:
 
 
 def head(uri: str) -> Facts:
-    """Return what an object is. Raises StorageError."""
+    """Return the facts of an object. Raises StorageError."""
     store, key = _open(uri)
     return facts_of(_tried(uri, lambda: store.head(key)))
 
 
 def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[memoryview, Facts]:
-    """Return some bytes of an object, fewer where it ends before, and what the object is.
+    """Return bytes of an object, and its facts. There are fewer bytes if the object ends before `end`.
 
-    facts: what it must still be. Raises StorageError, also for another object.
+    Args:
+        uri: The object.
+        begin, end: The range in bytes, half-open.
+        facts: The facts that the object must still have. None: any object is accepted.
+
+    Raises:
+        StorageError: The request failed, or the object has changed.
     """
     if begin >= end:
         return memoryview(b""), facts or head(uri)
@@ -86,7 +95,7 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
     def once() -> tuple[memoryview, Facts]:
         try:
             answer = store.get(key, options=options)
-        except Exception as error:  # obstore's own class for it is no part of its interface
+        except Exception as error:  # obstore's class for it is not part of its interface
             if not is_past_the_end(error):
                 raise
             seen = head(uri)
@@ -106,9 +115,9 @@ def fetch(uri: str, begin: int, end: int, facts: Facts | None = None) -> tuple[m
 
 
 def fetch_end(uri: str, length: int) -> tuple[memoryview, Facts]:
-    """Return the last bytes of an object, all where it has no more, and what it is. Raises StorageError.
+    """Return the last bytes of an object, or all if it has fewer, and its facts. Raises StorageError.
 
-    Of kind `unsupported` where a store has no such request (Azure).
+    The error has kind `unsupported` if a store does not support such requests (Azure).
     """
     store, key = _open(uri)
 
@@ -135,19 +144,22 @@ def changed(uri: str, recorded: Facts, seen: Facts | None) -> StorageError:
 
 
 def fetch_many(uri: str, ranges: Sequence[tuple[int, int]], facts: Facts) -> list[memoryview]:
-    """Return the bytes of some ranges (begin, end) of an object, fetched at the same time. Raises StorageError."""
+    """Return the bytes of ranges (begin, end) of an object, fetched in parallel. Raises StorageError."""
     return at_once(lambda piece: fetch(uri, piece[0], piece[1], facts)[0], ranges)
 
 
 def at_once(function: Callable[[Any], Got], values: Sequence[Any]) -> list[Got]:
-    """Call a function for several values, in threads that wait for a store; in such a thread one after the other."""
+    """Call a function for each value in the threads that wait for stores.
+
+    Called from such a thread, it uses no others.
+    """
     if len(values) == 1 or threading.current_thread().name.startswith(THREAD_NAME):
         return [function(value) for value in values]
     return list(_threads().map(function, values))
 
 
 def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
-    """Return a small object. Raises StorageError, also for one of more than `most` bytes."""
+    """Return a small object and its facts. Raises StorageError, also if it has more than `most` bytes."""
     data, facts = fetch(uri, 0, most + 1)
     if facts.size_bytes > most:
         raise StorageError(
@@ -190,15 +202,18 @@ def listing(uri: str) -> Iterator[tuple[str, Facts]]:
 
 
 def children(uri: str) -> dict[str, Facts]:
-    """Return the objects that lie right in a folder, by their names in it. Raises StorageError."""
+    """Return the facts of the objects directly in a folder, by name. Raises StorageError."""
     below = ((name[len(uri) + 1 :], facts) for name, facts in listing(uri))
     return {name: facts for name, facts in below if "/" not in name}
 
 
 def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
-    """Write an object where none is; or in place of one that is still as it was seen. Return what it is now.
+    """Write an object and return its facts. Raises StorageError of kind `exists` or `changed` if the condition fails.
 
-    Raises StorageError of kind `exists` or `changed` where that is not so.
+    Args:
+        uri: The object.
+        data: Its content.
+        replaces: The facts of the object that may be replaced, if it has not changed. None: no object may exist there.
     """
     store, key = _open(uri)
     etag = None if replaces is None else replaces.etag
@@ -218,14 +233,14 @@ def put(uri: str, data: bytes, *, replaces: Facts | None = None) -> Facts:
             # Ceph's gateway compares an ETag without the quotes that are part of it (RFC 9110 8.8.3) when it writes.
             return _tried(uri, lambda: once({"e_tag": etag.strip('"')}))
     except StorageError as error:
-        # An answer that was lost may have been a success: what stands there then is what was written.
+        # If an answer was lost, the write may have succeeded: the object then has the content that was written.
         if error.kind in ("exists", "changed") and (mine := _holds(uri, data)) is not None:
             return mine
         raise
 
 
 def _holds(uri: str, data: bytes) -> Facts | None:
-    """Return what an object is, if it has just this content."""
+    """Return the facts of an object if it has exactly this content, else None."""
     try:
         found, facts = fetch(uri, 0, len(data) + 1)
     except StorageError:
@@ -234,7 +249,7 @@ def _holds(uri: str, data: bytes) -> Facts | None:
 
 
 def upload(path: Path, uri: str) -> Facts:
-    """Write a file as an object, in parts that go at the same time; whatever stands there is replaced. Return what it is."""
+    """Write a file as an object, in parallel parts, and return its facts. An existing object is replaced."""
     store, key = _open(uri)
 
     def once() -> Facts:
@@ -255,7 +270,7 @@ def upload(path: Path, uri: str) -> Facts:
 
 
 def delete(uris: Sequence[str]) -> None:
-    """Remove objects; one that is not there is no error."""
+    """Remove objects. Objects that do not exist are ignored."""
     for uri in uris:
         store, key = _open(uri)
         try:
@@ -266,7 +281,7 @@ def delete(uris: Sequence[str]) -> None:
 
 
 def exists(uri: str) -> Facts | None:
-    """Return what an object is, None where there is none."""
+    """Return the facts of an object, or None if it does not exist."""
     try:
         return head(uri)
     except StorageError as error:
@@ -281,15 +296,15 @@ def _open(uri: str) -> tuple[Any, str]:
 
 
 def _tried(uri: str, call: Callable[[], Got]) -> Got:
-    """Return what a call returns; obstore repeats requests that fail, this one answers that break off."""
+    """Return the result of a call. obstore repeats failed requests; this repeats calls whose answer broke off."""
     for attempt in range(1, TRIES + 1):
         try:
             return call()
         except FramedexError:
             raise
-        except Exception as error:  # obstore's, which come from several bases, and what an answer lacked
+        except Exception as error:  # errors of obstore, which have several bases, and of incomplete answers
             if attempt == TRIES or not may_be_tried_again(error):
-                raise as_storage_error(uri, error) from None  # whose text may hold what is not to be shown
+                raise as_storage_error(uri, error) from None  # its text may contain secrets
             time.sleep(FIRST_WAIT_SECONDS * 2**attempt)
     raise AssertionError("the last try returns or raises")
 

@@ -1,4 +1,4 @@
-"""A folder that is written: of this machine in place, or of object storage by way of a folder of this machine."""
+"""Output folders: written in place on this machine, or by way of a local folder if they are in object storage."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from framedex.storage.objects import Facts, delete, exists, fetch, put, upload
 from framedex.storage.places import Place, Stored
 
 WRITABLE = ("s3://", "gs://", "az://")
-SINGLE_BYTES = 64 << 20  # of a file that is written with one request, which the store refuses where something stands
+SINGLE_BYTES = 64 << 20  # up to this size, a file is written with one request, which the store can refuse
 
 
 class Output:
-    """A folder of this machine. Files are written below `local`; `publish` gives them to readers."""
+    """A folder of this machine. Files are written below `local`, and `publish` makes them visible to readers."""
 
     def __init__(self, local: Path) -> None:
         self.local = local
 
     @property
     def where(self) -> Place:
-        """What readers open."""
+        """The place that readers open."""
         return self.local
 
     def publish(self, path: Path) -> None:
-        """Make a file below `local` one that readers see. Raises OutputError, StorageError."""
+        """Make a file below `local` visible to readers. Raises OutputError, StorageError."""
 
     def remove(self, name: str) -> None:
-        """Remove a file that may be there."""
+        """Remove a file if it exists."""
         (self.local / name).unlink(missing_ok=True)
 
 
 class StoredOutput(Output):
-    """A folder of object storage. Nothing that another run wrote is replaced: each object is written where none is, or in
-    place of the very one that was taken.
+    """A folder of object storage. It replaces nothing that another run wrote.
+
+    Each object is written only where none exists, or in place of the exact object that was taken.
     """
 
     def __init__(self, stored: Stored, local: Path) -> None:
@@ -49,7 +50,7 @@ class StoredOutput(Output):
         return self._stored
 
     def take(self, name: str) -> None:
-        """Copy an object that this run may replace, if it is there."""
+        """Copy an object that this run may replace, if it exists."""
         uri = f"{self._stored.uri}/{name}"
         facts = exists(uri)
         if facts is None:
@@ -66,7 +67,7 @@ class StoredOutput(Output):
                 return
             facts = write_new(path, f"{self._stored.uri}/{name}")
         if path.parent == self.local:
-            self._taken[name] = facts  # a file of the whole folder, which may be written again
+            self._taken[name] = facts  # a file directly in the folder may be written again
         else:
             path.unlink()
 
@@ -75,10 +76,10 @@ class StoredOutput(Output):
 
 
 def write_new(path: Path, uri: str) -> Facts:
-    """Write a file as an object where none is. Raises StorageError of kind `exists`.
+    """Write a file as a new object. Raises StorageError of kind `exists` if there is one already.
 
-    A store takes a condition with an object that is written at once, and none with one that is written in parts: there it is
-    looked for first.
+    Stores check a condition only for an object that is written with one request. Before a file is written in parts,
+    this function looks whether the object exists.
     """
     if path.stat().st_size <= SINGLE_BYTES:
         return put(uri, path.read_bytes())
@@ -89,7 +90,7 @@ def write_new(path: Path, uri: str) -> Facts:
 
 
 def check_writable(where: Place) -> None:
-    """Raise OutputError for a place that nothing can be written to."""
+    """Raise OutputError if nothing can be written to a place."""
     if isinstance(where, Stored) and not where.uri.startswith(WRITABLE):
         raise OutputError("a web server is not written to", where=where.uri, allowed="s3://, gs://, az:// or a folder")
 
@@ -111,7 +112,7 @@ def _refused(stored: Stored) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stored_output(stored: Stored, *names: str) -> Iterator[StoredOutput]:
-    """Give a folder of object storage to be written. names: of files right in it that may be replaced."""
+    """Give a folder of object storage for writing. `names` are the files directly in it that may be replaced."""
     check_writable(stored)
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         output = StoredOutput(stored, Path(folder))

@@ -1,6 +1,4 @@
-"""A folder or file that is read, on this machine or in object storage: the functions here tell the two apart, so that nobody
-else has to.
-"""
+"""Files and folders to read, on this machine or in object storage. Only the functions here distinguish the two."""
 
 from __future__ import annotations
 
@@ -22,10 +20,10 @@ from framedex.storage.objects import Facts, at_once, exists, head, listing, whol
 from framedex.storage.reader import ObjectFile, ObjectReader
 from framedex.storage.uris import checked, is_remote, local_path
 
-MOST_BYTES = 1 << 28  # of what is read at once
-FOOTER_BYTES = 64 << 10  # of the end of a Parquet file, which pyarrow reads first
-KEPT_BYTES = 1 << 20  # of each open file: its last row groups
-COPIED_BYTES = 8 << 20  # at a time
+MOST_BYTES = 1 << 28  # of a file that is read at once
+FOOTER_BYTES = 64 << 10  # at the end of a Parquet file, which pyarrow reads first
+KEPT_BYTES = 1 << 20  # per open file: its last row groups
+COPIED_BYTES = 8 << 20  # per read of a copy
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -33,9 +31,13 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Something in object storage, with as much of pathlib.Path as reading an index or a dataset needs.
+    """A file or folder in object storage, with the part of pathlib.Path that reading an index or a dataset needs.
 
-    cache: for ranges of Parquet files. Errors are those of files: FileNotFoundError, and StorageError for all else.
+    A missing object raises FileNotFoundError; all other errors are StorageError.
+
+    Attributes:
+        uri: Its uri.
+        cache: A cache for ranges of Parquet files. None: no cache.
     """
 
     uri: str
@@ -55,7 +57,7 @@ class Stored:
         return self
 
     def facts(self) -> Facts:
-        """Return what the object is. Raises FileNotFoundError."""
+        """Return the facts of the object. Raises FileNotFoundError."""
         with _as_of_files(self.uri):
             return head(self.uri)
 
@@ -63,10 +65,10 @@ class Stored:
         return exists(self.uri) is not None
 
     def is_dir(self) -> bool:
-        return False  # a store has objects alone
+        return False  # a store has only objects
 
     def names(self) -> list[str]:
-        """Return the names of all objects below, relative to this, sorted."""
+        """Return the names of all objects below, relative to this place, sorted."""
         return [uri[len(self.uri) + 1 :] for uri, _ in listing(self.uri)]
 
     def read_bytes(self) -> bytes:
@@ -77,7 +79,7 @@ class Stored:
         return self.read_bytes().decode(encoding)
 
     def open(self) -> ObjectFile:
-        """Open it to be read in ranges. Raises FileNotFoundError."""
+        """Open the object for reads of ranges. Raises FileNotFoundError."""
         with _as_of_files(self.uri):
             if self.cache is None:
                 return ObjectFile(ObjectReader.from_end(self.uri, FOOTER_BYTES, kept_bytes=KEPT_BYTES))
@@ -89,7 +91,7 @@ Place = Path | Stored
 
 
 def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None) -> Place:
-    """Return the folder or file that a path or uri names. Raises SourceError for a uri that is not to be recorded."""
+    """Return the folder or file with this path or uri. Raises SourceError if the uri must not be recorded."""
     if isinstance(name, Stored):
         return name
     text = os.fspath(name)
@@ -97,19 +99,19 @@ def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None)
 
 
 def local_of(where: Place) -> Path | None:
-    """Return the path of a place of this machine; None of one of object storage."""
+    """Return the path of a place on this machine, or None if it is in object storage."""
     return None if isinstance(where, Stored) else where
 
 
 def names_in(where: Place) -> list[str]:
-    """Return the names of what lies in a folder, sorted; nothing where there is none. Of a store, of all objects below."""
+    """Return the sorted names in a folder, or nothing if it does not exist. For a store: of all objects below."""
     if isinstance(where, Stored):
         return where.names()
     return sorted(path.name for path in where.iterdir()) if where.is_dir() else []
 
 
 def state_of(where: Place) -> str:
-    """Return what changes when a file is written again. Raises FileNotFoundError, StorageError."""
+    """Return a text that changes when a file is written again. Raises FileNotFoundError, StorageError."""
     if isinstance(where, Stored):
         return where.facts().tag
     status = where.stat()
@@ -117,23 +119,23 @@ def state_of(where: Place) -> str:
 
 
 def size_of(where: Place) -> int:
-    """Return the bytes of a file. Raises FileNotFoundError and other errors of files, StorageError."""
+    """Return the size of a file in bytes. Raises FileNotFoundError and other file errors, StorageError."""
     return where.facts().size_bytes if isinstance(where, Stored) else where.stat().st_size
 
 
 def opened(where: Place) -> BinaryIO:
-    """Open a file that is read from its beginning to its end. Raises FileNotFoundError, OSError, StorageError."""
+    """Open a file to read it from beginning to end. Raises FileNotFoundError, OSError, StorageError."""
     return io.BytesIO(where.read_bytes()) if isinstance(where, Stored) else open(where, "rb")
 
 
 def read_each(where: Place, read: Callable[[Item], Read], items: Sequence[Item]) -> list[Read]:
-    """Return what some reads in a folder give, in order: at the same time where each costs a request."""
+    """Return the result of `read` for each item, in order. If each read costs a request, the reads run in parallel."""
     return list(at_once(read, items)) if isinstance(where, Stored) else list(map(read, items))
 
 
 @contextlib.contextmanager
 def local_folder(where: Place, names: Sequence[str]) -> Iterator[Path]:
-    """Give a folder of this machine with some files of another: itself, or copies that go away again."""
+    """Give a local folder with some files of another folder: the folder itself, or temporary copies."""
     if not isinstance(where, Stored):
         yield where.absolute()
         return
@@ -147,15 +149,15 @@ def local_folder(where: Place, names: Sequence[str]) -> Iterator[Path]:
 
 
 def parquet_file(where: Place) -> pq.ParquetFile:
-    """Open a Parquet file. Raises FileNotFoundError and other errors of files, StorageError, pa.ArrowException."""
+    """Open a Parquet file. Raises FileNotFoundError and other file errors, StorageError, pa.ArrowException."""
     if isinstance(where, Stored):
-        return pq.ParquetFile(where.open(), pre_buffer=True)  # which asks for the columns of a row group together
+        return pq.ParquetFile(where.open(), pre_buffer=True)  # requests the columns of a row group together
     return pq.ParquetFile(where)
 
 
 @contextlib.contextmanager
 def _as_of_files(uri: str) -> Iterator[None]:
-    """Raise FileNotFoundError where a store has no such object."""
+    """Raise FileNotFoundError if the store reports a missing object."""
     try:
         yield
     except StorageError as error:

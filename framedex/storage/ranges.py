@@ -1,4 +1,4 @@
-"""Which ranges of an object to ask for together: few requests, little that nobody wants. Pure numpy."""
+"""Joins byte ranges of an object into requests: few requests, with few unwanted bytes. Pure numpy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-GAP_BYTES = 256 << 10  # between two ranges that are still asked for together: about what a request's wait is worth
-WASTE = 0.5  # of the bytes wanted: what is read between them at most
-MOST_BYTES = 8 << 20  # of a request; more is several, which run at once
+GAP_BYTES = 256 << 10  # the largest gap that is read: reading it takes about as long as the latency of a request
+WASTE = 0.5  # the maximum of unwanted bytes, as a share of the wanted ones
+MOST_BYTES = 8 << 20  # of a request; larger ones are split into parallel requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeRequests:
-    """begin, end: int64 [requests], half-open, ascending. request: int64 [ranges], the first request that holds bytes of each."""
+    """The requests that fetch some ranges.
+
+    Attributes:
+        begin, end: int64 [requests], half-open, ascending.
+        request: int64 [ranges], the first request that contains bytes of each range.
+    """
 
     begin: NDArray[np.int64]
     end: NDArray[np.int64]
@@ -29,10 +34,13 @@ def coalesce(
     waste: float = WASTE,
     most: int = MOST_BYTES,
 ) -> RangeRequests:
-    """Return the requests that fetch some ranges, int64 [ranges] each, in any order, overlapping or not.
+    """Return the requests that fetch some ranges. The ranges may be in any order and may overlap.
 
-    Ranges are joined over gaps of up to `gap` bytes, smallest gaps first, until what nobody wants is `waste` of what is
-    wanted. A request of more than `most` bytes is cut, so that its pieces can run at once.
+    Args:
+        offset, length: int64 [ranges], in bytes.
+        gap: The largest gap in bytes over which two ranges are joined. The smallest gaps are joined first.
+        waste: The maximum of unwanted bytes, as a share of the wanted ones.
+        most: The maximum size of a request in bytes. A larger request is cut, so that its pieces run in parallel.
     """
     if not len(offset):
         nothing = np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""Reading an object bit by bit, as a function of (offset, length) or as a file, with few requests."""
+"""Reads an object piece by piece with few requests, as a function of (offset, length) or as a file."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from framedex.storage.ranges import coalesce
 
 Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
 
-FIRST_BYTES = 256 << 10  # of an object, read with the request that tells what it is
-BLOCK_BYTES = 128 << 10  # that are read where less is asked for
+FIRST_BYTES = 256 << 10  # of an object, read by the request that returns its facts
+BLOCK_BYTES = 128 << 10  # are read if fewer are needed
 NEXT_BYTES, MOST_NEXT_BYTES = (
     256 << 10,
     1 << 20,
-)  # that are read where what was read before ends; a quarter more each time
-TAIL_BYTES = 512 << 10  # of the end, read at once: what is wanted there is often more than one thing
+)  # are read where the previous read ended; a quarter more each time
+TAIL_BYTES = 512 << 10  # at the end are read at once: often, several parts of it are needed
 KEPT_BYTES = 64 << 20
 
 
 class ObjectReader:
-    """An object's bytes by (offset, length), fewer at its end; what was read is kept, up to `kept_bytes`.
+    """Reads an object's bytes by (offset, length), fewer at its end. Bytes that were read are kept in memory.
 
-    facts: what it must be; None: whatever is there, and from then on that. first_bytes: read with the first request where
-    facts are not known. kept_bytes: of what was read. most_requests: after which StorageError of kind `requests` is raised;
-    None: no limit. Raises StorageError, of kind `changed` where it is another object.
+    Args:
+        uri: The object.
+        facts: The facts that the object must have. None: those of the first request.
+        fetch_ranges: Fetches ranges of the object.
+        first_bytes: How many bytes the first request reads if `facts` is None.
+        kept_bytes: The maximum of bytes that are kept in memory.
+        most_requests: The number of requests after which StorageError of kind `requests` is raised. None: no limit.
+
+    Raises:
+        StorageError: A request failed. Of kind `changed` if the object is another one.
     """
 
     def __init__(
@@ -47,7 +54,7 @@ class ObjectReader:
         self.uri, self._fetch, self._most_kept = uri, fetch_ranges, kept_bytes
         self.requests, self._most_requests = 0, most_requests
         self._next = NEXT_BYTES
-        # What was raised, for callers of libraries that make something else of it.
+        # The error that was raised, for callers of libraries that replace it with another one.
         self.failure: StorageError | None = None
         self._kept: list[tuple[int, memoryview]] = []
         self._kept_bytes = 0
@@ -59,7 +66,7 @@ class ObjectReader:
 
     @classmethod
     def from_end(cls, uri: str, length: int, *, kept_bytes: int = KEPT_BYTES) -> ObjectReader:
-        """Return a reader whose first request is for the end of the object, where some formats say what they hold."""
+        """Return a reader that requests the end of the object first, where some formats describe their contents."""
         try:
             data, facts = fetch_end(uri, length)
         except StorageError as error:
@@ -78,12 +85,12 @@ class ObjectReader:
             return b""
         found = self._find(offset, end)
         if found is None:
-            begin = self._kept_until(offset)  # what is kept already is not asked for again
+            begin = self._kept_until(offset)  # kept bytes are not requested again
             if begin is None:
                 begin, block, self._next = offset, BLOCK_BYTES, NEXT_BYTES
             else:
                 block, self._next = self._next, min(self._next * 5 // 4, MOST_NEXT_BYTES)
-            if size - begin <= TAIL_BYTES:  # all that is left, and what lies right before it
+            if size - begin <= TAIL_BYTES:  # the rest of the object, and the block before it
                 before = max((at + len(data) for at, data in self._kept if at + len(data) <= begin), default=0)
                 self._get([(max(begin - BLOCK_BYTES, before), size)])
             else:
@@ -93,7 +100,7 @@ class ObjectReader:
         return bytes(found)
 
     def prepare(self, offset: NDArray[np.int64], length: NDArray[np.int64]) -> None:
-        """Read some ranges, int64 [ranges] each, at the same time, so that asking for them takes no request."""
+        """Read ranges in parallel, so that later calls for them need no request. `offset`, `length`: int64 [ranges]."""
         wanted = [(at, at + size) for at, size in zip(offset.tolist(), length.tolist(), strict=True)]
         missing = [place for place, (begin, end) in enumerate(wanted) if end > begin and self._find(begin, end) is None]
         if missing:
@@ -101,7 +108,7 @@ class ObjectReader:
             self._get(list(zip(made.begin.tolist(), made.end.tolist(), strict=True)))
 
     def forget(self) -> None:
-        """Keep nothing of what was read so far."""
+        """Drop all bytes that are kept."""
         self._kept, self._kept_bytes = [], 0
 
     def _get(self, ranges: list[tuple[int, int]]) -> None:
@@ -124,18 +131,21 @@ class ObjectReader:
         return None
 
     def _kept_until(self, offset: int) -> int | None:
-        """Return where the kept piece ends that holds an offset, or ends there, and may grow; None where none does."""
+        """Return the end of the kept piece that contains an offset or ends there, and may still grow.
+
+        None: there is no such piece.
+        """
         pieces = ((at, at + len(data)) for at, data in self._kept if len(data) <= self._most_kept // 2)
         return max((end for at, end in pieces if at <= offset <= end), default=None)
 
     def _keep(self, begin: int, data: memoryview) -> None:
-        """Keep a piece, joined to one that it follows."""
+        """Keep a piece. If it follows another piece, the two are joined."""
         ending = [
             place
             for place, (at, before) in enumerate(self._kept)
             if at + len(before) == begin and len(before) <= self._most_kept // 2
         ]
-        if ending:  # of several, that which reaches back furthest
+        if ending:  # if there are several, the one that begins first
             at, before = self._kept.pop(min(ending, key=lambda place: self._kept[place][0]))
             self._kept_bytes -= len(before)
             begin, data = at, memoryview(bytes(before) + bytes(data))
@@ -146,11 +156,11 @@ class ObjectReader:
 
 
 class ObjectFile(io.RawIOBase):
-    """An object as a file to read from, for libraries that take one."""
+    """An object as a readable file, for libraries that need one."""
 
     def __init__(self, reader: ObjectReader) -> None:
         self._reader, self._at = reader, 0
-        self.name = reader.uri.rpartition("/")[2]  # libavformat reads more at once from what has a protocol in its name
+        self.name = reader.uri.rpartition("/")[2]  # libavformat reads more at once if the name has a protocol
 
     def readable(self) -> bool:
         return True
@@ -167,7 +177,7 @@ class ObjectFile(io.RawIOBase):
         return self._at
 
     def size(self) -> int:
-        """Return the object's length; pyarrow asks for it."""
+        """Return the object's length. pyarrow calls this method."""
         return self._reader.facts.size_bytes
 
     def read(self, size: int | None = -1) -> bytes:

@@ -1,4 +1,4 @@
-"""Opening stores, one a bucket and process. Whatever opens them, address and credentials, stands in the environment."""
+"""Opens stores, one per bucket and process. Addresses and credentials come from the environment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from framedex.storage.web import WebStore
 NO_LISTING = frozenset({"http", "https"})
 TIMEOUT, RETRIES = "FRAMEDEX_STORAGE_TIMEOUT", "FRAMEDEX_STORAGE_RETRIES"
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AZURE_ENDPOINT")
-_OPENED_BY: list[int] = []  # the process that began to use stores; one that was forked from it cannot
+_OPENED_BY: list[int] = []  # the process that first used stores; a process forked from it cannot use them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreLimits:
-    """How long a request may take, and how often it is repeated where the store is at fault.
+    """The time limit of a request, and how often a request is repeated if the store fails.
 
-    Between two tries the wait doubles, from 0.1 s to 15 s; after `TRYING_SECONDS` nothing is repeated.
+    The wait between two tries doubles from 0.1 s to 15 s. Nothing is repeated after `TRYING_SECONDS`.
+
+    Attributes:
+        seconds: The time limit of one request.
+        retries: How often a failed request is repeated.
     """
 
     seconds: float = 30.0
@@ -33,7 +37,7 @@ TRYING_SECONDS = 180.0
 
 
 def limits() -> StoreLimits:
-    """Return what the environment says. Raises FramedexError for what is no number."""
+    """Return the limits in the environment. Raises FramedexError for a value that is not a number."""
     usual = StoreLimits()
     try:
         return StoreLimits(

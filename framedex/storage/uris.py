@@ -1,4 +1,4 @@
-"""Names of things that lie in object storage, and of those that lie on this machine. Pure."""
+"""Names of things in object storage and on this machine. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ _FILE = "file://"
 
 
 def is_remote(name: str) -> bool:
-    """Return whether a name is that of something in object storage."""
+    """Return whether a name refers to object storage."""
     match = _SCHEME.match(name)
     return match is not None and match[1].lower() in SCHEMES
 
 
 def local_path(name: str) -> str:
-    """Return the path that a `file://` uri names; other names as they are. Raises SourceError for one of another machine."""
+    """Return the path of a `file://` uri, and other names unchanged.
+
+    Raises SourceError if the uri names another machine.
+    """
     if not name.startswith(_FILE):
         return name
     host, slash, path = name.removeprefix(_FILE).partition("/")
@@ -33,10 +36,10 @@ def local_path(name: str) -> str:
 
 
 def checked(uri: str) -> str:
-    """Return a uri as it is recorded: without a slash at its end. Raises SourceError for one that is not to be recorded.
+    """Return a uri as it is recorded: without a trailing slash. Raises SourceError for a uri that must not be recorded.
 
-    What a uri holds is written into indexes, manifests and messages. So it may hold no secret: neither a user's name and
-    password nor a query, such as that of a presigned uri or of a shared access signature.
+    A uri is written into indexes, manifests and messages, so it must not contain secrets: no user name or password, and
+    no query, such as that of a presigned uri or a shared access signature.
     """
     scheme, rest = uri.split("://", 1)
     authority, _, key = rest.partition("/")
@@ -56,19 +59,19 @@ def checked(uri: str) -> str:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Return (what one store serves: `scheme://bucket`, key in it)."""
+    """Return (store, key): `scheme://bucket`, which one store serves, and the key in it."""
     scheme, rest = uri.split("://", 1)
     bucket, _, key = rest.partition("/")
     return f"{scheme}://{bucket}", unquote(key) if scheme in ("http", "https") else key
 
 
 def uri_of(store: str, key: str) -> str:
-    """Return the uri of a key; the inverse of `split`."""
+    """Return the uri of a key in a store. The inverse of `split`."""
     return f"{store}/{quote(key) if urlsplit(store).scheme in ('http', 'https') else key}"
 
 
 def joined(root: str, uri: str) -> str:
-    """Return where something lies whose uri is relative to a root, or absolute."""
+    """Return the path or uri of something whose name is relative to a root, or absolute."""
     if is_remote(uri):
         return uri
     if is_remote(root):
@@ -77,7 +80,7 @@ def joined(root: str, uri: str) -> str:
 
 
 def absolute(name: str) -> str:
-    """Return an absolute path, or a uri as it is recorded. Raises SourceError for one that is not to be recorded."""
+    """Return an absolute path, or a uri as it is recorded. Raises SourceError for a uri that must not be recorded."""
     return checked(name) if is_remote(name) else os.path.abspath(local_path(name))
 
 
@@ -90,12 +93,12 @@ def relative(name: str, root: str) -> str:
 
 
 def is_inside(name: str, folder: str) -> bool:
-    """Return whether a uri or an absolute path lies under another, by their names alone."""
+    """Return whether a uri or an absolute path is below a folder. Compares only the names."""
     return name.startswith(f"{folder.rstrip('/')}/")
 
 
 def common_folder(uris: list[str]) -> str:
-    """Return the deepest folder of object storage that holds all of some uris of folders, or "" where none does."""
+    """Return the deepest folder of object storage that contains all of these folders, or "" if there is none."""
     levels = zip(*(uri.split("/") for uri in uris), strict=False)
     same = [level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels)]
     return "/".join(same) if len(same) > len(["s3:", ""]) else ""

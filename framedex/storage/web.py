@@ -1,8 +1,8 @@
-"""A web server as a store: HEAD and ranges of GET over connections that are kept, and redirects that stay with the server.
+"""A web server as a store: HEAD and range requests over kept connections, and redirects within the same server.
 
-obstore follows redirects wherever they lead, so that a server of videos could send its readers to any address of their network.
-Here a redirect is followed within the same scheme, host and port, and to those that the user names; nothing of a request but the
-range and the ETag goes along.
+obstore follows redirects to any address, so a server of videos could send its readers to any host of their network.
+This store follows a redirect only within the same scheme, host and port, and to servers that the user names. Only the
+range and the ETag of a request are sent along.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 
 from framedex.errors import FramedexError, StorageError
 
-REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # where redirects may lead besides
-MOST_REDIRECTS = 3  # of one request; a server that renames what it has needs one
+REDIRECTS = "FRAMEDEX_STORAGE_REDIRECTS"  # further servers that redirects may lead to
+MOST_REDIRECTS = 3  # of one request; a server that renamed an object needs one
 REDIRECTING = frozenset({301, 302, 303, 307, 308})
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 PORTS = {"http": 80, "https": 443}
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 15.0
 CHUNK_BYTES = 1 << 20
-MOST_IDLE = 32  # connections that are kept
+MOST_IDLE = 32  # connections that are kept open
 CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 NO_TIME = datetime.fromtimestamp(0, UTC)
 
 Origin = tuple[str, str, int]  # scheme, host, port
-Connection = tuple[http.client.HTTPConnection, dict[str, str]]  # with the headers for a proxy that it leads to
+Connection = tuple[http.client.HTTPConnection, dict[str, str]]  # with the headers for its proxy
 
 
 class NotFoundError(Exception):
@@ -45,15 +45,15 @@ class NotFoundError(Exception):
 
 
 class PreconditionError(Exception):
-    """The object is another one than If-Match says."""
+    """The object does not match If-Match."""
 
 
 class NotSupportedError(Exception):
-    """The server does not answer range requests."""
+    """The server does not support range requests."""
 
 
 class AnswerError(Exception):
-    """The server answered with another status than it should."""
+    """The server answered with an unexpected status."""
 
 
 ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 410: NotFoundError, 412: PreconditionError}
@@ -61,7 +61,7 @@ ERRORS: dict[int, type[Exception]] = {404: NotFoundError, 410: NotFoundError, 41
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server gave: `meta` and `bytes()`, as an answer of obstore has them."""
+    """A server's answer, with the `meta` and `bytes()` of obstore's answers."""
 
     meta: dict[str, Any]
     content: bytes
@@ -72,12 +72,12 @@ class Answer:
 
 
 def origin_of(address: SplitResult) -> Origin:
-    """Return (scheme, host, port) of an address. Raises ValueError for a port that is none."""
+    """Return (scheme, host, port) of an address. Raises ValueError for an invalid port."""
     return address.scheme, (address.hostname or "").lower(), address.port or PORTS.get(address.scheme, 0)
 
 
 def allowed_origins() -> frozenset[Origin]:
-    """Return where redirects may lead besides, as the environment says. Raises FramedexError for what is no address."""
+    """Return the other servers that redirects may lead to, from the environment. Raises FramedexError if invalid."""
     found = set()
     for text in os.environ.get(REDIRECTS, "").replace(",", " ").split():
         try:
@@ -95,7 +95,14 @@ def allowed_origins() -> frozenset[Origin]:
 
 
 class WebStore:
-    """The objects of one web server. seconds: that a request may take; retries: of one that fails; trying_seconds: for all of them."""
+    """The objects of one web server.
+
+    Args:
+        name: `scheme://host`, with a port if it is not the usual one.
+        seconds: The time limit of a request.
+        retries: How often a failed request is repeated.
+        trying_seconds: The time limit of all tries of a request.
+    """
 
     def __init__(self, name: str, *, seconds: float, retries: int, trying_seconds: float) -> None:
         self._name, self._seconds, self._retries, self._trying = name, seconds, retries, trying_seconds
@@ -103,11 +110,14 @@ class WebStore:
         self._lock = threading.Lock()
 
     def head(self, key: str) -> dict[str, Any]:
-        """Return what an object is."""
+        """Return the metadata of an object."""
         return self._request("HEAD", key, {}).meta
 
     def get(self, key: str, *, options: Mapping[str, Any]) -> Answer:
-        """Return some bytes of an object: `range`, (begin, end) or {"suffix": bytes}, and `if_match`, as obstore takes them."""
+        """Return bytes of an object.
+
+        `options` as in obstore: `range`, (begin, end) or {"suffix": bytes}, and `if_match`.
+        """
         wanted = options["range"]
         most = wanted["suffix"] if isinstance(wanted, dict) else wanted[1] - wanted[0]
         said = f"-{most}" if isinstance(wanted, dict) else f"{wanted[0]}-{wanted[1] - 1}"
@@ -117,7 +127,7 @@ class WebStore:
         return self._request("GET", key, headers, most)
 
     def _request(self, method: str, key: str, headers: dict[str, str], most: int = 0) -> Answer:
-        """Return an answer; what fails in passing is asked for again."""
+        """Return the answer to a request. Temporary failures are repeated."""
         begun, wait = time.monotonic(), FIRST_WAIT_SECONDS
         for attempt in range(self._retries + 1):
             try:
@@ -131,7 +141,7 @@ class WebStore:
         raise AssertionError("the last try returns or raises")
 
     def _follow(self, method: str, key: str, headers: dict[str, str], most: int) -> Answer:
-        """Return the answer at the end of the redirects. Raises StorageError for one that is not followed."""
+        """Return the answer at the end of the redirects. Raises StorageError for a redirect that is not followed."""
         address = f"{self._name}/{quote(key)}"
         home = origin_of(urlsplit(address))
         for _ in range(MOST_REDIRECTS + 1):
@@ -144,7 +154,10 @@ class WebStore:
     def _exchange(
         self, method: str, address: SplitResult, headers: dict[str, str], most: int
     ) -> tuple[int, str, http.client.HTTPMessage, bytes]:
-        """Return (status, reason, headers, content) of one request. most: bytes of content. Raises OSError, HTTPException."""
+        """Return (status, reason, headers, content) of one request. Raises OSError, HTTPException.
+
+        `most` is the maximum of bytes of content.
+        """
         origin = origin_of(address)
         target = address.path + (f"?{address.query}" if address.query else "")
         with self._connection(origin) as (connection, by_proxy):
@@ -158,14 +171,14 @@ class WebStore:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"the answer took longer than {self._seconds:g} s")
             if len(content) > most:
-                connection.close()  # what is left of it is not read
+                connection.close()  # the rest of the answer is not read
                 if response.status == 206:
                     raise http.client.HTTPException("more bytes came than were asked for")
             return response.status, response.reason, response.headers, bytes(content)
 
     @contextlib.contextmanager
     def _connection(self, origin: Origin) -> Iterator[Connection]:
-        """Give a connection, and the headers for a proxy that it leads to; it is kept where all went well."""
+        """Give a connection and the headers for its proxy. The connection is kept if no error occurs."""
         with self._lock:
             idle = self._idle.setdefault(origin, [])
             kept = idle.pop() if idle else None
@@ -183,7 +196,7 @@ class WebStore:
 
 
 def _connect(origin: Origin, seconds: float) -> Connection:
-    """Return a connection to a server, which opens at its first request, by the proxy that the environment names."""
+    """Return a connection to a server, through the proxy in the environment. It opens at its first request."""
     scheme, host, port = origin
     proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
     through = urlsplit(proxy if proxy is None or "://" in proxy else f"http://{proxy}")
@@ -214,7 +227,7 @@ def _answer(
     found: http.client.HTTPMessage,
     content: bytes,
 ) -> Answer:
-    """Return an answer with what it says of the object. Raises what `errors.as_storage_error` knows."""
+    """Return an answer with the object's metadata. Raises the errors that `errors.as_storage_error` knows."""
     if status not in (200, 206):
         raise ERRORS.get(status, AnswerError)(f"status code: {status} {reason}", status)
     if status == 200 and "Range" in headers and method == "GET":
@@ -235,7 +248,7 @@ def _answer(
 
 
 def _next(address: str, location: str | None, home: Origin) -> str:
-    """Return where a redirect leads. Raises StorageError where it is not followed."""
+    """Return the target of a redirect. Raises StorageError if it must not be followed."""
     found = urljoin(address, location or "")
     split = urlsplit(found)
     try:

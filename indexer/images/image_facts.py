@@ -51,7 +51,7 @@ class ImageFacts:
 def facts_of(data: bytes) -> ImageFacts:
     """Return the facts of an image file by its content, whatever it is named.
 
-    Raises BrokenImageError where there are none to be had, MediaError for an image whose RGB is not defined here.
+    Raises BrokenImageError where they are not available, MediaError for an image whose RGB is not defined here.
     """
     if not data:
         raise BrokenImageError("the file is empty")

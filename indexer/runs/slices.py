@@ -116,7 +116,7 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
                 where=str(options.out / SLICES_NAME),
                 found=plan.slices if same == "slices" else "other work than the first slice found",
                 allowed=stored.slices if same == "slices" else None,
-                remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin anew; "
+                remedy=f"give each slice the same command, or delete {SLICES_NAME} to begin again; "
                 "parts that are there stay",
             )
         return plan, work

@@ -116,4 +116,4 @@ class LoaderReport:
             self.failures[fault.kind] += 1
             if len(self.faults) < MOST_FAULTS:
                 self.faults.append(fault)
-        LOG.warning("clip %d cannot be had (%s): %s", fault.number, fault.kind, fault.message)
+        LOG.warning("clip %d cannot be loaded (%s): %s", fault.number, fault.kind, fault.message)

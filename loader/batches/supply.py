@@ -76,7 +76,7 @@ class ClipSupply:
                 return result
             self._report.note(result)
         raise DecodeError(
-            f"neither clip {number} nor any of {TRIES} drawn in its place can be had",
+            f"neither clip {number} nor any of {TRIES} drawn in its place can be loaded",
             remedy="look at framedex verify, and at report.faults",
         )
 

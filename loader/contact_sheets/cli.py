@@ -51,7 +51,7 @@ Example:
     metavar="PIXELS",
     help="Longer side of a picture.",
 )
-@click.option("--columns", type=click.IntRange(1, 100), help="Frames a line.  [default: as many as fit; 8 in a .png]")
+@click.option("--columns", type=click.IntRange(1, 100), help="Frames per line.  [default: as many as fit; 8 in a .png]")
 @overwrite_option("a file that is")
 def inspect(
     dataset: Place,

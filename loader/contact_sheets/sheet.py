@@ -111,7 +111,7 @@ class Heading:
         if self.failures:
             kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in self.failures)
             total = sum(count for _, count in self.failures)
-            parts.append(f"{counted(total, 'clip')} could not be had ({kinds})")
+            parts.append(f"{counted(total, 'clip')} could not be loaded ({kinds})")
         return " · ".join(parts)
 
 

@@ -282,7 +282,7 @@ class Manifest:
         try:
             if (self.path / HEADER).read_bytes() != self._header:
                 raise FormatError(
-                    "the dataset was replaced since it was opened", where=str(self.path), remedy="open it anew"
+                    "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
                 )
             file = parquet_file(part_path(self.path / folder, part))
             schema = file.schema_arrow

@@ -90,7 +90,7 @@ class Split(Record):
         | None
     ) = parameter("how much of the whole each split gets; or column", None)
     by: ColumnName = parameter("with shares: rows with the same value in this column go together", "media_id")
-    seed: Seed = parameter("with shares: deals anew", 0)
+    seed: Seed = parameter("with shares: another seed deals differently", 0)
 
     def __post_init__(self) -> None:
         if (self.column is None) == (self.shares is None):

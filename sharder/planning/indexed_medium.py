@@ -104,7 +104,7 @@ class IndexedMedium:
         """Return the plan of a clip's audio, silence if the medium has none. Raises PolicyError if this fails."""
         if self.video["audio_problem"] is not None:
             raise PolicyError(
-                "the clip's audio cannot be had", found=self.video["audio_problem"], remedy="leave out --audio"
+                "the clip's audio is not available", found=self.video["audio_problem"], remedy="leave out --audio"
             )
         end_pts = int(self.planner.pts[0]) + self.timeline.duration_pts
         interval = clip_interval(self.planner.pts, end_pts, frames, self.timeline.time_base)

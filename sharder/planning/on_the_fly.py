@@ -215,7 +215,7 @@ class ClipPlans:
     def _index(self) -> Index:
         index = Index(self.path)
         if index.state() != self._state:
-            raise FormatError("the index was changed since it was opened", where=str(self.path), remedy="open it anew")
+            raise FormatError("the index was changed since it was opened", where=str(self.path), remedy="open it again")
         return index
 
     def _open_medium(self, media_id: str) -> IndexedMedium:

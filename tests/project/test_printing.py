@@ -151,7 +151,7 @@ def test_bench_prints_and_logs_names_as_escapes(stale: Path) -> None:
     options = ["--batch-size", "1", "--warm-up", "0", "--workers", "0"]
     found = subprocess.run([*command, *options], env=environment(), capture_output=True, check=False, text=True)
     assert found.returncode == 3, found.stderr
-    assert "WARNING framedex.loader: clip 1 cannot be had (stale)" in harmless(found.stderr)
+    assert "WARNING framedex.loader: clip 1 cannot be loaded (stale)" in harmless(found.stderr)
     assert "\\x1b]0;owned" in found.stderr
     harmless(found.stdout)
 

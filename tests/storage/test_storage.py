@@ -20,7 +20,7 @@ from framedex.storage.objects import Facts, facts_of
 from framedex.storage.places import Stored, place
 from framedex.storage.reader import ObjectFile, ObjectReader
 from tests.support import proxy as proxies
-from tests.support.proxy import ExplicitClip, Proxy, Spoil
+from tests.support.proxy import HttpRequest, Proxy, Spoil
 from tests.support.running import environment
 from tests.support.s3 import SECRET, Bucket
 from tests.support.web import serving
@@ -350,6 +350,6 @@ def test_an_etag_has_its_quotes_wherever_it_came_from() -> None:
 
 
 def test_a_request_knows_what_it_is_for() -> None:
-    request = ExplicitClip(number=0, method="GET", path="/b/a", headers={})
+    request = HttpRequest(number=0, method="GET", path="/b/a", headers={})
     assert proxies.Proxy(endpoint="", requests=[request]).count("GET", "/b/") == 1
     assert Facts(size_bytes=1, mtime_ns=0, tag="modified 5").etag is None

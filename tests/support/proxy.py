@@ -15,7 +15,7 @@ PIECE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExplicitClip:
+class HttpRequest:
     """A client's request. `number` is the count of earlier requests."""
 
     number: int
@@ -41,7 +41,7 @@ class Spoil:
     cut_after: int | None = None
 
 
-Rule = Callable[[ExplicitClip], Spoil | None]
+Rule = Callable[[HttpRequest], Spoil | None]
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Proxy:
     endpoint: str
     rule: Rule = lambda request: None
     delay: float = 0.0
-    requests: list[ExplicitClip] = field(default_factory=list)
+    requests: list[HttpRequest] = field(default_factory=list)
     body_bytes: int = 0
 
     def count(self, method: str | None = None, path: str = "") -> int:
@@ -116,7 +116,7 @@ async def _serve(
             lines = head.decode("latin-1").split("\r\n")
             method, path, _ = lines[0].split(" ", 2)
             headers = _headers(lines[1:])
-            request = ExplicitClip(number=len(proxy.requests), method=method, path=unquote(path), headers=headers)
+            request = HttpRequest(number=len(proxy.requests), method=method, path=unquote(path), headers=headers)
             proxy.requests.append(request)
             spoil = proxy.rule(request) or Spoil()
             if headers.get("expect") == "100-continue":

@@ -1,4 +1,4 @@
--- Clips that could not be had
+-- Clips that could not be made
 -- severity: warning
 -- means: Each has a row in failures.parquet with its reason.
 -- remedy: framedex audit DATASET --sql "SELECT kind, message, count(*) FROM failures GROUP BY ALL"

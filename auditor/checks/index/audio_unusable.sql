@@ -1,4 +1,4 @@
--- Audio that cannot be had
+-- Audio that is not available
 -- severity: note
 -- means: The pictures can. Clips with --audio of these media are failures.
 -- remedy: the reason says what would help

@@ -1,4 +1,4 @@
--- A row a place of a clip: which frame stands there, at which time, and whether it is padding (`frame` null: by a constant).
+-- One row per place of a clip: which frame stands there, at which time, and whether it is padding (`frame` null: by a constant).
 SELECT clip_id, place,
     CASE WHEN frame >= 0 THEN frame END AS frame,
     seconds, is_padding

@@ -1,4 +1,4 @@
--- A row a clip: its medium, the user's columns, `wanted_frames`, `distinct_frames`, `padded_frames`, when it begins and ends, and
+-- One row per clip: its medium, the user's columns, `wanted_frames`, `distinct_frames`, `padded_frames`, when it begins and ends, and
 -- what reading it costs: `decoded_packets`, `runs` (decoder sessions), `byte_ranges` and `bytes_read`.
 -- `frames_hash` tells which frames it holds.
 SELECT (p.first + c._row)::BIGINT AS clip, c.clip_id,

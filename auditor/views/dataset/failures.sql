@@ -1,2 +1,2 @@
--- A row a clip that could not be had, and why; `counts` is false for what the policy's own rules leave out.
+-- One row per clip that could not be made, with the reason; `counts` is false for what the policy's own rules leave out.
 SELECT * FROM failures_file

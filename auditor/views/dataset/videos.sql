@@ -1,4 +1,4 @@
--- A row a medium that clips come from: the columns of `media`, and `start_seconds`, `duration_seconds`, `bits` (per sample), and
+-- One row per medium that clips come from: the columns of `media`, and `start_seconds`, `duration_seconds`, `bits` (per sample), and
 -- `content`, which copies of a file share.
 SELECT m.* EXCLUDE (_part, _row),
     (p.first + m._row)::BIGINT AS media_row,

@@ -1,2 +1,2 @@
--- A row a medium that is refused or failed, and why.
+-- One row per medium that is refused or failed, and why.
 SELECT media_id, uri, status, error_kind, error_message, size_bytes FROM media WHERE status <> 'ok'

@@ -1,4 +1,4 @@
--- A row a presented frame, in presentation order: `frame` counts from 0, `packet` is its place in decode order;
+-- One row per presented frame, in presentation order: `frame` counts from 0, `packet` is its place in decode order;
 -- `gap_seconds` is the time since the frame before it. `is_reference` is null where the packet was not read (depth `tables`).
 WITH lists AS (
     SELECT media.media_id, uri, time_base_num, time_base_den, pts, size, flags,

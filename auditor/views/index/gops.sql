@@ -1,4 +1,4 @@
--- A row a GOP: its first packet, how many packets and bytes it has, the time of its start point, and whether that is open
+-- One row per GOP: its first packet, how many packets and bytes it has, the time of its start point, and whether that is open
 -- (null: nobody looked).
 WITH lists AS (
     SELECT media.media_id, uri, time_base_num, time_base_den, pts, size, flags,

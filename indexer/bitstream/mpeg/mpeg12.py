@@ -54,7 +54,7 @@ class _Sequence:
         return width, height, chroma
 
     def layout(self) -> tuple[int, ...]:
-        """Return what makes FFmpeg's decoder begin anew, and lose the picture it holds back, when it changes."""
+        """Return what makes FFmpeg's decoder begin again, and lose the picture it holds back, when it changes."""
         _, height, _ = shape = self.shape()
         # Interlaced sequences are padded to 32 lines, which matters where 16 would give another height.
         progressive = self.extension[1] >> 3 & 1 if self.extension and -height % 32 >= 16 else 1
@@ -204,7 +204,7 @@ class Mpeg12Scanner:
                     sequence.extension = body
 
     def _renew(self) -> bool:
-        """Note the shape of the next picture; return whether it makes a decoder begin anew."""
+        """Note the shape of the next picture; return whether it makes a decoder begin again."""
         if not self._sequence.header:
             raise BitstreamError("parameter_sets", f"no sequence header before the picture of packet {len(self._rows)}")
         layout = self._sequence.layout()
@@ -220,7 +220,7 @@ class Mpeg12Scanner:
         return before not in ((), layout)
 
     def _forget(self, *, lost: bool) -> None:
-        """Drop the anchors, as a decoder that begins anew does; the one held back is not output then."""
+        """Drop the anchors, as a decoder that begins again does; the one held back is not output then."""
         if lost and self._newest >= 0 and not self._rows[self._newest][_LOW_DELAY]:
             self._rows[self._newest][_SKIPPED] = True
         self._anchors, self._newest, self._blank = 0, -1, False

@@ -149,7 +149,7 @@ def test_clips_that_could_not_be_had_are_counted(index: Index, tmp_path: Path) -
     clips = [*clips_of_two_videos(), {"uri": "h264_default.mp4", "frames": [999], "clip_id": "late"}]
     dataset = shard_clips(index.path, tmp_path / "D", clips, code=3)
     page = page_of(dataset, tmp_path / "s.html", "--sample", 1)
-    assert "1 clip could not be had (1 request)" in page.all("header")[0].text
+    assert "1 clip could not be loaded (1 request)" in page.all("header")[0].text
 
 
 def test_what_the_data_says_does_nothing(index: Index, tmp_path: Path) -> None:
