@@ -103,49 +103,57 @@ RULES = (
 @click.command("audit", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("what", metavar="INDEX|DATASET", type=PLACE_THAT_IS_THERE)
 @click.option(
-    "--check", "names", multiple=True, metavar="NAME", help="Ask this check alone; may be repeated. `list` lists them."
+    "--check",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Run only this check. May be repeated. `list` lists the checks.",
 )
 @click.option(
     "--fail-on",
     type=click.Choice(SEVERITIES),
-    help="Exit with 3 where something of this severity or a worse one is found.",
+    help="Exit with 3 if a finding has this severity or a worse one.",
 )
 @json_option()
-@click.option("--files", "look", is_flag=True, help="Look whether the media are still there and unchanged, too.")
+@click.option("--files", "look", is_flag=True, help="Also check whether the media still exist and are unchanged.")
 @click.option(
     "--policy",
     type=POLICY,
     metavar="POLICY",
     help=(
-        "Ask which media of an index are too short for this policy, too: a YAML file, a name such as fps, "
+        "Also list the media of an index that are too short for this policy: a YAML file, a name such as fps, "
         "or YAML itself."
     ),
 )
 @sources_root_option(beside="--files or --report")
-@click.option("--sql", metavar="QUERY", help="Ask this instead: one SELECT over the views. `-` reads it from stdin.")
-@click.option("--ask", metavar="NAME", help="Ask this question of the cookbook (docs/audit.md). `list` lists them.")
+@click.option(
+    "--sql", metavar="QUERY", help="Run this query instead: one SELECT over the views. `-` reads it from stdin."
+)
+@click.option(
+    "--ask", metavar="NAME", help="Run this query of the cookbook (docs/audit.md) instead. `list` lists the queries."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    help="Of the answer to --sql and --ask.  [default: table]",
+    help="Format of the answer to --sql or --ask.  [default: table]",
 )
 @click.option("--out", type=FILE_TO_WRITE, help="Write that answer to a new file.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
-    help=f"Seconds that --sql and --ask may take.  [default: {LIMITS.seconds:g}]",
+    help=f"Seconds that --sql or --ask may take.  [default: {LIMITS.seconds:g}]",
 )
 @click.option(
     "--memory",
     type=click.FloatRange(0.1),
-    help=f"GiB that they may take of memory.  [default: {LIMITS.memory_bytes // GIBIBYTE}]",
+    help=f"GiB of memory that --sql or --ask may take.  [default: {LIMITS.memory_bytes // GIBIBYTE}]",
 )
 @click.option(
     "--spill",
     type=click.FloatRange(0),
     help=(
-        "GiB that they may write into the temporary folder where memory is too little."
+        "GiB that --sql or --ask may write into the temporary folder if memory is too small."
         f"  [default: {LIMITS.spill_bytes // GIBIBYTE}]"
     ),
 )
@@ -153,14 +161,16 @@ RULES = (
     "--duckdb",
     "duckdb_file",
     type=FILE_TO_WRITE,
-    help="Write a DuckDB database of the views instead, to ask with DuckDB itself.",
+    help="Write a DuckDB database of the views instead, for queries with DuckDB itself.",
 )
 @click.option(
     "--report",
     type=FILE_TO_WRITE,
     help="Write a page (.html) that needs no other file and no network, and a .json beside it.",
 )
-@click.option("--pictures/--no-pictures", default=True, show_default=True, help="Frames of examples in the report.")
+@click.option(
+    "--pictures/--no-pictures", default=True, show_default=True, help="Show frames of examples in the report."
+)
 @overwrite_option("files that are")
 def audit(
     what: Place,

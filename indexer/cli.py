@@ -81,61 +81,61 @@ RULES = (
 
 @click.command("index", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
-@out_folder_option("Folder or uri of the index; made, or brought up to date.")
+@out_folder_option("Folder or uri of the index. An existing index is brought up to date.")
 @click.option(
     "--root",
     type=click.Path(file_okay=False),
-    help="What uris are recorded relative to, and relative paths in lists are read from.  "
+    help="Folder that uris are recorded relative to, and that relative paths in lists begin at.  "
     "[default: the sources' common folder]",
 )
 @click.option(
-    "--label-from", type=click.Choice(["parent"]), help="Take a `label` column from the name of each file's folder."
+    "--label-from", type=click.Choice(["parent"]), help="Add a column `label`: the name of each file's folder."
 )
 @click.option(
     "--depth",
     type=click.Choice(["auto", "packets", "tables"]),
     default="auto",
     show_default=True,
-    help="Read every packet, or sample tables and start points alone (MP4, MOV, 3GP); "
-    "auto: tables where they can be trusted.",
+    help="How much of each file is read. `packets`: every packet. `tables`: sample tables and start points only, which "
+    "is faster (MP4, MOV, 3GP). `auto`: tables if they can be trusted.",
 )
 @click.option(
     "--streams",
     type=click.Choice(["best", "all"]),
     default="best",
     show_default=True,
-    help="Which video streams of a file become media; cover art never counts.",
+    help="Which video streams of a file become media: the best one, or all. Cover art never counts.",
 )
 @click.option(
     "--images",
     type=click.Choice(["sequences", "single", "ignore"]),
     default="sequences",
     show_default=True,
-    help="What the JPEG, PNG and WebP images of a searched folder are: "
-    "one sequence, media of one frame each, or nothing.",
+    help="What the JPEG, PNG and WebP images of a searched folder become: one sequence, media of one frame each, or "
+    "nothing.",
 )
 @click.option(
     "--image-fps",
     callback=lambda context, parameter, value: _rate_option(value),
     metavar="RATE",
-    help="Images a second, such as 25 or 30000/1001, where neither a listing nor a timestamps.txt times them.  "
+    help="Images per second, such as 25 or 30000/1001, if neither a listing nor a timestamps.txt gives their times.  "
     "[default: 1]",
 )
 @click.option(
     "--verify",
     is_flag=True,
-    help="Decode every frame, too: stores its hash, flags damage that only decoding shows.",
+    help="Also decode every frame. This stores its hash, and flags damage that only decoding shows.",
 )
 @click.option(
     "--retry",
     is_flag=True,
-    help="Probe failed media again though neither they nor the options nor the versions of framedex and FFmpeg "
+    help="Probe failed media again even if neither they, nor the options, nor the versions of framedex and FFmpeg "
     "changed.",
 )
 @click.option(
     "--follow-symlinks",
     is_flag=True,
-    help="Search linked folders, and let links lead out of the folders that media are found through.",
+    help="Search linked folders, and follow links that lead out of the searched folders.",
 )
 @workers_option("Processes that probe.")
 @time_limit_option(seconds=600.0)
@@ -145,7 +145,7 @@ RULES = (
     default=8.0,
     show_default=True,
     metavar="GIB",
-    help="Most memory that each process may map; a medium that needs more is a failure.",
+    help="Memory that each process may map. A medium that needs more fails.",
 )
 @max_failures_option("failed or refused media")
 @engine_options
@@ -153,11 +153,11 @@ RULES = (
     "--task",
     callback=lambda context, parameter, value: _slice_option(value),
     metavar="I/N",
-    help="Do one of N slices of the run, 0/N to N-1/N: the same command on every machine. --finish follows.",
+    help="Do one of N slices of the run, 0/N to N-1/N. Run the same command on every machine, then --finish.",
 )
 @click.option("--finish", is_flag=True, help="Check that all slices are there, and complete the index.")
-@click.option("--compact", is_flag=True, help="Merge the parts of an index; no SOURCE.")
-@click.option("--dry-run", is_flag=True, help="Say what would be probed, and write nothing.")
+@click.option("--compact", is_flag=True, help="Merge the parts of an index. Takes no SOURCE.")
+@click.option("--dry-run", is_flag=True, help="Print what would be probed, and write nothing.")
 @json_option()
 def index(
     sources: tuple[str, ...],
@@ -184,10 +184,10 @@ def index(
 ) -> None:
     """Probe every video's packets, timestamps and start points into Parquet.
 
-    A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (a path a line,
-    or DALI's `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of your
-    own. A rerun probes only what is new or changed; what failed, with other options or versions of framedex and FFmpeg,
-    or --retry.
+    A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (one path per
+    line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of
+    your own. A rerun probes only media that are new or changed. It probes failed media again if the options, or the
+    versions of framedex or FFmpeg, changed, or with --retry.
 
     Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but
     more media failed or were refused than --max-failures.

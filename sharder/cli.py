@@ -60,7 +60,7 @@ RULES = (
 
 @click.command("shard", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @click.argument("index", type=PLACE_THAT_IS_THERE)
-@out_folder_option("Folder or uri of the dataset; must be new or empty.")
+@out_folder_option("Folder or uri of the dataset. It must be new or empty.")
 @click.option(
     "--policy",
     type=POLICY,
@@ -71,14 +71,14 @@ RULES = (
 @click.option(
     "--clips",
     type=FILE,
-    help="JSONL file that names every clip's frames or seconds.",
+    help="JSONL file with the frames or seconds of every clip.",
 )
 @click.option(
     "--choose",
     type=click.Choice(CHOICES),
     default="nearest",
     show_default=True,
-    help="With --clips: which frame a time in seconds means.",
+    help="With --clips: which frame is taken for a time in seconds.",
 )
 @max_failures_option("impossible clips")
 @click.option(
@@ -86,13 +86,14 @@ RULES = (
     type=click.Choice(["avoid", "keep"]),
     default="avoid",
     show_default=True,
-    help="Whether clips may want frames of damaged GOPs.",
+    help="Whether clips may have frames of damaged GOPs.",
 )
 @click.option(
     "--pack",
     type=click.Choice(PACKS),
-    help="What to copy into tars: every clip as a tiny file, its frames as images, or only clips of media that are not "
-    "byte ranges of their file.  [default: nothing; clips point into the sources]",
+    help="What is copied into tars. `clips`: every clip as a tiny video. `images`: its frames as images. `needed`: "
+    "only clips of media whose packets are not byte ranges of their file.  "
+    "[default: nothing; clips point into the sources]",
 )
 @click.option(
     "--shard-size",

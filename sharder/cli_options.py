@@ -52,44 +52,50 @@ IMAGE_OPTIONS = (
         type=click.Choice(list(FORMATS)),
         default="jpeg",
         show_default=True,
-        help="With --pack images: what frames are stored as.",
+        help="With --pack images: the format of stored frames.",
     ),
     click.option(
         "--quality",
         type=click.IntRange(1, 100),
         default=90,
         show_default=True,
-        help="With --pack images: of JPEG and WebP.",
+        help="With --pack images: the quality of JPEG and WebP.",
     ),
-    click.option("--short-side", type=click.IntRange(1), help="With --pack images: the shorter side's length at most."),
-    click.option("--box", type=click.IntRange(1), help="With --pack images: the longer side's length at most."),
-    click.option("--size", type=FRAME_SIZE, metavar="HxW", help="With --pack images: height and width exactly."),
+    click.option(
+        "--short-side", type=click.IntRange(1), help="With --pack images: greatest length of the shorter side."
+    ),
+    click.option("--box", type=click.IntRange(1), help="With --pack images: greatest length of the longer side."),
+    click.option("--size", type=FRAME_SIZE, metavar="HxW", help="With --pack images: exact height and width."),
 )
 AUDIO_OPTIONS = (
     click.option(
-        "--audio", is_flag=True, help="Clips carry the sound from their first frame's time to their last one's end."
+        "--audio",
+        is_flag=True,
+        help="Store the sound of each clip, from its first frame's time to its last frame's end.",
     ),
     click.option(
         "--audio-rate",
         type=click.IntRange(1000, 768_000),
         metavar="HZ",
-        help="With --audio: resample.  [default: as it is]",
+        help="With --audio: resample to this rate.  [default: the source's]",
     ),
     click.option(
-        "--audio-channels", type=click.IntRange(1, 8), help="With --audio: mix to so many.  [default: as they are]"
+        "--audio-channels",
+        type=click.IntRange(1, 8),
+        help="With --audio: mix to this many channels.  [default: the source's]",
     ),
     click.option(
         "--audio-seconds",
         type=DURATION,
         metavar="SECONDS",
-        help="With --audio: so long, from each clip's first frame on.",
+        help="With --audio: length of the sound, from each clip's first frame on.  [default: the clip's]",
     ),
     click.option(
         "--audio-format",
         type=click.Choice(AUDIO_FORMATS),
         default="flac",
         show_default=True,
-        help="With --audio and --pack: what sound is stored as.",
+        help="With --audio and --pack: the format of stored sound.",
     ),
 )
 

@@ -28,10 +28,11 @@ def engine_options(command: Command) -> Command:
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Processes of this machine, or tasks of a Ray cluster, of which --workers run at a time.",
+        help="Where the work runs: in processes of this machine, or as tasks of a Ray cluster, --workers at a time.",
     )
     @click.option(
-        "--ray-address", help="Of the Ray cluster.  [default: RAY_ADDRESS, else one that is started on this machine]"
+        "--ray-address",
+        help="Address of the Ray cluster.  [default: RAY_ADDRESS, else one that is started on this machine]",
     )
     @functools.wraps(command)
     def with_engine(*, engine_name: EngineName, ray_address: str | None, **others: Any) -> None:

@@ -66,16 +66,18 @@ def _placed(value: str) -> tuple[Device, int | None]:
     type=click.Choice(["gpu", "auto", "cpu"]),
     default="auto",
     show_default=True,
-    help="With --device gpu: what decodes.",
+    help="With --device gpu: which decoder is used.",
 )
 @click.option(
     "--gpu", type=click.IntRange(0), help="With --device gpu: its number.  [default: that of --device, else 0]"
 )
 @click.option("--size", type=FRAME_SIZE, metavar="HxW", help="Scale to this height and width.")
-@workers_option("Processes of the loader; 0: this one. Of each peer, too.", least=0)
+@workers_option("Processes of the loader, and of each peer. 0: this process.", least=0)
 @seed_option("the choice of clips, and of their order")
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Passes that are measured.")
-@click.option("--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before them.")
+@click.option(
+    "--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before the measured ones."
+)
 @sources_root_option()
 @click.option("--compare", is_flag=True, help="Run other loaders that are installed on the same clips.")
 @click.option(
@@ -83,7 +85,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
     "peers",
     multiple=True,
     type=click.Choice(known_peers()),
-    help="Instead of --compare: run this one alone; may be repeated.",
+    help="Instead of --compare: run only this loader. May be repeated.",
 )
 @time_limit_option("--limit", seconds=300.0, help_text="With --compare or --peer: longest time for one of them.")
 @max_failures_option("clips that fail")

@@ -40,7 +40,7 @@ Example:
     "--out",
     type=FILE_TO_WRITE,
     required=True,
-    help="The sheet; .html: one page that needs no other file and no network; .png: one picture.",
+    help="The sheet. .html: one page that needs no other file and no network. .png: one picture.",
 )
 @sources_root_option()
 @click.option(
@@ -49,7 +49,7 @@ Example:
     default=160,
     show_default=True,
     metavar="PIXELS",
-    help="Longer side of a picture.",
+    help="Longer side of each picture.",
 )
 @click.option("--columns", type=click.IntRange(1, 100), help="Frames per line.  [default: as many as fit; 8 in a .png]")
 @overwrite_option("a file that is")

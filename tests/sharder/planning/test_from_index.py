@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import shutil
@@ -103,6 +104,16 @@ def test_clips_are_those_of_shard_bit_for_bit(
     assert_same_clips(planned, stored)
     found = [(one.clip_id, one.uri, one.kind, one.message, one.counts) for one in planned.failures()]
     assert found == failure_rows(stored)
+
+
+def test_media_can_be_blocks_of_an_order(index: Index) -> None:
+    dataset = ClipDataset.from_index(index.path, POLICIES["fps"])
+    media = [dataset.clip(number).medium.media_id for number in range(len(dataset))]
+    visited = [media[number] for number in ClipSampler(dataset, shuffle=True, blocks="medium", window=1)]
+    assert visited != media
+    assert len(list(itertools.groupby(visited))) == len(set(media)) > 3
+    with pytest.raises(FramedexError, match="no manifest"):
+        dataset.places("tar")
 
 
 def test_items_are_equal_too(index: Index, tmp_path: Path) -> None:
