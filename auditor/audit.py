@@ -21,7 +21,7 @@ LIMITS = QueryLimits()
 def audit(
     what: str | Place,
     *,
-    checks: Sequence[str] = (),
+    checks: str | Sequence[str] = (),
     files: bool = False,
     policy: PolicyLike | None = None,
     root: str | Path | None = None,
@@ -54,18 +54,19 @@ def audit(
         for path in (page, page.with_suffix(".json")):
             check_free(path, overwrite)
     where = None if root is None else str(root)
-    return run(place(what), tuple(checks), look=files, policy=policy, root=where, report=page, pictures=pictures)
+    names = (checks,) if isinstance(checks, str) else tuple(checks)
+    return run(place(what), names, look=files, policy=policy, root=where, report=page, pictures=pictures)
 
 
 def query(what: str | Place, sql: str, *, limits: QueryLimits = LIMITS) -> pa.Table:
-    """Return the rows of an SQL query over the views of an index or a dataset (docs/audit.md).
+    """Return the rows of an SQL query over the views of an index or a dataset, as `framedex audit --sql` does.
 
-    As `framedex audit --sql`.
+    docs/audit.md lists the views and their columns.
 
     Args:
         what: An index or a dataset: a folder, or a uri of object storage.
         sql: One statement that only reads, in DuckDB's SQL.
-        limits: Limits of time, memory and disk.
+        limits: Limits of time, memory and disk. The default is 600 s, 4 GiB of memory and 16 GiB of disk.
 
     Raises:
         FramedexError: There is no index or dataset, the query is wrong, or it reaches a limit.

@@ -10,6 +10,7 @@ from framedex.core.version import __version__
 if TYPE_CHECKING:
     from framedex.auditor.audit import audit as audit
     from framedex.auditor.audit import query as query
+    from framedex.errors import FramedexError as FramedexError
     from framedex.indexer.index import index as index
     from framedex.indexer.parts.index import Index as Index
     from framedex.loader.clip_dataset import ClipDataset as ClipDataset
@@ -17,14 +18,19 @@ if TYPE_CHECKING:
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
     from framedex.loader.verify import verify as verify
+    from framedex.sharder.clips.audio import AudioOptions as AudioOptions
+    from framedex.sharder.packing.image_files import ImageOptions as ImageOptions
     from framedex.sharder.shard import shard as shard
     from framedex.storage.cache import DiskCache as DiskCache
 
 _PUBLIC = {
+    "AudioOptions": "framedex.sharder.clips.audio",
     "ClipDataset": "framedex.loader.clip_dataset",
     "ClipLoader": "framedex.loader.clip_loader",
     "ClipSampler": "framedex.loader.order.sampler",
     "DiskCache": "framedex.storage.cache",
+    "FramedexError": "framedex.errors",
+    "ImageOptions": "framedex.sharder.packing.image_files",
     "Index": "framedex.indexer.parts.index",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
@@ -35,10 +41,13 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "AudioOptions",
     "ClipDataset",
     "ClipLoader",
     "ClipSampler",
     "DiskCache",
+    "FramedexError",
+    "ImageOptions",
     "Index",
     "__version__",
     "audit",

@@ -1,4 +1,4 @@
-"""`python -m framedex`: the command, where its script is not on the path."""
+"""Entry point of `python -m framedex`, which runs the command if its script is not on the path."""
 
 from framedex.cli import main
 

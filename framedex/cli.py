@@ -24,7 +24,7 @@ COMMANDS = {
 
 
 class Stages(click.Group):
-    """A click group that knows its commands by name and imports them late."""
+    """A click group that knows its commands by name and imports each one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

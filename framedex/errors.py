@@ -40,7 +40,12 @@ def _escape(character: str) -> str:
 class FramedexError(Exception):
     """Base class of all errors that are meant for the user.
 
-    `what` is one sentence. The other parts are optional and appear only where they help.
+    Attributes:
+        what: What is wrong, in one sentence.
+        where: The file, argument or clip that it concerns, if known.
+        found: What was found there.
+        allowed: What is allowed instead.
+        remedy: What to do.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ def _rebuild(cls: type[FramedexError], state: dict[str, object], args: tuple[obj
 
 
 class SourceError(FramedexError):
-    """A source given on the command line or in a listing is not understood."""
+    """A source given on the command line or in a listing cannot be interpreted."""
 
 
 class MissingSourceError(SourceError):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 
 from framedex.core.progress import progress_bar
-from framedex.execution.choice import EngineName, engine_of
+from framedex.execution.choice import EngineName, engine_of, processes
 from framedex.execution.local_pool import GIBIBYTE
 from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import IndexReport, build_index
@@ -39,7 +38,7 @@ def index(
     ray_address: str | None = None,
     progress: bool = True,
 ) -> IndexReport:
-    """Probe every video's packets, timestamps and start points into Parquet, as `framedex index` does.
+    """Record the packets, timestamps and start points of every video in Parquet, as `framedex index` does.
 
     Calling it again brings the index up to date: only what is new or changed is probed.
 
@@ -47,18 +46,19 @@ def index(
         sources: a video, an image, a tar of images, a folder, a glob, "@list.txt", a listing (CSV, JSONL, Parquet), or
             several of these.
         out: the index: a folder, or a uri of object storage.
-        root: what uris are recorded relative to. None: the root of the existing index, else the sources' common folder.
+        root: the folder that recorded uris are relative to. None: the root of the existing index, else the
+            sources' common folder.
         label_from_parent: add a column `label`, the name of each file's folder.
         depth: "packets" reads every packet. "tables" reads sample tables alone (MP4, MOV, 3GP). "auto" reads tables
             where they can be trusted, else packets.
         streams: which video streams of a file become media, "best" or "all".
         images: what the images of a searched folder are: "sequences", "single" (media of one frame each) or "ignore".
-        image_fps: images per second, where nothing else times them: 25, 29.97, "30000/1001". None: 1.
+        image_fps: images per second of images without times of their own: 25, 29.97, "30000/1001". None: 1.
         verify: decode every frame, and store its hash.
         retry: probe failed media again, even if nothing changed.
         follow_symlinks: also search linked folders.
         workers: how many processes probe. None: one per core.
-        timeout_seconds: limit for each medium. None: no limit.
+        timeout_seconds: time limit for each medium. None: no limit.
         memory_bytes: how much memory each process may map. None: no limit.
         engine: "local", or "ray" for a cluster.
         ray_address: address of the cluster. None: Ray finds it.
@@ -86,7 +86,7 @@ def index(
             verify=verify,
             retry=retry,
             follow_symlinks=follow_symlinks,
-            workers=workers or os.cpu_count() or 1,
+            workers=processes(workers),
             engine=engine_of(engine, ray_address),
             timeout_seconds=timeout_seconds,
             memory_bytes=memory_bytes,

@@ -110,10 +110,10 @@ class ClipDataset:
         where: Mapping[str, object] | None = None,
         cache: DiskCache | None = None,
     ) -> Self:
-        """Return the clips that a policy selects from an index, each planned when it is read. No dataset is on disk.
+        """Return the clips that a policy selects from an index, each planned when it is read.
 
-        The clips and their numbers are those of `framedex shard INDEX --policy POLICY`. What the policy draws at random
-        is drawn again in each epoch (see `set_epoch`).
+        No dataset is written to disk. The clips and their numbers are those of `framedex shard INDEX --policy POLICY`.
+        What the policy draws at random is drawn again in each epoch (see `set_epoch`).
 
         Args:
             index: what `framedex index` wrote.
@@ -121,8 +121,8 @@ class ClipDataset:
                 as a mapping or as YAML.
             epoch: the first epoch, 0 or more.
             seed: replaces the policy's seed. None: the policy's own seed.
-            keep_damaged: as `--damaged keep`.
-            audio: as `--audio`.
+            keep_damaged: allow clips with frames of damaged GOPs.
+            audio: whether clips carry audio; AudioOptions sets its rate, channels and length.
             decode: as for the class.
             size: as for the class.
             threads: as for the class.
@@ -211,9 +211,9 @@ class ClipDataset:
         self._epoch.set(_checked_epoch(epoch))
 
     def failures(self) -> Iterator[Failure]:
-        """Yield why clips that the policy of `from_index` wants are missing.
+        """Yield the clips that the policy of `from_index` asks for and that cannot be made, each with the reason.
 
-        Yields nothing for a dataset on disk, which has a failures.parquet.
+        Yields nothing for a dataset on disk, which lists them in failures.parquet.
         """
         yield from () if isinstance(self.origin, Manifest) else self.origin.failures()
 
@@ -258,16 +258,16 @@ class ClipDataset:
             A dict with these keys:
 
             - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB, zeros where padded.
-            - `movie`, with decode="movie": uint8 [bytes].
+            - `movie`, with decode="movie": uint8 [bytes], a tiny MP4.
             - `positions`, with decode="movie": int64 [F], each wanted frame's number in that movie, -1 where padded.
-            - `pts`: int64 [F], the least int64 where padded.
-            - `seconds`: float64 [F], NaN where padded.
-            - `frame_index`: int64 [F], -1 where padded.
+            - `pts`: int64 [F], timestamps in the medium's time base, the least int64 where padded.
+            - `seconds`: float64 [F], `pts` in seconds by the container's clock, NaN where padded.
+            - `frame_index`: int64 [F], numbers of the frames from 0 in presentation order, -1 where padded.
             - `mask`: bool [F], False where padded.
             - `clip_id`, `uri`, and the user's columns.
             - `rotation_degrees`: the counterclockwise rotation that a player would apply to the frames.
             - `color_transfer`: that of the medium (ISO/IEC 23091-2 table 3; 16 and 18 are HDR). Frames are not
-              converted for it.
+            converted for it.
             - `audio`, of a dataset with audio: float32 [channels, samples], full scale 1.
             - `audio_mask`, of a dataset with audio: bool [samples], False where silence was filled in.
             - `audio_rate`, of a dataset with audio: in Hz.

@@ -40,14 +40,15 @@ class ClipLoader:
     Args:
         dataset: the clips.
         batch_size: clips per batch.
-        sampler: yields clip numbers. None: a ClipSampler in order.
+        sampler: yields clip numbers. None: a ClipSampler without shuffling.
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
         device_id: number of the GPU, if `device` does not name it.
         decode: what decodes. "cpu": workers alone. "gpu": NVDEC and nvJPEG decode what is proven exact there
             (`routes`), and workers decode the rest of the same batch. "auto": on a GPU as "gpu", but workers also take
             a share of the clips.
-        cpu_share: that share, 0 to 1. None: as much as this number of workers decodes beside one GPU. "adaptive": as
-            much as they turn out to decode. The route of a clip then depends on time, but its frames do not.
+        cpu_share: the share of clips that workers take with "auto", 0 to 1. None: as much as this number of workers
+            decodes beside one GPU. "adaptive": as much as they turn out to decode. The route of a clip then depends on
+            time, but its frames do not.
         colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
             decode the clips for which the GPU's colours are not close enough.
         rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.

@@ -1,13 +1,13 @@
-"""`framedex.verify`: the command `framedex verify` from Python."""
+"""`framedex.verify`: the Python function for the command `framedex verify`."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from framedex.core.progress import progress_bar
 from framedex.errors import FramedexError
+from framedex.execution.choice import processes
 from framedex.loader.verification.report import VerifyReport
 from framedex.loader.verification.verify import verify as verify_on_cpu
 from framedex.loader.verification.verify_gpu import verify_on_gpu
@@ -35,7 +35,7 @@ def verify(
         decode: "cpu" compares every frame bit for bit. "gpu" decodes clips as a loader with a GPU does: each frame must
             be nearer to the CPU's picture of it than to those of its neighbours.
         workers: processes that decode. None: one per core.
-        timeout_seconds: time limit per source. None: no limit.
+        timeout_seconds: time limit for each source. None: no limit.
         progress: show a progress bar on a terminal.
 
     Returns:
@@ -53,7 +53,7 @@ def verify(
             root=None if root is None else str(root),
             sample=sample,
             seed=seed,
-            workers=workers or os.cpu_count() or 1,
+            workers=processes(workers),
             timeout_seconds=timeout_seconds,
             on_progress=show,
         ):

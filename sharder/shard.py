@@ -1,8 +1,7 @@
-"""`framedex.shard`: the command from Python."""
+"""`framedex.shard`: the Python function for the command `framedex shard`."""
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ import orjson
 
 from framedex.core.progress import progress_bar
 from framedex.errors import PolicyError
-from framedex.execution.choice import EngineName, engine_of
+from framedex.execution.choice import EngineName, engine_of, processes
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.audio import AudioOptions
@@ -59,20 +58,22 @@ def shard(
         choose: With `clips`, which frame a time means: "nearest", "previous" or "next".
         overwrite: Replace an existing dataset.
         keep_damaged: Allow clips with frames of damaged GOPs.
-        pack: What is copied into tars: "clips", "images" or "needed". None copies nothing; clips point into the
-            sources.
-        shard_bytes: A new tar begins when a clip would make it larger.
+        pack: What is copied into tars. "clips": every clip as a tiny video. "images": its frames as images. "needed":
+            as "clips", but only clips of media that are not byte ranges of their file. None copies nothing; clips point
+            into the sources.
+        shard_bytes: Target size of a tar. A new tar begins when the next clip would exceed it.
         images: With pack="images", how frames are stored.
         audio: Whether clips carry audio; AudioOptions sets its rate, channels and length.
         audio_format: With `pack` and `audio`, "flac" or "wav".
-        workers: With `pack`, number of processes that plan, cut and encode. None for one per core.
+        workers: With `pack`, number of processes that plan, cut and encode. None: one per core.
         engine: "local", or "ray" for a cluster.
-        ray_address: Address of the cluster. None for the one that Ray finds.
-        scratch: Where a dataset of object storage is written first. None for the system's temporary folder.
+        ray_address: Address of the cluster. None: Ray finds it.
+        scratch: A local folder where a dataset for object storage is written first. None: the system's temporary
+            folder.
         progress: Show a progress bar on a terminal.
 
     Returns:
-        What the dataset holds. Clips that cannot be made are in `failures`.
+        What the dataset holds. Clips that cannot be made do not raise an error; they are listed in `failures`.
 
     Raises:
         FramedexError: An argument is wrong, `index` is not an index, or `out` holds something else.
@@ -89,7 +90,7 @@ def shard(
             pack=pack,
             shard_bytes=shard_bytes,
             images=images or ImageOptions(),
-            workers=workers or os.cpu_count() or 1,
+            workers=processes(workers),
             engine=engine_of(engine, ray_address),
             audio=AudioOptions() if audio is True else audio or None,
             audio_format=audio_format,

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
+from framedex.errors import FramedexError
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
 
 EngineName = Literal["local", "ray"]
+
+
+def processes(workers: int | None) -> int:
+    """Return how many processes are meant. None: one per core.
+
+    Raises:
+        FramedexError: the number is not positive.
+    """
+    if workers is None:
+        return os.cpu_count() or 1
+    if workers < 1:
+        raise FramedexError("work needs a process", where="workers", found=workers, allowed="1 or more, or None")
+    return workers
 
 
 def engine_of(name: EngineName, ray_address: str | None = None) -> Engine:

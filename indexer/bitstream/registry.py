@@ -1,4 +1,4 @@
-"""Which scanner reads which codec, by FFmpeg's codec names."""
+"""The scanner of each codec, by FFmpeg's codec names."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ SCANNERS: dict[str, Callable[[bytes], Scanner]] = {
 
 
 def scanner_for(codec: str, intra_only: bool) -> Callable[[bytes], Scanner]:
-    """Return what makes a scanner from a stream's extradata.
+    """Return the callable that makes a codec's scanner from a stream's extradata.
 
-    codec: the name in FFmpeg's codec descriptor (`av.codec.Codec.canonical_name`), not a decoder's.
-    intra_only: whether the descriptor says so (AV_CODEC_PROP_INTRA_ONLY).
+    Args:
+        codec: the name in FFmpeg's codec descriptor (`av.codec.Codec.canonical_name`), not a decoder's name.
+        intra_only: whether the descriptor has the property AV_CODEC_PROP_INTRA_ONLY.
     """
     known = SCANNERS.get(codec)
     if known is not None:

@@ -1,4 +1,4 @@
-"""Opens the file that is probed, and notes its identity."""
+"""Opens the file that is probed, and records its identity."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framedex.indexer.facts import Identity
 
 @contextmanager
 def opened_file(path: str) -> Iterator[ProbedFile]:
-    """Open the file and note its identity. Raises MediaError where there is none that can be read."""
+    """Open the file and record its identity. Raises MediaError if the file is missing, unreadable or empty."""
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -36,7 +36,7 @@ def opened_file(path: str) -> Iterator[ProbedFile]:
 
 
 def check_unchanged(file: ProbedFile) -> None:
-    """Raise MediaError where an opened file changed meanwhile."""
+    """Raise MediaError if the file has changed since it was opened."""
     try:
         after = os.stat(file.path)
         is_same = (after.st_size, after.st_mtime_ns) == (file.identity.size_bytes, file.identity.mtime_ns)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 
 def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
-    """Yield each plane as uint8 [rows, bytes], cropped to what is visible. Palettes come as one row of 1024 bytes."""
+    """Yield each plane as uint8 [rows, bytes], cropped to the visible part. A palette is one row of 1024 bytes."""
     palette = picture.format.name == "pal8"
     for number, plane in enumerate(picture.planes):
         if palette and number == 1:
@@ -22,14 +22,15 @@ def native_planes(picture: av.VideoFrame) -> Iterator[NDArray[np.uint8]]:
 
 
 def plane_rows(plane: VideoPlane, height: int) -> NDArray[np.uint8]:
-    """Return uint8 [height, line size]: a view of a plane's memory, the padding at the end of its rows included."""
-    pixels: NDArray[np.uint8] = np.frombuffer(plane, np.uint8)  # type: ignore[call-overload, unused-ignore]  # of some numpy versions
+    """Return uint8 [height, line size]: a view of a plane's memory, including the padding at the end of its rows."""
+    # Only some numpy versions need the "type: ignore".
+    pixels: NDArray[np.uint8] = np.frombuffer(plane, np.uint8)  # type: ignore[call-overload, unused-ignore]
     row = plane.line_size if height > 1 else len(pixels)
     return pixels[: row * height].reshape(height, row)
 
 
 def _row_bytes(picture: av.VideoFrame, plane: int) -> int:
-    """Return how many bytes of a plane's row are visible, over all the components stored there."""
+    """Return the number of visible bytes in a row of a plane, for all components stored in that plane."""
     layout, width = picture.format, picture.planes[plane].width
     if layout.name == "pal8":
         return width
@@ -41,7 +42,7 @@ def _row_bytes(picture: av.VideoFrame, plane: int) -> int:
 
 
 def picture_md5(picture: av.VideoFrame) -> str:
-    """Return the md5 over the native planes, followed by '{pixel format}{width}x{height}'."""
+    """Return the md5, in hexadecimal, of the native planes followed by '{pixel format}{width}x{height}'."""
     digest = hashlib.md5(usedforsecurity=False)
     for plane in native_planes(picture):
         digest.update(plane.tobytes())

@@ -1,4 +1,4 @@
-"""Boxes of an ISO BMFF file (ISO/IEC 14496-12 4.2): walking them in a file, and in bytes already read."""
+"""Boxes of an ISO BMFF file (ISO/IEC 14496-12 4.2): iterators over the boxes in a file or in bytes already read."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-MAX_BOXES = 100_000  # a top level or a moov with more is not a video but an attack
+MAX_BOXES = 100_000  # a top level or a moov with more boxes is an attack, not a video
 
-Read = Callable[[int, int], bytes]  # (offset, length) → that many bytes of the file, fewer at its end
-Span = tuple[int, int]  # where a box's payload lies, half-open
+Read = Callable[[int, int], bytes]  # (offset, length) → that many bytes of the file, or fewer at its end
+Span = tuple[int, int]  # start and end of a box's payload, half-open
 
 
 class TruncatedError(ValueError):
@@ -17,12 +17,12 @@ class TruncatedError(ValueError):
 
 
 class UntrustedTables(ValueError):  # noqa: N818 - it says what was found, as a reason for a refusal
-    """The sample tables are malformed, or say something whose exact meaning only a demuxer can tell."""
+    """The sample tables are malformed, or contain something whose exact meaning only a demuxer can tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """One ISO BMFF box (ISO/IEC 14496-12 4.2): its four-character type and where its payload lies, half-open."""
+    """One ISO BMFF box (ISO/IEC 14496-12 4.2): its four-character type, and where its payload lies (half-open)."""
 
     kind: bytes
     start: int
@@ -30,7 +30,7 @@ class Box:
 
 
 def iter_boxes(read: Read, start: int, end: int, *, limit: int = MAX_BOXES) -> Iterator[Box]:
-    """Yield the boxes between two offsets of a file, `limit` at most. Raises TruncatedError where one does not fit."""
+    """Yield at most `limit` boxes between two offsets of a file. Raises TruncatedError if a box does not fit."""
     for _ in range(limit):
         if start + 8 > end:
             return
@@ -41,7 +41,7 @@ def iter_boxes(read: Read, start: int, end: int, *, limit: int = MAX_BOXES) -> I
         elif size == 0:
             size = end - start
         if size < payload - start:
-            return  # padding or garbage after the last box: players ignore it, so do we
+            return  # padding or garbage after the last box is ignored, as players do
         if start + size > end:
             raise TruncatedError(
                 f"box {kind.decode('latin-1')!r} at byte {start} ends at {start + size}, past the end at {end}"
@@ -53,7 +53,8 @@ def iter_boxes(read: Read, start: int, end: int, *, limit: int = MAX_BOXES) -> I
 def child_boxes(data: bytes, start: int, end: int) -> list[tuple[bytes, int, int]]:
     """Return (type, payload start, payload end) of the boxes inside data[start:end].
 
-    Raises UntrustedTables for a box that does not fit its parent, and for more than MAX_BOXES of them.
+    Raises:
+        UntrustedTables: if a box does not fit into its parent, or there are more than MAX_BOXES.
     """
     found: list[tuple[bytes, int, int]] = []
     while start + 8 <= end:

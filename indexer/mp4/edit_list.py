@@ -1,8 +1,9 @@
-"""What an edit list (ISO/IEC 14496-12 8.6.6) does to a track's samples, as libavformat does it. Pure numpy.
+"""Edit lists (ISO/IEC 14496-12 8.6.6), applied to a track's samples as libavformat does it. Pure numpy.
 
-libavformat starts from the last sync sample shown before the edit, marks what is shown outside of it as discarded,
-ends one or two sync samples after it, and moves all timestamps so that the first picture shown is at the end of the
-empty edits. Only one edit that shows media is covered, which empty ones may precede.
+libavformat starts at the last sync sample that is shown before the edit, and ends one or two sync samples after the
+edit. It marks samples that are shown outside of the edit as discarded, and moves all timestamps so that the first
+picture shown is at the end of the empty edits. An edit list may have only one edit that shows media. Empty edits may
+precede it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ MAX_TIME = 1 << 60  # sums of two of these are still int64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edited:
-    """Which samples remain, first … end - 1, and for these: int64 decode times (before the shift), bool discarded."""
+    """The samples that remain after the edit list was applied.
+
+    Attributes:
+        first: the first of them.
+        end: the sample after the last of them.
+        time: int64 [remaining samples], decode times before the shift.
+        hidden: bool [remaining samples], discarded.
+    """
 
     first: int
     end: int
@@ -29,7 +37,7 @@ class Edited:
 
 
 def time_offset(track: Track) -> int:
-    """Return what libavformat takes from all timestamps where it does not rewrite samples (fragmented movies)."""
+    """Return what libavformat subtracts from all timestamps if it does not rewrite samples (fragmented movies)."""
     edits = list(track.edits)
     empty = rescale(edits.pop(0).duration, track) if edits and edits[0].media_time == -1 else 0
     if len(edits) > 1 or any(edit.media_time < 0 for edit in edits):
@@ -38,7 +46,7 @@ def time_offset(track: Track) -> int:
 
 
 def rescale(duration: int, track: Track) -> int:
-    """Return a duration in movie time units in the track's, rounded half up."""
+    """Convert a duration from movie time units to the track's time units, rounded half up."""
     scaled = (duration * track.timescale + track.movie_timescale // 2) // track.movie_timescale
     if scaled >= MAX_TIME:
         raise UntrustedTables(f"an edit lasts {duration} units of 1/{track.movie_timescale} s")
@@ -54,8 +62,15 @@ def rewrite(
 ) -> Edited:
     """Apply the edit list to a track's samples.
 
-    time: int64 [samples], decode times from 0 up. composition: int64 [samples], offsets from ctts, None without one.
-    sync: bool [samples]. shift: by how much all decode times are moved down, so that no offset is negative.
+    Args:
+        track: the track, with its edit list.
+        time: int64 [samples], decode times that begin at 0.
+        composition: int64 [samples], offsets from ctts, None without ctts.
+        sync: bool [samples], sync samples.
+        shift: by how much all decode times are moved down so that no offset is negative.
+
+    Raises:
+        UntrustedTables: if the edit list is not covered.
     """
     edit, empty = _single_edit(track)
     length = rescale(edit.duration, track)
@@ -67,7 +82,7 @@ def rewrite(
     duration = np.diff(time[first:], append=time[-1] + length)
     shown_at = shown_at[first:]
     after = np.flatnonzero(sync[first:] & (shown_at + duration >= end_time))
-    spare = 0 if composition is None else 1  # a further sync sample, for pictures that follow it and are shown before
+    spare = 0 if composition is None else 1  # one more sync sample, for pictures that follow it and are shown before it
     last = int(after[spare]) + 1 if len(after) > spare else len(shown_at)
     shown_at = shown_at[:last]
     hidden = (shown_at < edit.media_time) | (shown_at >= end_time)
@@ -80,7 +95,7 @@ def rewrite(
 
 
 def _single_edit(track: Track) -> tuple[Edit, int]:
-    """Return the one edit that shows media, and the duration of the empty ones before it, in media time."""
+    """Return the only edit that shows media, and the duration in media time units of the empty edits before it."""
     shown = [number for number, edit in enumerate(track.edits) if edit.media_time != -1]
     if shown != [len(track.edits) - 1]:
         raise UntrustedTables(f"the edit list shows {len(shown)} pieces of the media in {len(track.edits)} entries")
@@ -93,7 +108,7 @@ def _single_edit(track: Track) -> tuple[Edit, int]:
 def _first_sample(
     media_time: int, time: NDArray[np.int64], shown_at: NDArray[np.int64], sync: NDArray[np.bool_], composed: bool
 ) -> int:
-    """Return the sample from which decoding reaches the edit's start: the last sync sample before it, or the first."""
+    """Return the sample at which decoding starts: the last sync sample before the edit's start, or the first sample."""
     before = int(np.searchsorted(time, media_time, side="right"))
     if before > 1 and time[before - 1] == time[before - 2]:
         raise UntrustedTables(f"several samples are decoded at {time[before - 1]}, where the edit begins")
@@ -105,7 +120,7 @@ def _first_sample(
 
 
 def _earliest(shown_at: NDArray[np.int64]) -> int:
-    """Return the earliest time as libavformat finds it: a negative one is forgotten for the next."""
+    """Return the earliest time as libavformat finds it: after a negative time, the search restarts at the next one."""
     negative = np.flatnonzero(shown_at < 0)
     if len(negative) and negative[-1] == len(shown_at) - 1:
         return int(shown_at[-1])

@@ -1,4 +1,4 @@
-"""How a file should end, for containers whose structure says it: is something cut off? Reads headers alone."""
+"""Detection of files that are cut off, for containers whose structure says where they end. Only headers are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import BinaryIO
 from framedex.indexer.mp4 import boxes
 from framedex.indexer.mp4.boxes import Box, TruncatedError
 
-TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)  # ISO/IEC 13818-1; M2TS has 4 bytes before, DVB-ASI 16 behind
+# ISO/IEC 13818-1; M2TS has 4 bytes before each packet, DVB-ASI 16 bytes after it.
+TS_SYNC, TS_PACKET_SIZES = 0x47, (188, 192, 204)
 FLV_TAG_HEADER = 11  # bytes; Adobe FLV 10.1 E.4.1
 
 
@@ -17,7 +18,7 @@ SEGMENT_ID = 0x18538067
 
 
 def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
-    """Yield the ISO BMFF boxes between two offsets. Raises TruncatedError where one does not fit."""
+    """Yield the ISO BMFF boxes between two offsets. Raises TruncatedError if a box does not fit."""
 
     def read(offset: int, length: int) -> bytes:
         file.seek(offset)
@@ -30,7 +31,7 @@ def file_boxes(file: BinaryIO, start: int, end: int) -> Iterator[Box]:
 
 
 def mp4_ending(file: BinaryIO, size: int) -> str | None:
-    """Return which box claims bytes past the end, or None."""
+    """Return which box claims bytes past the end of the file, or None."""
     try:
         for _ in file_boxes(file, 0, size):
             pass
@@ -40,7 +41,7 @@ def mp4_ending(file: BinaryIO, size: int) -> str | None:
 
 
 def matroska_ending(file: BinaryIO, size: int) -> str | None:
-    """Compare the Segment element (RFC 9559 5.1) with the file; an unknown size (live recording) is accepted."""
+    """Return how the Segment element (RFC 9559 5.1) exceeds the file, or None. An unknown size (live) is accepted."""
     at = 0
     for _ in range(16):
         file.seek(at)
@@ -62,12 +63,15 @@ def matroska_ending(file: BinaryIO, size: int) -> str | None:
 
 
 def _vint_length(first: bytes) -> int:
-    """Return the length in bytes of the EBML number that starts with `first` (RFC 8794 4), 0 if it is none."""
+    """Return the length in bytes of the EBML number that begins with `first` (RFC 8794 4), 0 if there is none."""
     return 9 - first[0].bit_length() if first and first[0] else 0
 
 
 def avi_ending(file: BinaryIO, size: int) -> str | None:
-    """Return what the list of packets misses, or None. Recorders that were stopped leave a size of 0 or all ones."""
+    """Return how the list of packets exceeds the file, or None.
+
+    A size of 0 or all ones is accepted: recorders that were stopped leave such a size.
+    """
     at = 12
     for _ in range(64):
         file.seek(at)
@@ -84,7 +88,7 @@ def avi_ending(file: BinaryIO, size: int) -> str | None:
 
 
 def flv_ending(file: BinaryIO, size: int) -> str | None:
-    """Return how the last tag contradicts the size that must follow it, or None."""
+    """Return that the last tag is incomplete, or None if it agrees with the size that must follow it."""
     if size < FLV_TAG_HEADER + 4:
         return None
     file.seek(size - 4)
@@ -98,7 +102,7 @@ def flv_ending(file: BinaryIO, size: int) -> str | None:
 
 
 def transport_stream_ending(file: BinaryIO, size: int) -> str | None:
-    """Return how much of a last packet there is, or None where packets fill the file."""
+    """Return how many bytes an incomplete last packet has, or None if whole packets fill the file."""
     head = file.read(5 * max(TS_PACKET_SIZES))
     for length in TS_PACKET_SIZES:
         lead = 4 if length == 192 else 0

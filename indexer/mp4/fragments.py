@@ -1,4 +1,4 @@
-"""The samples that `moof` boxes list (ISO/IEC 14496-12 8.8), as libavformat reads them. Pure, over bytes and numpy."""
+"""Samples that `moof` boxes list (ISO/IEC 14496-12 8.8), as libavformat reads them. Pure, on bytes and numpy."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from framedex.indexer.mp4.boxes import UntrustedTables, child_boxes
 from framedex.indexer.mp4.tracks import Movie, Track, TrackDefaults
 
-MAX_SAMPLE_BYTES = 0x3FFFFFFF  # what libavformat's index holds
-FREE_SAMPLES = 1 << 20  # as many may be claimed without bytes of their own in the headers
+MAX_SAMPLE_BYTES = 0x3FFFFFFF  # the most that libavformat's index holds
+FREE_SAMPLES = 1 << 20  # samples that may be claimed without bytes of their own in the headers
 MAX_TIME = 1 << 60
 BASE_OFFSET, DESCRIPTION, DURATION, SIZE, FLAGS, BASE_IS_MOOF = 1, 2, 8, 0x10, 0x20, 0x20000  # of tfhd
 DATA_OFFSET, FIRST_FLAGS, SAMPLE_FIELDS = 1, 4, (0x100, 0x200, 0x400, 0x800)  # of trun
@@ -24,10 +24,18 @@ NOTHING = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentSamples:
-    """Columns [samples]: int64 offset, size, time (of decoding), composition, duration; bool sync; int32 entry.
+    """The samples of one track in all fragments, in decode order.
 
-    overlapping: bool, samples no later than the fragment before them, which a demuxer marks as discarded.
-    first_shift: by how much the first fragment with samples alone moves timestamps up, for its negative offsets.
+    Attributes:
+        offset: int64 [samples], where the sample lies in the file.
+        size: int64 [samples], bytes.
+        time: int64 [samples], decode times.
+        composition: int64 [samples], composition offsets.
+        duration: int64 [samples].
+        sync: bool [samples], sync samples.
+        entry: int32 [samples], number of the sample entry, from 0.
+        overlapping: bool [samples], samples no later than the fragment before them. A demuxer marks them as discarded.
+        first_shift: by how much timestamps move up for negative offsets in the first fragment that has samples.
     """
 
     offset: NDArray[np.int64]
@@ -43,7 +51,17 @@ class FragmentSamples:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One trun box (8.8.8): where its rows start in the bytes of its moof, and what they leave unsaid."""
+    """One trun box (8.8.8).
+
+    Attributes:
+        data: the payload of its moof.
+        start: where its rows start in `data`.
+        count: number of samples.
+        flags: of the box.
+        first_flags: flags of the first sample, None if the box does not state them.
+        offset: where the data of its samples starts in the file.
+        defaults: the fields that its rows do not state.
+    """
 
     data: bytes
     start: int
@@ -65,7 +83,7 @@ class _Collector:
         self.chains: list[tuple[int, int]] = []  # (first run, decode time of its first sample)
 
     def add_moof(self, number: int, start: int, data: bytes) -> None:
-        """Add a fragment, of which the box starts at byte `start` of the file."""
+        """Add the fragment whose moof box starts at byte `start` of the file."""
         last: _Run | None = None
         seen = set()
         for kind, first, end in child_boxes(data, 0, len(data)):
@@ -86,7 +104,7 @@ class _Collector:
                 self._keep(number, data, boxes[1:], runs, start)
 
     def _header(self, payload: bytes) -> tuple[int, int, int, TrackDefaults]:
-        """Return track id, flags, base offset and defaults of a tfhd box (8.8.7)."""
+        """Return the track id, flags, base offset and defaults in a tfhd box (8.8.7)."""
         try:
             word, track_id = struct.unpack_from(">II", payload)
             flags, at, base = word & 0xFFFFFF, 8, 0
@@ -145,9 +163,17 @@ def read_fragments(
 ) -> FragmentSamples:
     """Return the samples of one track in all fragments.
 
-    moofs: (byte where the box starts, its payload), in file order. has_sidx: whether the file has segment indexes.
-    start_time: decode time after the samples of the moov, where a fragment has no tfdt. last_time: decode time of the
-    last sample of the moov. Raises UntrustedTables.
+    Args:
+        movie: the moov box.
+        track: the track.
+        moofs: (byte where the box starts, its payload), in file order.
+        has_sidx: whether the file has segment indexes.
+        size_bytes: size of the file.
+        start_time: decode time after the samples of the moov, used if a fragment has no tfdt.
+        last_time: decode time of the last sample of the moov, None if the moov has no samples.
+
+    Raises:
+        UntrustedTables: if the fragments are malformed or their meaning is not certain.
     """
     collector = _Collector(movie, track, has_sidx, size_bytes)
     for number, (start, data) in enumerate(moofs):
@@ -190,7 +216,15 @@ def read_fragments(
 def _add_runs(
     data: bytes, boxes: Sequence[tuple[bytes, int, int]], base: int, defaults: TrackDefaults, start: int
 ) -> list[_Run]:
-    """Return the runs of one traf. base: the byte from which their offsets count."""
+    """Return the runs of one traf.
+
+    Args:
+        data: the payload of the moof.
+        boxes: (type, payload start, payload end) of the boxes in the traf.
+        base: the byte of the file from which data offsets count.
+        defaults: the fields that rows do not state.
+        start: where the moof starts in the file.
+    """
     runs: list[_Run] = []
     for kind, at, end in boxes:
         if kind != b"trun":
@@ -219,7 +253,7 @@ def _add_runs(
 
 
 def _rows(runs: list[_Run], firsts: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Return int64 [samples, 4]: duration, size, flags, composition offset (unsigned still)."""
+    """Return int64 [samples, 4]: duration, size, flags and composition offset, which is still unsigned."""
     table = np.zeros((total, 4), np.int64)
     columns = {}
     for run, first in zip(runs, firsts.tolist(), strict=True):
@@ -241,7 +275,7 @@ def _rows(runs: list[_Run], firsts: NDArray[np.int64], total: int) -> NDArray[np
 def _decode_times(
     chains: list[tuple[int, int]], firsts: NDArray[np.int64], duration: NDArray[np.int64], start_time: int
 ) -> NDArray[np.int64]:
-    """Return decode times: a chain of runs starts where a tfdt says, and goes on by the durations."""
+    """Return int64 [samples], decode times: a chain of runs starts at the time in a tfdt, and durations are added."""
     before = np.cumsum(duration) - duration
     starts = np.append(firsts, len(duration))
     chain_first = starts[np.array([0] + [run for run, _ in chains], np.int64)]
@@ -255,7 +289,7 @@ def _decode_times(
 
 
 def _end_of(run: _Run) -> int:
-    """Return the byte after a run's data."""
+    """Return the first byte after a run's data."""
     if not run.flags & SAMPLE_FIELDS[1]:
         return run.offset + run.count * run.defaults.size
     chosen = [bit for bit in SAMPLE_FIELDS if run.flags & bit]

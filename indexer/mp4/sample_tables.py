@@ -1,7 +1,7 @@
-"""A track's packets from the sample tables of an MP4, MOV or 3GP file, without reading a packet.
+"""The packets of a track from the sample tables of an MP4, MOV or 3GP file. No packet is read.
 
-Columns are what libavformat's demuxer gives packet by packet, or UntrustedTables says why they might not be.
-Only box headers, `moov` and `moof` are read, so the cost follows their size and never that of the media.
+Columns equal what libavformat's demuxer returns packet by packet; otherwise UntrustedTables says why they might differ.
+Only box headers, `moov` and `moof` are read, so the cost depends on their size and not on the size of the media.
 """
 
 from __future__ import annotations
@@ -25,24 +25,32 @@ from framedex.indexer.mp4.stbl import (
 from framedex.indexer.mp4.tracks import Movie, SampleEntries, Track, entry_table, read_movie, read_sample_entries
 
 MAX_HEADER_BYTES = 1 << 30
-MAX_BOXES = 1_000_000  # at the top level; two for each fragment; each is a read
+MAX_BOXES = 1_000_000  # at the top level: a fragment has two, and each box costs one read
 VIDEO = b"vide"
 INNER_BOXES = {b"trak", b"mvhd", b"mvex", b"traf", b"tfhd", b"tfdt", b"trun"}  # demuxers read these anywhere
-# Samples without data: libavformat's parsers swallow them for some codecs; without a parser they are empty packets.
+# For some codecs, libavformat's parsers drop samples without data. Without a parser, these become empty packets.
 SWALLOWED = {b"avc1", b"avc2", b"avc3", b"avc4", b"av01", b"vp09", b"apch", b"apcn", b"apcs", b"apco", b"ap4h", b"ap4x"}
 PASSED_ON = {b"hvc1", b"hev1", b"mp4v", b"s263", b"jpeg", b"rle ", b"png "}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTable:
-    """The packets of a video track in decode order, [packets] a column; timestamps in 1 / timescale seconds.
+    """The packets of a video track in decode order, with timestamps in 1 / timescale seconds.
 
-    offset, size: int64, where the packet lies in the file. pts, dts: int64, after the edit list; where libavformat
-    gives no dts, or one of its own, dts is the one that the tables say. duration: int64, from stts or trun.
-    sync: bool, from stss, stps, sbgp `rap ` or fragments' sample flags; all where sync_stated is False.
-    hidden: bool, decoded but cut away by the edit list, or overlapping the fragment before.
-    sample_entry: int32, the number from 0 of the entry of `configurations` that decodes the packet.
-    configurations: an extradata for each sample entry. rotation_degrees: counterclockwise.
+    Attributes:
+        offset: int64 [packets], where the packet lies in the file.
+        size: int64 [packets], bytes.
+        pts: int64 [packets], after the edit list.
+        dts: int64 [packets], after the edit list. If libavformat gives no dts, or one of its own, this is the dts that
+            the tables state.
+        duration: int64 [packets], from stts or trun.
+        sync: bool [packets], from stss, stps, sbgp `rap ` or fragments' sample flags. All True if sync_stated is False.
+        hidden: bool [packets], decoded but cut off by the edit list, or overlapping the fragment before.
+        sample_entry: int32 [packets], number from 0 of the entry of `configurations` that decodes the packet.
+        sync_stated: whether the file has a stss box, a stps box or fragments.
+        sample_entries: number of sample entries.
+        configurations: one extradata per sample entry.
+        rotation_degrees: counterclockwise.
     """
 
     offset: NDArray[np.int64]
@@ -66,7 +74,15 @@ class SampleTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The top level of a file: its movie, payloads of moof boxes, where the mdat boxes lie, whether there is a sidx."""
+    """The top level of a file.
+
+    Attributes:
+        movie: the moov box.
+        moofs: (byte where the box starts, its payload) of each moof box.
+        media: start and end of the payload of each mdat box.
+        has_sidx: whether the file has a sidx box.
+        size_bytes: size of the file.
+    """
 
     movie: Movie
     moofs: list[tuple[int, bytes]]
@@ -77,7 +93,13 @@ class Layout:
 
 @dataclass(slots=True, kw_only=True)
 class Samples:
-    """Samples as tables list them, columns as in SampleTable; time is that of decoding, from 0 up, before any edit."""
+    """Samples as tables list them, with columns as in SampleTable.
+
+    Attributes:
+        time: int64 [samples], decode times that begin at 0, before any edit.
+        composition: int64 [samples], composition offsets, None if there are none.
+        entry: int32 [samples], number of the sample entry, from 0.
+    """
 
     offset: NDArray[np.int64]
     size: NDArray[np.int64]
@@ -89,7 +111,7 @@ class Samples:
     entry: NDArray[np.int32]
 
     def keep(self, samples: slice | NDArray[np.bool_]) -> None:
-        """Keep these samples only."""
+        """Keep only these samples."""
         for name in self.__slots__:
             column = getattr(self, name)
             if column is not None:
@@ -99,8 +121,9 @@ class Samples:
 def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
     """Return the packets of one video track of a file that `read_layout` has read.
 
-    Raises UntrustedTables where the tables are malformed or their meaning is not certain, TruncatedError where the
-    file ends before its samples do.
+    Raises:
+        UntrustedTables: if the tables are malformed or their meaning is not certain.
+        TruncatedError: if the file ends before its samples do.
     """
     movie = layout.movie
     if track_id not in movie.tracks:
@@ -133,9 +156,11 @@ def read_sample_table(layout: Layout, track_id: int) -> SampleTable:
 
 
 def read_samples(layout: Layout, track: Track) -> Samples:
-    """Return the samples of any track, those of fragments too, whose times an edit list of the moov has not moved.
+    """Return the samples of any track, including those of fragments. No edit list is applied to their times.
 
-    Raises UntrustedTables and TruncatedError as `read_sample_table` does.
+    Raises:
+        UntrustedTables: as `read_sample_table` does.
+        TruncatedError: as `read_sample_table` does.
     """
     columns = _moov_samples(layout.movie.data, track, layout.size_bytes)
     if layout.moofs:
@@ -150,9 +175,15 @@ def read_samples(layout: Layout, track: Track) -> Samples:
 
 
 def read_layout(read: Read, size_bytes: int) -> Layout:
-    """Walk the top level of a file of `size_bytes`, of which read(offset, length) gives bytes, and its moov box.
+    """Read the boxes at the top level of a file, and its moov box.
 
-    Raises UntrustedTables where they are malformed, TruncatedError where the file ends before its boxes do.
+    Args:
+        read: returns the bytes of the file at (offset, length).
+        size_bytes: size of the file.
+
+    Raises:
+        UntrustedTables: if boxes are malformed.
+        TruncatedError: if the file ends before its boxes do.
     """
 
     def exactly(offset: int, length: int) -> bytes:
@@ -190,7 +221,7 @@ def read_layout(read: Read, size_bytes: int) -> Layout:
 
 
 def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
-    """Return the samples that the moov lists, before any edit."""
+    """Return the samples that the moov lists, before any edit is applied."""
     size = sample_sizes(data, track, size_bytes)
     count = len(size)
     offset, entry = sample_offsets(data, track, size)
@@ -209,7 +240,7 @@ def _moov_samples(data: bytes, track: Track, size_bytes: int) -> Samples:
 
 
 def _with_fragments(columns: Samples, layout: Layout, movie: Movie, track: Track, shift: int) -> tuple[Samples, int]:
-    """Return the columns with the samples of all fragments after those of the moov, and the shift of timestamps."""
+    """Return the samples of the moov followed by those of all fragments, and the shift of timestamps."""
     listed = len(columns.time)
     stts = entry_table(movie.data, track.tables[b"stts"], 2, "stts") if b"stts" in track.tables else np.zeros((0, 2))
     total = int((stts[:, 0].astype(np.int64) * stts[:, 1].astype(np.int64)).sum()) if len(stts) else 0
@@ -245,7 +276,7 @@ def _with_fragments(columns: Samples, layout: Layout, movie: Movie, track: Track
 
 
 def _check_media(columns: Samples, layout: Layout) -> None:
-    """Raise unless the samples lie in the file, and those of a fragmented one inside its mdat boxes."""
+    """Raise an error if samples lie outside of the file or, in a fragmented file, outside of its mdat boxes."""
     if not len(columns.offset):
         return
     end = columns.offset + columns.size
@@ -265,7 +296,7 @@ def _check_durations(columns: Samples) -> None:
 
 
 def _drop_empty(columns: Samples, codec_tag: bytes) -> None:
-    """Drop samples without data where a demuxer does."""
+    """Drop samples without data if a demuxer does so for this codec."""
     empty = columns.size == 0
     if not empty.any() or codec_tag in PASSED_ON:
         return

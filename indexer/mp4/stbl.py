@@ -1,7 +1,8 @@
-"""The sample tables of one track's `stbl` box (ISO/IEC 14496-12 8.5 to 8.7) as columns. Pure, over bytes and numpy.
+"""The sample tables in the `stbl` box of a track (ISO/IEC 14496-12 8.5 to 8.7). Pure functions of bytes and numpy.
 
-Each function takes the bytes of the moov, the track and the number of samples, and costs what the tables hold, not
-what they claim. Malformed tables, and those that demuxers read in ways of their own, raise UntrustedTables.
+Each function takes the bytes of the moov, the track and the number of samples, and returns columns. Its cost depends on
+the entries that the tables hold, not on the numbers that they claim. It raises UntrustedTables if tables are malformed,
+or if demuxers read them in ways of their own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from framedex.indexer.mp4.fragments import MAX_SAMPLE_BYTES
 from framedex.indexer.mp4.tracks import Track, entry_table
 
 MAX_SAMPLES = 100_000_000
-FREE_SAMPLES = 1 << 20  # as many may be claimed without bytes of their own in the tables
-MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat takes longer durations for negative ones
+FREE_SAMPLES = 1 << 20  # samples that may be claimed without bytes of their own in the tables
+MAX_DELTA = (1 << 32) - 1 - 480_000  # libavformat reads longer durations as negative
 MAX_COMPOSITION = 1 << 28
 MAX_OFFSET = 1 << 60
 
@@ -52,7 +53,7 @@ def sample_sizes(data: bytes, track: Track, size_bytes: int) -> NDArray[np.int64
 
 
 def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return the samples' offsets and sample entries, from the chunks (8.7.4, 8.7.5)."""
+    """Return the offset and the sample entry of each sample, from the chunks (8.7.4, 8.7.5)."""
     names = [name for name in (b"stco", b"co64") if name in track.tables]
     count = len(size)
     if len(names) != 1 or b"stsc" not in track.tables:
@@ -83,7 +84,7 @@ def sample_offsets(data: bytes, track: Track, size: NDArray[np.int64]) -> tuple[
 
 
 def _expand(counts: NDArray[np.int64], values: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    """Return `count` values at most, each repeated as often as counted."""
+    """Return at most `count` values: each value repeated as often as `counts` says."""
     ends = np.minimum(np.cumsum(counts), count)
     return np.repeat(values, np.diff(ends, prepend=0))
 
@@ -104,7 +105,7 @@ def sample_durations(data: bytes, track: Track, count: int) -> NDArray[np.int64]
 
 
 def _composition_runs(data: bytes, track: Track) -> NDArray[np.int64]:
-    """Return int64 [runs, 2]: counts and signed offsets of ctts (8.6.1.3), signed in either version as in QuickTime."""
+    """Return int64 [runs, 2]: counts and offsets of ctts (8.6.1.3), signed in both versions as in QuickTime."""
     if b"ctts" not in track.tables:
         return np.zeros((0, 2), np.int64)
     runs = entry_table(data, track.tables[b"ctts"], 2, "ctts", ">i4").astype(np.int64)
@@ -114,7 +115,7 @@ def _composition_runs(data: bytes, track: Track) -> NDArray[np.int64]:
 
 
 def composition_offsets(data: bytes, track: Track, count: int) -> NDArray[np.int64] | None:
-    """Return int64 [samples] from ctts (8.6.1.3), None where there is none."""
+    """Return int64 [samples] from ctts (8.6.1.3), None if it is missing or empty."""
     runs = _composition_runs(data, track)
     if not len(runs):
         return None
@@ -125,13 +126,13 @@ def composition_offsets(data: bytes, track: Track, count: int) -> NDArray[np.int
 
 
 def decode_shift(data: bytes, track: Track) -> int:
-    """Return by how much decode times move down for negative offsets; libavformat does not look at the last two."""
+    """Return by how much decode times move down for negative offsets; libavformat ignores the last two runs of ctts."""
     offsets = _composition_runs(data, track)[:-2, 1]
     return max(0, -int(offsets.min())) if len(offsets) else 0
 
 
 def sync_samples(data: bytes, track: Track, count: int) -> NDArray[np.bool_]:
-    """Return bool [samples] from stss (8.6.2), QuickTime's stps, and sample groups `rap ` (10.4)."""
+    """Return bool [samples] from stss (8.6.2), QuickTime's stps and sample groups `rap ` (10.4)."""
     sync = np.zeros(count, np.bool_)
     if b"stss" not in track.tables:
         sync[:] = True

@@ -1,4 +1,4 @@
-"""The files of an index: how they are called, and what the header says."""
+"""The files of an index: their names, and the content of the header."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REMEDY = "the index is damaged: index again into a new folder, or fetch it again
 
 
 def read_header(path: Place) -> dict[str, Any]:
-    """Return what index.json says. Raises FormatError."""
+    """Return the content of index.json. Raises FormatError."""
     header = check_format(path, file_name=HEADER, expected=FORMAT, version=SCHEMA_VERSION, what="a framedex index")
     check_header(header, HEADER_KEYS, str(path / HEADER), REMEDY)
     return {"generation": 0} | header

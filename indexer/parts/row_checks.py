@@ -1,4 +1,4 @@
-"""Whether the columns of a usable row of `videos`, or of one of `frames`, belong together."""
+"""Checks that the columns of a usable row of `videos`, or of a row of `frames`, agree with each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PER_PACKET = ("gap", "size", "flags", "md5", "path", "crc32")
 
 
 def check_video(row: Row, at: RowAt) -> None:
-    """Look at a usable row of `videos`, or one of `media`: what its columns say together. Raises FormatError."""
+    """Check that the columns of a usable row of `videos`, or of `media`, agree. Raises FormatError."""
     if row["width"] * row["height"] > MOST_PIXELS:
         raise at.wrong("width", f"{row['width']} × {row['height']} pixels", f"up to {MOST_PIXELS:,} in all")
     if not row["states"] or None in row["states"]:
@@ -39,9 +39,16 @@ def check_video(row: Row, at: RowAt) -> None:
 
 
 def check_packets(row: Row, at: RowAt) -> None:
-    """Look at the lists of a row of `frames`: numpy arrays or lists, None where null. Raises FormatError.
+    """Check the lists in a row of `frames`.
 
-    Timestamps cannot be held against anything here: they are what says which frame is which.
+    Timestamps cannot be checked against anything here, because they alone say which frame is which.
+
+    Args:
+        row: numpy arrays or lists, None for null.
+        at: where the row is, for the error.
+
+    Raises:
+        FormatError: if lists do not agree.
     """
     _same_length(row, "pts", PER_PACKET, at)
     if row["start_state"] is not None:
@@ -53,7 +60,7 @@ def check_packets(row: Row, at: RowAt) -> None:
 
 
 def check_audio_packets(row: Row, at: RowAt) -> None:
-    """Look at the lists of audio in a row of `frames`. Raises FormatError."""
+    """Check the lists of audio packets in a row of `frames`. Raises FormatError."""
     _same_length(row, "audio_sample", ("audio_gap", "audio_size"), at)
     if (row["audio_sample"][1:] < row["audio_sample"][:-1]).any():
         raise at.wrong("audio_sample", "positions that turn back", "ascending ones")
@@ -62,7 +69,7 @@ def check_audio_packets(row: Row, at: RowAt) -> None:
 
 
 def _check_offsets(gap: NDArray[np.int64], size: NDArray[np.int64], name: str, at: RowAt) -> None:
-    """Look whether packets lie in a file: where each begins is no negative number, and none past what int64 holds."""
+    """Check that packets can lie in a file: no packet begins at a negative offset or past what int64 holds."""
     begins = np.cumsum(gap.astype(np.float64) + size) - size
     if len(begins) and not 0 <= begins.min() <= begins.max() <= float(1 << 61):
         raise at.wrong(name, "packets that begin before their file, or far behind any")

@@ -42,11 +42,11 @@ SLICES_NAME = "slices.json"  # exists while a run in slices is under way
 class IndexReport:
     """What a run did: how many media and files had which outcome.
 
-    Refused media count in every run that names them.
+    Refused media are counted in every run that names them, even if nothing changed.
 
     Attributes:
         out: the index.
-        root: what uris are recorded relative to.
+        root: the folder that recorded uris are relative to.
         new: files that the index did not know.
         changed: files that the index knew, and that differ now.
         retried: files that were refused or failed before, are unchanged, and are probed again.

@@ -1,4 +1,4 @@
-"""Small pictures of frames: how large they are, and as files."""
+"""Thumbnails of frames: their size, and their JPEG files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from framedex.sharder.decoding.video import Size
 
 
 def thumbnail_size(medium: Medium, longest_side: int) -> Size:
-    """Return (height, width) that fit into a square, in the stored picture's proportions, never enlarged."""
+    """Return the (height, width) of a thumbnail, in the proportions of the stored picture and never enlarged.
+
+    Args:
+        medium: the medium of the frame.
+        longest_side: in pixels, of the square into which thumbnails fit.
+    """
     scale = min(1.0, longest_side / max(medium.width, medium.height))
     return max(1, round(medium.height * scale)), max(1, round(medium.width * scale))
 

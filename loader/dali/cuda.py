@@ -1,4 +1,4 @@
-"""What torch says of a GPU: whether it can be used, and that its memory is full."""
+"""What torch reports about a GPU: whether it can be used, and whether its memory is full."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framedex.errors import FramedexError
 from framedex.loader.routing.driver import driver_support
 
 GIBIBYTE = 1 << 30
-# What torch, DALI and NVDEC say of it; each has a RuntimeError of its own.
+# The messages of torch, DALI and NVDEC. Each has a RuntimeError of its own.
 OUT_OF_MEMORY = re.compile(
     r"out[ _]of[ _]memory|cudaErrorMemoryAllocation|CUDA allocation failed|bad_alloc", re.IGNORECASE
 )
@@ -19,7 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def check_cuda(device_id: int) -> None:
-    """Raise FramedexError, with what was found and what to do, where torch cannot use a GPU."""
+    """Raise FramedexError, with what was found and what to do, if torch cannot use the GPU."""
     if torch.version.cuda is None:
         raise _unusable(
             f"torch {torch.__version__}, a build without CUDA",

@@ -27,7 +27,10 @@ ORDER = ("count", "shuffle", "seed", "locality")  # samplers that agree in these
 
 
 class ClipSampler(Sampler[int]):
-    """Visits the clips of a dataset once per epoch, in order or shuffled. Each pass that is begun is an epoch.
+    """Visits the clips of a dataset once per epoch, in order or shuffled.
+
+    Each iteration that begins is the next epoch, with another order if `shuffle` is on. An iteration after
+    `load_state_dict` is the rest of an epoch.
 
     The order of all clips depends only on seed and epoch. The ranks take clips from it in turn, so that whenever all
     ranks have delivered the same number of clips, these clips are a prefix of the order. This prefix is the sampler's

@@ -1,4 +1,4 @@
-"""What a verification finds, counted."""
+"""Counts of what a verification found."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class VerifyReport:
         verdicts: how many clips have each verdict.
         wrong: the clips that are neither exact nor nearest.
         decoders: with decode="gpu", how many clips each decoder took.
-        undecided: with decode="gpu", frames that have no neighbour which differs from them.
-        worst_psnr: with decode="gpu", of the frame that differs most from the CPU's, in dB; infinite where none does.
+        undecided: with decode="gpu", how many frames have no neighbour that differs from them.
+        worst_psnr: with decode="gpu", the PSNR in dB of the frame that differs most from the CPU's. Infinite where none
+            differs.
     """
 
     clips: int = 0
@@ -48,7 +49,7 @@ class VerifyReport:
 
     @property
     def internal(self) -> int:
-        """At how many clips framedex itself failed."""
+        """On how many clips framedex itself failed."""
         return self.verdicts["internal_error"]
 
     @property
@@ -58,5 +59,5 @@ class VerifyReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether every clip that was checked is right."""
-        return not self.wrong
+        """Whether clips were checked and all of them are exact, or nearest where a GPU decoded them."""
+        return self.clips > 0 and not self.wrong

@@ -17,7 +17,14 @@ class ShardReport:
     """What a dataset holds, from this run and earlier runs together.
 
     Attributes:
+        out: The dataset.
+        clips: Number of clips.
+        media: Number of media that these clips are from.
+        frames: Number of frames of these clips, repeats and padding included.
+        shards: Number of tars.
         resumed: Number of items that earlier runs processed.
+        failures: The clips that are missing, each with its kind and message, as in failures.parquet. They include clips
+            that a policy left out by its own rules (`left_out`).
         filtered: The media that the policy's filter leaves out.
     """
 

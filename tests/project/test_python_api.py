@@ -90,9 +90,13 @@ def test_verifying_and_asking(videos: Path, tmp_path: Path) -> None:
     assert checked.verdicts == {"exact": checked.clips}
     assert checked.clips == len(ClipDataset(videos / "DATASET"))
     assert framedex.verify(videos / "DATASET", sample=2).clips == 2
+    with pytest.raises(FramedexError, match="needs a process"):
+        framedex.verify(videos / "DATASET", workers=0)
     with pytest.raises(FramedexError, match="unknown decode"):
         framedex.verify(videos / "DATASET", decode="tpu")  # type: ignore[arg-type]
 
+    one = framedex.audit(videos / "INDEX", checks="open_gops")
+    assert [*(finding.check.name for finding in one.findings), *(check.name for check in one.passed)] == ["open_gops"]
     report = tmp_path / "report.html"
     found = framedex.audit(videos / "INDEX", report=report, pictures=False)
     assert found.as_json() == json.loads(run("audit", videos / "INDEX", "--json").stdout)

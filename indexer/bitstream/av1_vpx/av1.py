@@ -18,19 +18,24 @@ from framedex.indexer.bitstream.base.bits import HEADER_BYTES
 from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
 
 SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, TILE_LIST = 1, 3, 4, 6, 8  # obu_type, 6.2.2
-CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # of an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
-MOST_SIZE_BYTES = 8  # of a leb128(), 4.10.5
+CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # in an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
+MOST_SIZE_BYTES = 8  # in a leb128(), 4.10.5
 FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
 
-MOST_SEQUENCES = 1000  # different sequence headers of a stream
+MOST_SEQUENCES = 1000  # different sequence headers in a stream
 
 Obu = tuple[int, int, int, int]
 
 
 def split_obus(data: bytes) -> list[Obu]:
-    """Return (obu_type, OBU extension header or -1, start, end) of each OBU's payload (5.3, low-overhead format).
+    """Return the OBUs in bytes of the low-overhead format (5.3).
 
-    An OBU without a size field reaches to the end. Raises ValueError where the OBUs do not tile the data.
+    Returns:
+        (obu_type, OBU extension header or -1, start of the payload, end of the payload) for each OBU. An OBU without a
+        size field extends to the end of the data.
+
+    Raises:
+        ValueError: if the OBUs do not tile the data.
     """
     found: list[Obu] = []
     at, size = 0, len(data)
@@ -56,7 +61,7 @@ def split_obus(data: bytes) -> list[Obu]:
 
 
 def _leb128(data: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place and the place behind it (4.10.5)."""
+    """Return the number at position `at` and the position after it (4.10.5). Raises ValueError if it has no end."""
     value = 0
     for number in range(MOST_SIZE_BYTES):
         value |= (data[at + number] & 127) << 7 * number
@@ -66,7 +71,7 @@ def _leb128(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sequence_header_obu(payload: bytes) -> bytes:
-    """Return a sequence header OBU with a size field around a payload."""
+    """Return a sequence header OBU that has a size field and this payload."""
     size, field = len(payload), bytearray()
     while size > 127:
         field.append(size & 127 | 128)
@@ -75,10 +80,14 @@ def sequence_header_obu(payload: bytes) -> bytes:
 
 
 class Av1Scanner:
-    """Collect sequence headers and the heads of frame headers. See `pictures.Scanner`; a packet is a temporal unit.
+    """Collects sequence headers and the heads of frame headers. See `pictures.Scanner`; a packet is a temporal unit.
 
-    configuration: an av1C box's content, bare OBUs, or nothing. It is compared alone: libavcodec's dav1d does not hand
-    it to the decoder, so that packets have to carry sequence headers. Raises BitstreamError where it is none of these.
+    Args:
+        configuration: the content of an av1C box, bare OBUs, or nothing. It is only compared: libavcodec's dav1d does
+            not hand it to the decoder, so packets have to carry sequence headers.
+
+    Raises:
+        BitstreamError: if the configuration is none of these.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -89,7 +98,8 @@ class Av1Scanner:
         self._current = -1
         self._operating_point = 0
         self._carriers: list[int] = []  # packets with a sequence header before their first frame
-        self._changes: list[tuple[int, bool]] = []  # packets whose sequence header is another, and whether it is there
+        # (packet whose sequence header differs from the one before, whether that stands before the packet's frames)
+        self._changes: list[tuple[int, bool]] = []
         self._frame_packet: list[int] = []
         self._frame_sequence: list[int] = []
         self._frame_extension: list[int] = []
@@ -106,7 +116,7 @@ class Av1Scanner:
         self._configured = len(self._sequences)
 
     def _sequence_number(self, payload: bytes) -> int:
-        """Return the number of a sequence header, which is parsed when met first. Raises ValueError."""
+        """Return the number of a sequence header, and parse a new one. Raises ValueError."""
         number = self._payloads.get(payload)
         if number is None:
             if len(self._sequences) >= MOST_SEQUENCES:
@@ -148,7 +158,7 @@ class Av1Scanner:
                 raise BitstreamError("packing", f"packet {number} holds a tile list (large scale tile coding)")
 
     def _is_dropped(self, extension: int) -> bool:
-        """Whether decoders drop an OBU, as it belongs to no layer of operating point 0 (5.3.1)."""
+        """Return whether decoders drop an OBU because it belongs to no layer of operating point 0 (5.3.1)."""
         return extension >= 0 and self._operating_point != 0 and not is_within(self._operating_point, extension)
 
     def _meet_sequence(self, payload: bytes, packet: int, before_frames: bool) -> None:
@@ -189,7 +199,7 @@ class Av1Scanner:
         kept = np.bincount(packet[headers.refresh != 0], minlength=n) > 0
         orphan = ~np.logical_or.accumulate(start)
         intra = np.bincount(packet[np.isin(headers.frame_type, INTRA_FRAMES) & ~headers.existing], minlength=n) > 0
-        waiting = ~np.logical_or.accumulate(intra)  # nothing is output until an intra frame comes
+        waiting = ~np.logical_or.accumulate(intra)  # decoders output nothing before the first intra frame
         states, state = self._states(start & ~carries, packet[first], sequence[first])
         return pictures_of(
             np.where(start, CLOSED_START, NO_START).astype(np.uint8),
@@ -215,12 +225,12 @@ class Av1Scanner:
         return FrameHeaders.joined(columns, rows)
 
     def _damaged_frames(self, headers: FrameHeaders) -> NDArray[np.bool_]:
-        """Return bool [frames]: the header ends too early (or is longer than what is kept of it), or has no tiles."""
+        """Return bool [frames]: frames without tiles, or whose header ends too early or exceeds the bytes kept."""
         kept = np.array([len(head) for head in self._frame_head], np.int64)
         return (headers.length > 8 * kept) | ~(headers.existing | np.array(self._frame_tiled, np.bool_))
 
     def _check_changes(self, start: NDArray[np.bool_], damaged: NDArray[np.bool_]) -> None:
-        """Refuse sequence headers that change anywhere but before a start's first frame (7.5)."""
+        """Raise BitstreamError if a sequence header changes anywhere but before a start's first frame (7.5)."""
         for packet, before_frames in self._changes:
             if not (before_frames and start[packet]) and not damaged[packet]:
                 raise BitstreamError("parameter_sets", f"the sequence header changes at packet {packet}, no start")
@@ -228,9 +238,12 @@ class Av1Scanner:
     def _states(
         self, needy: NDArray[np.bool_], packet: NDArray[np.int64], sequence: NDArray[np.int64]
     ) -> tuple[tuple[bytes, ...], NDArray[np.int32]]:
-        """Return (states, state) for starts that carry no sequence header themselves.
+        """Return (states, state) of `Pictures` for starts that carry no sequence header themselves.
 
-        packet, sequence: int64 [packets with frames], a packet and the sequence header in force at its first frame.
+        Args:
+            needy: bool [packets], these starts.
+            packet: int64 [packets with frames], the numbers of these packets.
+            sequence: int64 [packets with frames], number of the sequence header in force at the packet's first frame.
         """
         state = np.zeros(len(needy), np.int32)
         wanted = needy[packet]

@@ -13,19 +13,19 @@ from framedex.indexer.bitstream.base.pictures import (
     segments,
 )
 
-TAG_BYTES, KEY_HEADER_BYTES = 3, 10  # 9.1: the frame tag; with start code and size in key frames
+TAG_BYTES, KEY_HEADER_BYTES = 3, 10  # 9.1: the frame tag alone, and in key frames with start code and size
 START_CODE = b"\x9d\x01\x2a"
 FIRST_PARTITION_SHIFT = 5
 YUV420 = 1  # chroma_format_idc; VP8 has no other
 
 INTER, SHOWN = 1, 16  # bits of the tag's first byte
-DAMAGED = 2  # put into the place of the version, which is not needed, where a packet is no frame
+DAMAGED = 2  # marks a packet that is no frame, in a bit of the version, which is not needed
 
 
 def parse_key_frame(data: bytes) -> tuple[int, ...]:
     """Return (width, height, color_space, clamping_type) of a key frame (9.1, 9.2). Raises ValueError.
 
-    The last two open the first partition, coded as booleans of even probability (7.3).
+    The last two are at the beginning of the first partition, coded as booleans of even probability (7.3).
     """
     if len(data) < KEY_HEADER_BYTES + 2 or data[TAG_BYTES:6] != START_CODE:
         raise ValueError("the key frame has no start code")
@@ -38,15 +38,15 @@ def parse_key_frame(data: bytes) -> tuple[int, ...]:
 
 def _two_booleans(first: int, second: int) -> tuple[int, int]:
     """Decode two booleans of probability 128 from the beginning of a partition (7.3)."""
-    if first < 128:  # the split of the range 255; what is left is the range 128, of which 64 is the split
+    if first < 128:  # range 255 has its split at 128; the remaining range 128 has its split at 64
         return 0, int(first >= 64)
-    return 1, int((first - 128) << 9 | second << 1 >= 127 << 8)  # the range 127, doubled, has its split at 127
+    return 1, int((first - 128) << 9 | second << 1 >= 127 << 8)  # range 127, doubled, has its split at 127
 
 
 class Vp8Scanner:
-    """Collect frame tags. See `pictures.Scanner`; VP8 has no configuration.
+    """Collects frame tags. See `pictures.Scanner`; VP8 has no configuration.
 
-    Every frame is kept: even one that no frame refers to hands on probabilities, segments and filter levels (19.2).
+    Every frame is needed: even a frame that is no reference passes on probabilities, segments and filter levels (19.2).
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -71,12 +71,12 @@ class Vp8Scanner:
         tags = np.frombuffer(bytes(self._tags), np.uint8)
         damaged = tags & DAMAGED != 0
         start = np.where((tags & INTER == 0) & ~damaged, CLOSED_START, NO_START).astype(np.uint8)
-        orphan = segments(start) < 0  # what comes before the first key frame gives no picture
+        orphan = segments(start) < 0  # packets before the first key frame give no picture
         return pictures_of(
             start,
             skipped=((tags & SHOWN == 0) & ~damaged) | orphan,
             damaged=damaged | orphan,
             varying_shape=len(self._shapes) > 1,
-            doubtful=True,  # what a lost packet leaves behind, no header shows
+            doubtful=True,  # headers do not show the effects of a lost packet
             chroma_format=YUV420,
         )

@@ -1,4 +1,4 @@
-"""Output order where B pictures are shown at once and anchors (I, P) when the next anchor comes: MPEG-1, 2 and 4."""
+"""Output order of MPEG-1, 2 and 4: B pictures are output at once, anchors (I, P) when the next anchor comes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ Places = NDArray[np.int64]
 
 
 def last_where(condition: Flags) -> Places:
-    """Return int64 [n]: the last place at or before each where the condition holds, -1 for none."""
+    """Return int64 [n]: for each place, the last place at or before it where the condition holds, -1 for none."""
     places = np.where(condition, np.arange(len(condition)), -1)
     return np.maximum.accumulate(places) if len(places) else places
 
 
 def output_order(delayed: Flags, continues: Flags) -> Places:
-    """Return int64 [n] output keys of packets in decode order.
+    """Return the output keys of packets in decode order.
 
-    delayed: bool [n], pictures that are output when the next such picture is decoded, ahead of anything else.
-    continues: bool [n], packets that belong to the picture before them, and get its key.
+    Args:
+        delayed: bool [n], pictures that are output when the next such picture is decoded, before anything else.
+        continues: bool [n], packets that belong to the picture before them and get its key.
+
+    Returns:
+        int64 [n], packets are output in ascending order of their keys.
     """
     n = len(delayed)
     order = 2 * np.arange(n, dtype=np.int64) + 1

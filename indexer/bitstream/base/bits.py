@@ -1,4 +1,4 @@
-"""Reading bit fields: one string at a time (parameter sets), or one field of many strings at once (slice headers)."""
+"""Readers of bit fields: one string at a time (parameter sets), or a field of many strings at once (slice headers)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _WORDS = HEADER_BYTES // 8
 
 
 class BitReader:
-    """Read an RBSP (emulation prevention removed) bit by bit. Raises ValueError past its end."""
+    """Reads an RBSP (emulation prevention removed) bit by bit. Raises ValueError past its end."""
 
     def __init__(self, rbsp: bytes) -> None:
         self._value = int.from_bytes(rbsp, "big")
@@ -18,7 +18,7 @@ class BitReader:
 
     @property
     def left(self) -> int:
-        """How many bits follow."""
+        """Number of bits that follow."""
         return self._left
 
     def u(self, bits: int) -> int:
@@ -48,11 +48,13 @@ class BitReader:
 
 
 class BitColumns:
-    """Read the same fields from n bit strings in step: every method returns int64 [n].
+    """Reads the same fields from n bit strings at once: every method returns int64 [n].
 
-    Strings are the leading bytes of slice NAL units, without their NAL header and without emulation prevention,
-    zero-padded to `HEADER_BYTES`, or already so padded, uint8 [n, HEADER_BYTES]. Rows may stand at different bit
-    positions, as Exp-Golomb codes make them.
+    Rows may be at different bit positions, because Exp-Golomb codes differ in length.
+
+    Args:
+        heads: the leading bytes of slice NAL units, without NAL header and emulation prevention. Strings are padded
+            with zeros to `HEADER_BYTES`; an array is uint8 [n, HEADER_BYTES], already padded.
     """
 
     def __init__(self, heads: list[bytes] | NDArray[np.uint8]) -> None:
@@ -61,17 +63,17 @@ class BitColumns:
             heads = np.frombuffer(padded, np.uint8).reshape(len(heads), HEADER_BYTES)
         self._rows = np.arange(len(heads))
         self._position = np.zeros(len(heads), np.int64)
-        # A row a word, so that strings read at about the same position are neighbours. The last row is padding.
+        # One row per word, so that the bits of all strings at one position are neighbours. The last row is padding.
         self._words = np.zeros((_WORDS + 1, len(heads)), np.uint64)
         self._words[:-1] = np.ascontiguousarray(heads).view(">u8").T
 
     @property
     def position(self) -> NDArray[np.int64]:
-        """Where each row stands, in bits from its beginning; int64 [n]."""
+        """Position of each row, int64 [n], in bits from its beginning."""
         return self._position
 
     def _peek(self) -> NDArray[np.uint64]:
-        """Return the next 64 bits of each row, left-aligned in uint64 [n]; zeros behind the end."""
+        """Return the next 64 bits of each row, left-aligned in uint64 [n], with zeros after the end."""
         word = self._position >> 6
         shift = (self._position & 63).astype(np.uint64)
         first = int(word.min(initial=_WORDS))
@@ -94,7 +96,7 @@ class BitColumns:
         return values
 
     def ue(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read an unsigned Exp-Golomb code of up to 28 leading zeros from the rows in `where`; others give 0."""
+        """Read an unsigned Exp-Golomb code of up to 28 leading zeros from the rows in `where`; other rows give 0."""
         window = self._peek()
         top = (window >> np.uint64(32)).astype(np.float64)
         zeros = np.minimum(np.where(top > 0, 32 - np.frexp(top)[1], 28), 28).astype(np.int64)
@@ -106,13 +108,13 @@ class BitColumns:
         return values
 
     def se(self, where: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-        """Read a signed Exp-Golomb code from the rows in `where`; others give 0."""
+        """Read a signed Exp-Golomb code from the rows in `where`; other rows give 0."""
         code = self.ue(where)
         return np.where(code % 2, (code + 1) // 2, -(code // 2))
 
 
 def _joined(word: NDArray[np.uint64], following: NDArray[np.uint64], shift: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return 64 bits from `shift` (0 to 63) bits into the first of two words on."""
+    """Return the 64 bits that begin `shift` (0 to 63) bits into the first of two words."""
     joined: NDArray[np.uint64] = np.bitwise_or(
         np.left_shift(word, shift), np.right_shift(following >> np.uint64(1), np.uint64(63) - shift)
     )

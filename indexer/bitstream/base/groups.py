@@ -1,4 +1,4 @@
-"""Codecs without reordering whose key frames stand alone: what their scanners share."""
+"""Base class of scanners for codecs without reordering whose key frames stand alone."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, Bit
 
 
 class KeyFrameScanner:
-    """Base of scanners that ask of a packet no more than whether it is a key frame.
+    """Base class of scanners that only need to know whether a packet is a key frame.
 
-    Packets before the first key frame need one that is not there; a decoder gives no picture for them.
+    Packets before the first key frame need a key frame that is missing; a decoder gives no picture for them.
     """
 
     def __init__(self, configuration: bytes) -> None:
@@ -19,11 +19,11 @@ class KeyFrameScanner:
 
     @staticmethod
     def is_key(data: bytes) -> bool:
-        """Return whether the packet is a key frame. Raises ValueError where that cannot be read."""
+        """Return whether the packet is a key frame. Raises ValueError if that cannot be read."""
         raise NotImplementedError
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order. Raises BitstreamError for one without data."""
+        """Read the next packet in decode order. Raises BitstreamError if it has no data."""
         if not data:
             raise BitstreamError("zero_size", f"packet {len(self._start)} has no data")
         try:

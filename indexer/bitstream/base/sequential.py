@@ -1,4 +1,4 @@
-"""Codecs of which nothing is known here: decoding starts at packet 0, and no packet may be left out."""
+"""Scanner for codecs that are not parsed here: decoding starts at packet 0, and no packet may be left out."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, Pic
 
 
 class SequentialScanner:
-    """Says that packet 0 is the only start. Right wherever each packet gives one picture, in order."""
+    """Reports packet 0 as the only start. This is right if each packet gives one picture, in order."""
 
     def __init__(self, configuration: bytes) -> None:
         self._skipped: list[bool] = []
 
     def feed(self, data: bytes) -> None:
-        """Count the packet; an empty one gives no picture."""
+        """Count the packet. An empty packet gives no picture."""
         self._skipped.append(not data)
 
     def finish(self) -> Pictures:

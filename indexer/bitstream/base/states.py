@@ -1,24 +1,25 @@
-"""The distinct decoder states of a stream, numbered: what a decoder must be given before it starts in the middle."""
+"""Numbered decoder states of a stream: what a decoder must be given before it starts in the middle."""
 
 from __future__ import annotations
 
 from framedex.indexer.bitstream.base.pictures import BitstreamError
 
 MOST_STATES, MOST_STATE_BYTES = 1000, 1 << 16
-MOST_UNITS = 64  # of one kind in one state; real streams have one or two
+MOST_UNITS = 64  # header units of one kind in one state; real streams have one or two
 
 
 class StateTable:
-    """Numbers states by content; number 0 is the empty one, which stands for what the configuration already gives."""
+    """Numbers states by content. State 0 is empty: it stands for what the configuration already gives."""
 
     def __init__(self, configured: bytes) -> None:
         self._numbers: dict[bytes, int] = {configured: 0, b"": 0}
         self._states = [b""]
 
     def number(self, state: bytes) -> int:
-        """Return the number of this state, a new one if it was not met before.
+        """Return the number of this state, a new number if the state is new.
 
-        Raises BitstreamError where there are too many, or one is too long.
+        Raises:
+            BitstreamError: if there are too many states, or this one is too long.
         """
         found = self._numbers.get(state)
         if found is None:
@@ -39,9 +40,10 @@ class StateTable:
 
 
 def with_unit(units: tuple[bytes, ...], unit: bytes) -> tuple[bytes, ...]:
-    """Return the units with one more at the end, where it stands once: the last one of its content counts.
+    """Return the units with one more at the end, and without an earlier unit of the same content.
 
-    Raises BitstreamError where there are too many.
+    Raises:
+        BitstreamError: if there are too many units.
     """
     if units[-1:] == (unit,):
         return units

@@ -1,4 +1,4 @@
-"""Which H.264 packets make up a picture, in which order pictures are shown, and where some are missing."""
+"""Which H.264 packets make up a picture, the output order of pictures, and where pictures are missing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,27 @@ from framedex.indexer.bitstream.h26x.h264_starts import first_start
 TOP_AND_BOTTOM = 3  # the sum of two fields' parities
 MOST_ORDER_COUNT = 1 << 31  # 8.2.1
 
-Columns = dict[str, NDArray[np.int64]]  # a slice header field each, a row a slice
+Columns = dict[str, NDArray[np.int64]]  # one array per slice header field, one row per slice
 
 
 def pair_fields(
     slices: Columns, facts: Columns, count: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return (continues, damaged), bool [packets]: packets that are second fields, and those with half a picture.
+    """Find the packets that are second fields, and those that hold only half a picture.
 
-    Two fields make a frame (7.4.1.2.4) when they follow each other with opposite parity, the same frame_num, and
-    both or none a reference, the second not IDR. Raises BitstreamError where a packet holds several pictures.
+    Two fields make a frame (7.4.1.2.4) if they follow each other, have opposite parity and the same frame_num, both or
+    none of them are references, and the second is not IDR.
+
+    Args:
+        slices: header fields of all slices.
+        facts: header fields of each packet's first slice, one row per packet.
+        count: int64 [packets], number of slices.
+
+    Returns:
+        (continues, damaged), bool [packets]: second fields, and packets with half a picture or without its first slice.
+
+    Raises:
+        BitstreamError: if a packet holds several pictures.
     """
     n = len(count)
     begins = slices["first_mb"] == 0
@@ -56,10 +67,15 @@ def missing_before(
     start: NDArray[np.uint8],
     referenced: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: pictures before which others are missing, which decoders conceal from what they have.
+    """Return bool [packets]: pictures before which others are missing. Decoders conceal these with what they have.
+    frame_num equals that of the preceding reference picture, or is one more (7.4.3), unless the stream may leave gaps.
 
-    frame_num is that of the reference picture before, or one more (7.4.3), unless the stream may leave gaps.
-    sequences: those that `facts` name by number.
+    Args:
+        sequences: the sequence parameter sets, by the numbers in `facts`.
+        facts: header fields of each packet's first slice, one row per packet.
+        picture: int64 [pictures], the packets in which pictures begin.
+        start: uint8 [packets], start points as in `Pictures`.
+        referenced: bool [packets], packets of reference pictures.
     """
     gaps = np.zeros(len(start), np.bool_)
     begun = picture[picture >= first_start(start)]
@@ -81,11 +97,11 @@ def order_counts(
     idr: NDArray[np.bool_],
     referenced: NDArray[np.bool_],
 ) -> NDArray[np.int64]:
-    """Return int64 [pictures]: output order within a period (8.2.1), from each picture's first slice."""
+    """Return int64 [pictures]: output order within a period (8.2.1), from the first slice of each picture."""
     order = np.arange(len(idr), dtype=np.int64)  # 8.2.1.3, type 2: output order is decode order
     sequence = facts["sequence"][picture]
     counting = [(sps.order_count_type, sps.order_count_bits) for sps in sequences]
-    for kind, bits in sorted(set(counting)):  # these change at IDR pictures, where counting begins anew
+    for kind, bits in sorted(set(counting)):  # these change at IDR pictures, where counting restarts
         like = np.array([(kind, bits) == found for found in counting])
         part = like[sequence]
         chosen = picture[part]
@@ -101,9 +117,11 @@ def order_counts(
 def order_counts_of_type_1(
     sequences: list[Sps], pictures: Iterable[tuple[int, int, int, bool, bool]]
 ) -> NDArray[np.int64]:
-    """Return picture order counts that follow frame_num (8.2.1.2).
+    """Return picture order counts of type 1, which follow frame_num (8.2.1.2).
 
-    pictures: (frame_num, delta_pic_order_cnt[0], number of the sequence, IDR, referenced) in decode order.
+    Args:
+        sequences: the sequence parameter sets, by number.
+        pictures: (frame_num, delta_pic_order_cnt[0], number of the sequence, IDR, referenced) in decode order.
     """
     counts: list[int] = []
     wraps = previous = 0

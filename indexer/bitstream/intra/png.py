@@ -1,4 +1,4 @@
-"""PNG (ISO/IEC 15948): pictures of indexed colours that rely on the palette of one before them."""
+"""PNG (ISO/IEC 15948): indexed-colour pictures that rely on the palette of an earlier picture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PngScanner(TableScanner):
 
     @staticmethod
     def uses(data: bytes) -> Uses:
-        """Return whether a picture brings a palette, and whether it lacks one."""
+        """Return whether a picture carries a palette, and whether it lacks one."""
         found, is_indexed = Uses(doubtful=True), False
         at = len(SIGNATURE)
         while at + 8 <= len(data):
@@ -23,7 +23,7 @@ class PngScanner(TableScanner):
             if kind == b"IHDR":
                 is_indexed = data[at + 8 + COLOUR_TYPE : at + 9 + COLOUR_TYPE] == INDEXED
             elif kind == b"PLTE" and size % 3 == 0 and size <= MOST_PALETTE_BYTES:
-                found.brings.add(kind)  # behind IDAT, it serves the pictures after this one
+                found.brings.add(kind)  # a palette after IDAT serves the pictures after this one
             elif kind == b"IDAT" and is_indexed:
                 found.use(b"PLTE")
             elif kind == b"IEND":

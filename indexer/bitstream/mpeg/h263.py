@@ -33,7 +33,11 @@ class H263Scanner:
         self._whole_header: list[bool] = []
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order. Raises BitstreamError for picture types that are not covered."""
+        """Read the next packet in decode order.
+
+        Raises:
+            BitstreamError: if its picture type is not covered, or the header of packet 0 cannot be read.
+        """
         try:
             kind, size, whole = self.parse(data[:_HEAD_BYTES])
         except ValueError as error:
@@ -54,7 +58,7 @@ class H263Scanner:
 
     @staticmethod
     def parse(head: bytes) -> tuple[int, object, bool]:
-        """Return (picture type, size or None, whether all header fields are there) (5.1). Raises ValueError."""
+        """Return (picture type, size or None, whether all header fields are present) (5.1). Raises ValueError."""
         bits = BitReader(head)
         if bits.u(22) != 32:
             raise ValueError("no picture start code")
@@ -70,7 +74,7 @@ class H263Scanner:
         kind = bits.u(3)
         bits.u(6)
         if size == _CUSTOM:
-            bits.u(1 + 4)  # CPM is 0, aspect ratio; both change nothing here
+            bits.u(1 + 4)  # CPM, which is 0, and the aspect ratio; both change nothing here
             size = bits.u(9), bits.u(1) and bits.u(9)
         return INTER if kind in _PLUS_P else kind if kind == INTRA else kind + DISPOSABLE, size, extended == 1
 
@@ -80,7 +84,7 @@ class H263Scanner:
         n = len(kind)
         start = (kind == INTRA) & np.array(self._whole_header, np.bool_)
         disposable = kind == DISPOSABLE
-        # FFmpeg's decoder gives no picture for a disposable one before it holds two others.
+        # FFmpeg's decoder does not output a disposable picture before it holds two others.
         anchors = np.cumsum(~disposable)
         segment = last_where(start)
         leading = disposable & (last_where(~disposable) == segment) & (segment >= 0)

@@ -1,4 +1,4 @@
-"""MPEG-4 part 2 (ISO/IEC 14496-2): start points, B-VOPs and output order, packed bitstreams included."""
+"""MPEG-4 part 2 (ISO/IEC 14496-2): start points, B-VOPs and output order, also of packed bitstreams."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from framedex.indexer.bitstream.mpeg.mpeg4_headers import (
 VOP_CODE = b"\0\0\1\xb6"
 I_VOP, P_VOP, B_VOP, S_VOP = 0, 1, 2, 3  # vop_coding_type, table 6-20
 NOTHING = -1
-_TOO_SHORT = 7  # bytes; what is left of a packet and not longer is dropped
+_TOO_SHORT = 7  # bytes; a remainder of a packet that is not longer is dropped
 _COLUMNS = ("kind", "start", "droppable", "skipped", "damaged", "low_delay", "state", "renew", "empty")
 _SKIPPED = _COLUMNS.index("skipped")
 _MOST_INCREMENT_BITS = 16
-_PP_MODULUS = 1 << 16  # FFmpeg's decoder keeps the distance of anchors in 16 bits
+_PP_MODULUS = 1 << 16  # FFmpeg's decoder stores the distance of anchors in 16 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +43,22 @@ class _Vop:
     seconds: int
     increment: int
     coded: bool
-    damaged: bool  # decoders give up, or guess what its header says
+    damaged: bool  # decoders give up, or guess the content of the header
 
 
 def _is_damaged(kind: int, rest: int, bits: int, layer: Layer) -> bool:
-    """Return whether the head of a coded VOP says what no VOP can.
+    """Return whether the head of a coded VOP ends too early or holds values that no VOP may have.
 
-    rest: what follows vop_coded, a number of so many bits.
+    Args:
+        kind: vop_coding_type.
+        rest: the bits after vop_coded, as one number.
+        bits: number of these bits.
+        layer: the layer in force.
     """
     if layer.quantiser_bits is None or kind == S_VOP:
         return False
     bits -= (kind == P_VOP) + 3 + 2 * layer.interlaced
-    fcodes = (kind != I_VOP) + (kind == B_VOP)  # forward, and backward
+    fcodes = (kind != I_VOP) + (kind == B_VOP)  # forward and backward
     for count in (layer.quantiser_bits, *[3] * fcodes):
         bits -= count
         if bits < 0 or not rest >> bits & (1 << count) - 1:
@@ -63,9 +67,15 @@ def _is_damaged(kind: int, rest: int, bits: int, layer: Layer) -> bool:
 
 
 def _guess_increment_bits(kind: int, value: int, bits: int) -> int:
-    """Return how many bits FFmpeg's decoder takes a time increment for, and keeps, where no marker bit follows it.
+    """Return the length of time increments that FFmpeg's decoder guesses, and keeps, if no marker bit follows one.
 
-    value: a VOP, in whose last so many bits the increment and what follows it stand.
+    Args:
+        kind: vop_coding_type.
+        value: the VOP as one number, which ends with the increment and what follows it.
+        bits: number of bits from the increment on.
+
+    Returns:
+        Length in bits.
     """
     length, mask, wanted = (6, 0b110111, 0b110000) if kind in (P_VOP, S_VOP) else (5, 0b11111, 0b11000)
     for count in range(1, _MOST_INCREMENT_BITS):
@@ -75,7 +85,7 @@ def _guess_increment_bits(kind: int, value: int, bits: int) -> int:
 
 
 class Mpeg4Scanner:
-    """Scans packets of MPEG-4 part 2 video, one VOP each, or two of a packed bitstream. Raises BitstreamError."""
+    """Scans packets of MPEG-4 part 2 video: one VOP each, or two in a packed bitstream. Raises BitstreamError."""
 
     def __init__(self, configuration: bytes) -> None:
         self._headers = Mpeg4Headers()
@@ -85,25 +95,24 @@ class Mpeg4Scanner:
             raise BitstreamError("parameter_sets", f"the configuration: {error}") from error
         self._configured = self._headers.copy()
         self._states = StateTable(b"")
-        self._rows: list[list[int]] = []  # a packet each, in _COLUMNS
+        self._rows: list[list[int]] = []  # one row per packet, with the columns in _COLUMNS
         self._timed_starts: list[int] = []
         self._low_delay: bool | None = None
         self._sizes: set[tuple[int, int]] = set()
         self._size: tuple[int, int] = (0, 0)
         self._interlaced = self._packed = self._timed = False
         self._anchors, self._newest = 0, -1
-        self._increment_bits = (
-            0  # that FFmpeg's decoder guessed at a VOP header that did not fit; 0: those of the layer
-        )
-        self._headless = False  # pictures came before the first anchor
-        # As FFmpeg's decoder keeps them, in time increments or seconds.
+        # The length that FFmpeg's decoder guessed at a VOP header that did not fit; 0 if the layer's length applies.
+        self._increment_bits = 0
+        self._headless = False  # whether pictures came before the first anchor
+        # In time increments or seconds, as FFmpeg's decoder keeps them.
         self._time_base = self._last_time_base = self._last_anchor_time = self._anchor_distance = 0
-        self._pending: _Vop | None = None  # the VOP kept for the next packet's turn, in a packed bitstream
-        self._watched: tuple[int, int] | None = None  # a start whose leading pictures come now, and its time increment
+        self._pending: _Vop | None = None  # in a packed bitstream, the VOP kept until the next packet
+        self._watched: tuple[int, int] | None = None  # (start whose leading pictures come now, its time increment)
         self._unsteady: set[int] = set()
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order. Raises BitstreamError for what is not covered."""
+        """Read the next packet in decode order. Raises BitstreamError for features that are not covered."""
         number = len(self._rows)
         if data[:2] == b"\0\0" and len(data) > 2 and data[2] & 0xFC == 0x80:
             raise BitstreamError("short_header", f"packet {number} has a short video header (H.263 in MPEG-4)")
@@ -115,7 +124,7 @@ class Mpeg4Scanner:
             at = self._read_headers(data, 0)
         except ValueError as error:
             if isinstance(error, BitstreamError) and error.kind == "parameter_sets":
-                raise  # more headers than are followed here: what comes after them is not known either
+                raise  # more headers than are tracked here, so what comes after them is unknown, too
             self._note(None, data, damaged=True)
             if self._headers.layer is None:
                 raise BitstreamError("damaged", f"packet {number}: {error}", damaged=True) from error
@@ -136,7 +145,12 @@ class Mpeg4Scanner:
         self._take_turn(own, data, following)
 
     def _take_turn(self, own: _Vop | None, data: bytes, following: int) -> None:
-        """Decode a packet of a packed bitstream as FFmpeg's decoder does: first what the packet before left over."""
+        """Follow FFmpeg's decoder in a packet of a packed bitstream: it decodes first what the packet before left over.
+        Args:
+            own: the first VOP of the packet.
+            data: the packet.
+            following: where its second VOP begins, -1 without one.
+        """
         pending, self._pending = self._pending, None
         self._watch_start(own, pending, self._read_vop(data, following))
         first = data.find(START_CODE)
@@ -149,10 +163,16 @@ class Mpeg4Scanner:
             self._pending = self._kept(own)
 
     def _watch_start(self, own: _Vop | None, pending: _Vop | None, second: _Vop | None) -> None:
-        """Find starts after which a decoder would not come into step with one that came from before.
+        """Find starts after which a decoder that starts there stays out of step with one that started earlier.
 
-        It skips leading B-VOPs, keeps nothing for the next packet then, and reads placeholders that the other never
-        sees. That does no harm while placeholders repeat the time of the start, as XviD's do.
+        The decoder that starts there skips leading B-VOPs, then keeps nothing for the next packet, and reads
+        placeholders that the other decoder never sees. That does no harm if placeholders repeat the time of the start,
+        as XviD's do.
+
+        Args:
+            own: the first VOP of the packet.
+            pending: the VOP kept from the packet before.
+            second: the second VOP of the packet.
         """
         if pending is None and own is not None and own.coded and own.kind != B_VOP:
             self._watched = (len(self._rows), own.increment) if own.kind == I_VOP else None
@@ -173,7 +193,7 @@ class Mpeg4Scanner:
         return vop if vop is not None and vop.kind in (I_VOP, B_VOP) else None
 
     def _read_headers(self, data: bytes, at: int) -> int:
-        """Read the units before the first VOP; return where that begins, or -1."""
+        """Read the units before the first VOP, and return where that VOP begins, or -1."""
         at = data.find(START_CODE, at)
         while 0 <= at < len(data) - 3 and data[at + 3] != VOP:
             following = data.find(START_CODE, at + 4)
@@ -182,7 +202,7 @@ class Mpeg4Scanner:
         return at if 0 <= at < len(data) - 3 else -1
 
     def _read_vop(self, data: bytes, at: int) -> _Vop | None:
-        """Return the head of the VOP that begins there (6.2.5), None where there is none."""
+        """Return the head of the VOP that begins at byte `at` (6.2.5), None if there is none."""
         if at < 0:
             return None
         layer = self._headers.layer
@@ -200,7 +220,7 @@ class Mpeg4Scanner:
         position = begin - count
         if position < 3:
             return None
-        guessed = not value >> (position - 1) & 1  # the marker bit behind the increment is missing
+        guessed = not value >> (position - 1) & 1  # the marker bit after the increment is missing
         if guessed:
             count = self._increment_bits = _guess_increment_bits(
                 kind, value << _MOST_INCREMENT_BITS, begin + _MOST_INCREMENT_BITS
@@ -215,7 +235,13 @@ class Mpeg4Scanner:
         return _Vop(kind, seconds, increment, coded, damaged)
 
     def _note(self, vop: _Vop | None, data: bytes, *, damaged: bool = False) -> bool:
-        """Note what the decoder makes of the packet: this VOP. Return whether that is a picture."""
+        """Add a row for the packet, for which the decoder decodes this VOP. Return whether that gives a picture.
+
+        Args:
+            vop: None if the decoder finds no VOP.
+            data: the packet, or b"" if the VOP was kept from the packet before.
+            damaged: whether the packet is known to be damaged.
+        """
         number = len(self._rows)
         renew = False
         shown = vop is not None and self._advance(vop, self._headers.layer)
@@ -226,7 +252,7 @@ class Mpeg4Scanner:
             if vop.kind != B_VOP:
                 self._anchors, self._newest = min(self._anchors + 1, 2), number
             self._headless |= missing and not self._anchors
-            # B-VOPs behind a first I-VOP are dropped by decoders, and nothing needs them.
+            # Decoders drop B-VOPs after the first I-VOP, and nothing needs them.
             damaged |= missing and (vop.kind != B_VOP or self._headless)
             shown = not (missing and vop.kind == B_VOP)
         damaged |= vop is not None and vop.damaged
@@ -251,8 +277,8 @@ class Mpeg4Scanner:
         return shown
 
     def _advance(self, vop: _Vop, layer: Layer | None) -> bool:
-        """Keep time as FFmpeg's decoder does; return whether it decodes the VOP."""
-        assert layer is not None  # _read_vop saw to it
+        """Update the times as FFmpeg's decoder does, and return whether it decodes the VOP."""
+        assert layer is not None  # _read_vop checks it
         if self._headers.time_base is not None:
             self._time_base = self._headers.time_base
         if vop.kind != B_VOP:
@@ -267,7 +293,7 @@ class Mpeg4Scanner:
         return vop.coded and 0 < distance < self._anchor_distance
 
     def _renew(self) -> bool:
-        """Note the picture's size; return whether it changes, which makes a decoder lose what it holds back."""
+        """Record the picture's size, and return whether it changes. A decoder then loses the picture it holds back."""
         layer = self._headers.layer
         assert layer is not None
         self._sizes.add(layer.size)
@@ -297,7 +323,7 @@ class Mpeg4Scanner:
             self._low_delay = low_delay
 
     def _state(self, data: bytes) -> int:
-        """Return the number of what a decoder that starts here must be given first."""
+        """Return the number of the state that a decoder which starts at this packet must be given first."""
         whole, self._headers = self._headers, self._configured.copy()
         fresh = self._headers
         self._read_headers(data, 0)
@@ -315,13 +341,13 @@ class Mpeg4Scanner:
         delayed = anchor & (column["low_delay"] == 0)
         skipped = column["skipped"] != 0
         if n and column["empty"][-1] and self._newest >= 0:
-            # The picture held back at the end, or else the last one once more, is output as that of the last packet.
+            # The last packet's output is the picture held back at the end or, without one, the last picture again.
             skipped[self._newest] |= delayed[self._newest]
             skipped[-1] = False
         droppable = (column["droppable"] != 0) & ~np.bool_(self._packed)
-        if self._timed:  # time codes in some groups alone: a decoder that starts elsewhere counts another time
+        if self._timed:  # not all groups have time codes: a decoder that starts elsewhere counts other times
             started &= np.isin(np.arange(n), self._timed_starts) | (np.arange(n) == 0)
-        if self._interlaced and np.any(kind == B_VOP):  # the first B-VOP's distance stays in FFmpeg's decoder
+        if self._interlaced and np.any(kind == B_VOP):  # FFmpeg's decoder keeps the first B-VOP's distance
             started &= np.arange(n) == 0
             droppable[:] = False
         started[sorted(self._unsteady - {0})] = False

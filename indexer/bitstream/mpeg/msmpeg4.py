@@ -1,6 +1,6 @@
-"""Microsoft's MPEG-4 variants and Windows Media Video 7 and 8: I pictures, after which nothing before is needed.
+"""Microsoft's MPEG-4 variants and Windows Media Video 7 and 8: I pictures, which need nothing before them.
 
-There is no public specification; the layout is that of FFmpeg's decoders.
+There is no public specification. The layout is the one that FFmpeg's decoders read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from framedex.indexer.bitstream.base.groups import KeyFrameScanner
 
 
 class Msmpeg4Scanner(KeyFrameScanner):
-    """MS MPEG-4 version 2 and 3, and WMV1: two bits of picture type come first."""
+    """Scans MS MPEG-4 version 2 and 3, and WMV1. A packet begins with two bits of picture type."""
 
     @staticmethod
     def is_key(data: bytes) -> bool:
@@ -21,7 +21,7 @@ class Msmpeg4Scanner(KeyFrameScanner):
 
 
 class Wmv2Scanner(KeyFrameScanner):
-    """WMV2: one bit of picture type comes first."""
+    """Scans WMV2. A packet begins with one bit of picture type."""
 
     @staticmethod
     def is_key(data: bytes) -> bool:
