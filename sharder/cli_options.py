@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
 from framedex.sharder.packing.pack_audio import AUDIO_FORMATS
-from framedex.storage.uris import is_remote
+from framedex.storage.uris import is_uri
 
 
 class Seconds(click.ParamType[Fraction]):
@@ -40,8 +39,8 @@ class PolicyType(FileType):
     name = "policy"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path of a file, and any other text as it is."""
-        return super().convert(value, param, ctx) if is_remote(value) or Path(value).exists() else value
+        """Return the path of what a uri names, and any other text unchanged: `find_policy` reads it."""
+        return super().convert(value, param, ctx) if is_uri(value) else value
 
 
 DURATION, POLICY = Seconds(), PolicyType()

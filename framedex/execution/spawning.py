@@ -30,13 +30,13 @@ class _Context(context.SpawnContext):
     Process = _Process
 
 
-def spawning(*handed_over: object) -> context.SpawnContext:
-    """Return a context for processes that get these objects. It skips the caller's script if no object refers to it."""
+def spawning(handed_over: object) -> context.SpawnContext:
+    """Return a context for processes that get this object. It skips the caller's script unless the object needs it."""
     return multiprocessing.get_context("spawn") if needs_main(handed_over) else _Context()
 
 
 def needs_main(handed_over: object) -> bool:
-    """Return whether pickled objects refer to the caller's script."""
+    """Return whether an object, once pickled, refers to the caller's script."""
     try:
         return MAIN in pickle.dumps(handed_over)
     except Exception:  # starting the process will report what cannot be pickled

@@ -16,6 +16,11 @@ _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)=", re.
 _FILE = "file://"
 
 
+def is_uri(name: str) -> bool:
+    """Return whether a name begins with a scheme, of object storage or not."""
+    return _SCHEME.match(name) is not None
+
+
 def is_remote(name: str) -> bool:
     """Return whether a name refers to object storage."""
     match = _SCHEME.match(name)

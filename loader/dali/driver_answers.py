@@ -1,8 +1,8 @@
 """Keeps the video driver's answers in memory, which DALI would request again for each movie.
 
 DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer, and handles one call at a
-time on the whole machine. That is as long as decoding thirty small pictures (docs/performance.md). The answer depends
-only on the device and the format, so a small library in C (`driver_answers.c`) keeps it.
+time on the whole machine (docs/decisions/0024-driver-answers.md). The answer depends only on the device and the format,
+so a small library in C (`driver_answers.c`) keeps it.
 
 DALI loads the driver by the name libnvcuvid.so. If a library with that name in its header (`DT_SONAME`) is loaded
 earlier, DALI gets that library. It is compiled in a temporary folder, in less than 0.2 s.

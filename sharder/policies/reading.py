@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,8 +20,6 @@ from framedex.sharder.configuration.parameters import located, record
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.policies.records import Policy
 from framedex.sharder.policies.registry import POLICIES
-
-SHIPPED_NAME = re.compile(r"[\w-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,7 @@ class PolicyFile:
 
 
 PolicyLike = str | Path | Mapping[str, object] | PolicyFile
+SHIPPED_NAME = re.compile(r"[\w-]+")
 SHIPPED = Path(str(resources.files("framedex"))) / "configs"
 
 
@@ -65,7 +65,7 @@ def find_policy(said: PolicyLike) -> PolicyFile:
     inline = _inline(said)
     if inline is not None:
         return make_policy(inline, where="policy")
-    if Path(said).exists() or not SHIPPED_NAME.fullmatch(said):
+    if os.path.exists(said) or not SHIPPED_NAME.fullmatch(said):
         return read_policy(Path(said))
     shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
     if said not in shipped:

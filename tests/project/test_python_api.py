@@ -164,7 +164,12 @@ def test_policies_come_with_the_package(videos: Path, tmp_path: Path, monkeypatc
             find_policy(said)
     run("shard", videos / "INDEX", "--policy", "stride", "--out", tmp_path / "D")
     assert "did you mean" in run("shard", videos / "INDEX", "--policy", "strid", "--out", tmp_path / "E", code=1).output
+    text = "{policy: fps, fps: 5, frames: 4, filter: '" + " or ".join(["width > 0"] * 40) + "'}"
+    run("shard", videos / "INDEX", "--policy", text, "--out", tmp_path / "LONG")
+    run("shard", videos / "INDEX", "--policy", (SHIPPED / "stride.yaml").as_uri(), "--out", tmp_path / "URI")
+    assert len(ClipDataset(tmp_path / "LONG")) == len(ClipDataset(videos / "DATASET"))
     dataset = ClipDataset.from_index(videos / "INDEX", "stride")
+    assert len(dataset) == len(ClipDataset(tmp_path / "URI"))
     assert len(dataset) == len(ClipDataset(tmp_path / "D"))
 
 
