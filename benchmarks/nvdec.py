@@ -3,9 +3,10 @@
 - `sizes`: one movie of 16 frames, 64 times, 16 per run, each size alone: milliseconds per movie. Sizes whose coded
   picture is larger than the shown one are listed beside those of the same coded size that show all of it.
 - `epochs`: 128 clips of 16 consecutive frames, or of 16 frames one second apart, from a minute of video, delivered at
-  224×224: seconds of warm epochs, decoded by NVDEC alone, shared by `decode="auto"`, and by the CPU alone.
+  224×224: seconds of warm epochs, decoded by NVDEC alone, shared by `decode="auto"`, and by the CPU alone. "many sizes"
+  has 320 clips of 80 videos, of 40 sizes in two codecs.
 
-With FRAMEDEX_DRIVER_ANSWERS=ask in the environment, DALI asks the driver for each movie, and clips are joined.
+With FRAMEDEX_NVDEC_CACHE=off in the environment, DALI calls the driver for each movie, and clips are joined.
 
 usage: python -m benchmarks.nvdec make FOLDER     (draws the videos; on any machine)
        python -m benchmarks.nvdec run FOLDER --out FILE [--only NAME] [--decode gpu] [--no-sizes]     (on a GPU)
@@ -40,7 +41,7 @@ SIZES = (
     (340, 256),
 )
 CODECS = {"h264": "libx264", "hevc": "libx265"}
-FRAMES, MOVIES, IN_A_RUN, EPOCHS = 16, 64, 16, 3
+FRAMES, MOVIES, IN_A_RUN, EPOCHS = 16, 64, 16, 4
 WORKERS = {"gpu": 4, "auto": 16, "cpu": 16}  # by decoder
 # Videos of epochs: width, height, frames per second, GOP, distance in frames between the frames of a clip.
 VIDEOS = {
@@ -52,6 +53,9 @@ VIDEOS = {
     "720p60, GOP 250, 1 fps": (1280, 720, 60, 250, 60),
 }
 DRAWN_SECONDS, SECONDS, CLIPS, SIZE = 5, 60, 128, (224, 224)
+# Sizes of `many sizes`: 256 pixels on the short side, as datasets for action recognition are scaled.
+MANY_SIZES = [(256 + 8 * n, 256) if n % 4 else (256, 256 + 8 * n) for n in range(1, 41)]
+MANY, MANY_FRAMES, MANY_FIRST = "many sizes", 60, (3, 15, 22, 40)
 
 
 def encode(path: Path, codec: str, width: int, height: int, fps: int, gop: int, count: int) -> None:
@@ -81,6 +85,18 @@ def make(folder: Path) -> None:
     for name, (width, height, fps, gop, _) in VIDEOS.items():
         if not name.endswith("1 fps"):
             encode(source(folder, name), "libx264", width, height, fps, gop, fps * DRAWN_SECONDS)
+    for video, codec, size in many_videos(folder):
+        video.parent.mkdir(exist_ok=True)
+        encode(video, codec, *size, 30, 30, MANY_FRAMES)
+
+
+def many_videos(folder: Path) -> list[tuple[Path, str, tuple[int, int]]]:
+    """Return path, encoder, and (width, height) of each video of `many sizes`."""
+    return [
+        (folder / "many" / f"{name}_{size[0]}x{size[1]}.mp4", codec, size)
+        for name, codec in CODECS.items()
+        for size in MANY_SIZES
+    ]
 
 
 def command(*arguments: object) -> None:
@@ -88,12 +104,13 @@ def command(*arguments: object) -> None:
     subprocess.run([sys.executable, "-m", "framedex", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
 
 
-def stored(folder: Path, video: Path, clips: list[list[int]]) -> Path:
-    """Return a dataset with clips of a video."""
+def stored(folder: Path, videos: list[Path], clips: list[list[int]]) -> Path:
+    """Return a dataset with these clips of each video."""
     index, out, listed = folder / "INDEX", folder / "DATASET", folder / "clips.jsonl"
     folder.mkdir(parents=True, exist_ok=True)
-    listed.write_text("".join(json.dumps({"uri": video.name, "frames": frames}) + "\n" for frames in clips))
-    command("index", video, "--out", index)
+    rows = [{"uri": video.name, "frames": frames} for video in videos for frames in clips]
+    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command("index", *videos, "--out", index)
     command("shard", index, "--clips", listed, "--out", out)
     return out
 
@@ -113,7 +130,7 @@ def by_size(folder: Path, work: Path) -> dict[str, Any]:
     for name in CODECS:
         for width, height in SIZES:
             video = source(folder, f"{name}_{width}x{height}")
-            dataset = ClipDataset(stored(work / video.stem, video, [list(range(FRAMES))]))
+            dataset = ClipDataset(stored(work / video.stem, [video], [list(range(FRAMES))]))
             fetched = Fetcher(dataset, FetchOptions(caps=driver_support(0)))(ClipRequest(number=0, on_gpu=True))
             assert isinstance(fetched, Fetched), fetched
             assert fetched.movie is not None, f"{video.stem} does not go to NVDEC"
@@ -131,22 +148,30 @@ def by_size(folder: Path, work: Path) -> dict[str, Any]:
     return found
 
 
+def datasets(folder: Path, work: Path, only: list[str]) -> Iterator[tuple[str, Path]]:
+    """Yield the name and the folder of the dataset of each of `VIDEOS`, and of `MANY`."""
+    for name, (_, _, fps, _, step) in VIDEOS.items():
+        if not only or name in only:
+            home = work / source(folder, name).stem
+            home.mkdir(parents=True, exist_ok=True)
+            video = home / "video.mp4"
+            repeat(source(folder, name.removesuffix(", 1 fps")), video, SECONDS // DRAWN_SECONDS)
+            first = np.random.default_rng(5).integers(0, SECONDS * fps - FRAMES * step, CLIPS)
+            yield name, stored(home, [video], [[int(begin) + step * k for k in range(FRAMES)] for begin in first])
+    if not only or MANY in only:
+        videos = [video for video, _, _ in many_videos(folder)]
+        yield MANY, stored(work / "many", videos, [list(range(begin, begin + FRAMES)) for begin in MANY_FIRST])
+
+
 def epochs(folder: Path, work: Path, only: list[str], decoders: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the seconds of warm epochs of each video by decoder, after each measurement."""
+    """Yield the seconds of warm epochs of each dataset by decoder, after each measurement."""
     import torch
 
     from framedex import ClipDataset, ClipLoader, ClipSampler
 
     found: dict[str, Any] = {}
-    for name, (_, _, fps, _, step) in VIDEOS.items():
-        if only and name not in only:
-            continue
-        home = work / source(folder, name).stem
-        home.mkdir(parents=True, exist_ok=True)
-        video = home / "video.mp4"
-        repeat(source(folder, name.removesuffix(", 1 fps")), video, SECONDS // DRAWN_SECONDS)
-        first = np.random.default_rng(5).integers(0, SECONDS * fps - FRAMES * step, CLIPS)
-        dataset = ClipDataset(stored(home, video, [[int(begin) + step * k for k in range(FRAMES)] for begin in first]))
+    for name, path in datasets(folder, work, only):
+        dataset = ClipDataset(path)
         found[name] = {}
         for decode in decoders:
             sampler = ClipSampler(dataset, shuffle=True, seed=1)
@@ -165,8 +190,9 @@ def epochs(folder: Path, work: Path, only: list[str], decoders: list[str]) -> It
                 clips = sum(len(batch["frames"]) for batch in loader)
                 torch.cuda.synchronize()
                 times.append(time.perf_counter() - begun)
-                assert clips == CLIPS
+                assert clips == len(dataset)
             found[name][decode] = {
+                "clips": len(dataset),
                 "first": round(times[0], 2),
                 "warm": round(float(np.median(times[1:])), 3),
                 "decoded": dict(loader.report.decoded),
@@ -182,7 +208,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--work", type=Path, default=Path("/tmp/nvdec"))
     parser.add_argument("--out", type=Path, help="where results go, after each that was measured")
-    parser.add_argument("--only", action="append", default=[], choices=list(VIDEOS))
+    parser.add_argument("--only", action="append", default=[], choices=[*VIDEOS, MANY])
     parser.add_argument("--decode", action="append", default=[], choices=list(WORKERS))
     parser.add_argument("--no-sizes", action="store_true")
     options = parser.parse_args()
@@ -193,11 +219,11 @@ def main() -> None:
         parser.error("run needs --out FILE")
     import torch
 
-    from framedex.loader.dali.driver_answers import remember_driver_answers
+    from framedex.loader.dali.nvdec_cache import cache_nvdec
 
     result: dict[str, Any] = {"environment": environment("torch", "nvidia-dali-cuda120")}
     result["environment"]["gpu"] = torch.cuda.get_device_name(0)
-    result["driver_answers_remembered"] = remember_driver_answers()
+    result["nvdec_cached"] = cache_nvdec()
     if not options.no_sizes:
         result["milliseconds_a_movie"] = by_size(options.folder, options.work)
     for found in epochs(options.folder, options.work, options.only, options.decode or list(WORKERS)):

@@ -64,11 +64,11 @@ decode; image shards cost JPEG decoding alone.
 {loader_devices_sentence(several)} What was expected: twice as many, since
 nothing is shared but the page cache and the driver. Before a run decodes its first movie, DALI asks the driver what \
 it can decode, once for
-each movie, about 8 ms each, one after the other on the whole machine. Since then the driver's answers are kept
-([decision 24](decisions/0024-driver-answers.md)); this was measured before. So 16 movies are a run, and of the two \
-runs that share a GPU the second begins at least a
-third of a run after the first: one is set up while the other decodes. Before, when batches of 64 were runs that \
-began together, NVDEC was idle
+each movie, about 8 ms each, one after the other on the whole machine. This was measured before the driver's answers \
+were cached
+([decision 24](decisions/0024-nvdec-cache.md)). The second of two runs that share a GPU began at least a third of a \
+run after the
+first. Before, when batches of 64 were runs that began together, NVDEC was idle
 meanwhile, and two GPUs gave 1.74 times one.
 
 {made_by(several)}
@@ -78,33 +78,65 @@ meanwhile, and two GPUs gave 1.74 times one.
 
 
 def picture_sizes_section() -> str:
-    """Return the part about clips of 16 consecutive frames with several picture sizes."""
-    results = [load(f"nvdec_{name}.json") for name in ("1080p60", "720p60", "340x256")]
+    """Return the part about clips of 16 frames with several picture sizes."""
+    result, many, uncached = load("nvdec.json"), load("nvdec_many.json"), load("nvdec_uncached.json")
     rows = [
-        f"| {name} | " + " | ".join(f"{by[decode]['warm']:.2f}" for decode in ("gpu", "auto", "cpu")) + " |"
-        for result in results
-        for name, by in result["epochs"].items()
+        f"| {name} | "
+        + " | ".join(f"{by[decode]['warm']:.2f}" if decode in by else "–" for decode in ("gpu", "auto", "cpu"))
+        + " |"
+        for one in (result, many)
+        for name, by in one["epochs"].items()
     ]
     table = "\n".join(["| video | NVDEC alone | `auto` | CPU alone |", "| --- | --- | --- | --- |", *rows])
-    return f"""### 16 frames in a row, by picture size
+    slow = uncached["epochs"]["340x256"]["gpu"]["warm"]
+    return f"""### Clips of 16 frames, by picture size
 
-Seconds of a warm epoch of 128 clips of 16 consecutive frames, in batches of 16, delivered at 224×224 on the GPU; 4 \
-workers for
-NVDEC alone, 16 otherwise. 1080p60 and 720p60 have a GOP of 60 pictures, 340×256 one of 30.
+Seconds of a warm epoch of 128 clips of 16 frames in a row (`1 fps`: a second apart), in batches of 16, delivered at \
+224×224 on the
+GPU; 4 workers for NVDEC alone, 16 otherwise. 1080p60 and 720p60 have a GOP of 60 pictures, 340×256 and 454×256 one of \
+30. `many sizes`
+has 320 clips of 80 videos, in 40 sizes and two codecs; its first epoch on NVDEC took \
+{many["epochs"]["many sizes"]["gpu"]["first"]:.1f} s, because decoders are created for
+each format. What has no figure was not measured in that run.
 
 {table}
 
-DALI looks for a decoder that it set up before by the size of the coded picture, and stores it by the size of what is \
+DALI looks for a decoder that it created before by the size of the coded picture, and stores it by the size of what is \
 shown. Where
-these differ (1920×1080 is coded as 1920×1088, 340×256 as 352×256) it would set one up for every movie, and end \
+these differ (1920×1080 is coded as 1920×1088, 340×256 as 352×256), it would create one for every movie, and destroy \
 another. So
-framedex writes movies without cropping, and cuts out what is shown after decoding. Clips of one stream were joined \
-to one movie in this
-measurement, since DALI asked the driver about 8 ms for each movie. Now the driver's answers are kept, and each clip \
-is a movie of its
-own ([decision 24](decisions/0024-driver-answers.md)).
+framedex writes movies without cropping, and cuts out what is shown after decoding. A cache in front of the video \
+driver spares the
+rest ([decision 24](decisions/0024-nvdec-cache.md)). Without it, 340×256 takes {slow:.2f} s.
 
-{made_by(results[0])}"""
+Milliseconds per movie of 16 frames, in runs of 16. Each size that is coded with more than is shown stands beside the \
+size that shows
+all of it. What was expected: a ratio of 1.0. The last column is the ratio of another run, on an equal machine, before \
+decoders were
+cached.
+
+{_sizes_table(result["milliseconds_a_movie"], load("nvdec_sizes_again.json")["milliseconds_a_movie"])}
+
+{made_by(result)}"""
+
+
+def _sizes_table(found: dict[str, float], again: dict[str, float]) -> str:
+    pairs = [
+        ("454x256", "464x256"),
+        ("340x256", "352x256"),
+        ("640x360", "640x368"),
+        ("1920x1080", "1920x1088"),
+    ]
+    lines = ["| codec | cropped | ms | all shown | ms | ratio | again |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    for codec in ("h264", "hevc"):
+        for cropped, whole in pairs:
+            one, other = f"{codec} {cropped}", f"{codec} {whole}"
+            ratios = [times[one] / times[other] for times in (found, again)]
+            lines.append(
+                f"| {codec} | {cropped} | {found[one]:.2f} | {whole} | {found[other]:.2f} "
+                f"| {ratios[0]:.2f} | {ratios[1]:.2f} |"
+            )
+    return "\n".join(lines)
 
 
 def performance_page() -> str:

@@ -24,7 +24,6 @@ from framedex.loader.batches.options import BatchOptions, DecodeOptions
 from framedex.loader.batches.rotation import Rotation
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
-from framedex.loader.dali.stagger import Stagger
 from framedex.loader.order.sampler import ClipSampler
 from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.driver import driver_support
@@ -240,7 +239,7 @@ def _fetching(decoding: DecodeOptions) -> FetchOptions:
 
 
 def _stages(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Sequence[Frames]:
-    """Return the stages that make batches: one on the CPU, or two staggered ones on a GPU.
+    """Return the stages that make batches: one on the CPU, or two on a GPU.
 
     While one stage sets up decoders, waits for NVDEC's last pictures or finishes a batch, the other keeps NVDEC busy.
     """
@@ -249,7 +248,6 @@ def _stages(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Sequ
         return [_cpu_frames(finish, batch_size=batch_size, threads=threads)]
     from framedex.loader.dali.gpu import GpuFrames  # needs DALI and torch
 
-    stagger = Stagger()
     return [
         GpuFrames(
             finish,
@@ -257,7 +255,6 @@ def _stages(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Sequ
             batch_size=batch_size,
             threads=threads,
             scaled=decoding.size is not None,
-            stagger=stagger,
         )
         for _ in range(MAKERS)
     ]

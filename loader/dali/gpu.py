@@ -19,7 +19,6 @@ from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import Finish, Made
 from framedex.loader.dali.cuda import check_cuda, free_memory, is_out_of_memory
 from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder, transformers
-from framedex.loader.dali.stagger import Stagger
 from framedex.loader.routing.joining import groups, movie_feed
 from framedex.sharder.schema import PAD
 
@@ -58,24 +57,14 @@ class GpuFrames:
         batch_size: clips per batch.
         threads: threads of DALI's pipelines for images and transforms.
         scaled: whether frames are scaled, each clip to its own `size`.
-        stagger: shared by all that make batches at the same time on this GPU.
     """
 
-    def __init__(
-        self,
-        finish: Finish,
-        *,
-        device_id: int,
-        batch_size: int,
-        threads: int,
-        scaled: bool,
-        stagger: Stagger | None = None,
-    ) -> None:
+    def __init__(self, finish: Finish, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
         check_cuda(device_id)
         self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id, stagger=stagger)
+        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id)
         self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
         self._transformer, self._audio = transformers(
             finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id

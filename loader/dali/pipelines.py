@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import MissingExtraError
-from framedex.loader.dali.driver_answers import remember_driver_answers
-from framedex.loader.dali.stagger import Stagger
+from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.routing.joining import MOST_PACKETS, MovieFeed
 from framedex.sharder.decoding.video import Size
 
@@ -119,7 +118,7 @@ def clip_pipeline(
         threads: threads of the pipeline.
         prefetch: batches in progress in the server, as many as workers request.
     """
-    remember_driver_answers()
+    cache_nvdec()
     options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
     return _proxied(size, transform, prefetch_queue_depth=prefetch, **options)
 
@@ -158,16 +157,15 @@ class MovieDecoder:
         scaled: whether each movie is scaled to a size.
         batch_size: clips per batch.
         device_id: number of the GPU.
-        stagger: shared by all decoders that run on a GPU at the same time.
 
     Attributes:
         most_packets: how many packets of several clips are joined in one movie at most, where each movie costs time. 0:
             movies cost no time, and clips are not joined.
     """
 
-    def __init__(self, *, scaled: bool, batch_size: int, device_id: int, stagger: Stagger | None = None) -> None:
-        self._scaled, self._stagger = scaled, stagger or Stagger()
-        self.most_packets = 0 if remember_driver_answers() else MOST_PACKETS
+    def __init__(self, *, scaled: bool, batch_size: int, device_id: int) -> None:
+        self._scaled = scaled
+        self.most_packets = 0 if cache_nvdec() else MOST_PACKETS
         most = min(batch_size, MOVIES_AT_ONCE)
         threads = min(most, os.cpu_count() or 1)
         self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
@@ -189,8 +187,7 @@ class MovieDecoder:
         for part in even_parts(len(movies), MOVIES_AT_ONCE):
             inputs = [movie.inputs() for movie in movies[part]]
             feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
-            with self._stagger.run(len(inputs)):
-                outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
+            outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))
         return outputs
 
 

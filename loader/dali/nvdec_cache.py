@@ -1,8 +1,9 @@
-"""Keeps the video driver's answers in memory, which DALI would request again for each movie.
+"""Caches what DALI requests from the video driver again and again: its capabilities, and decoders.
 
-DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer, and handles one call at a
-time on the whole machine (docs/decisions/0024-driver-answers.md). The answer depends only on the device and the format,
-so a small library in C (`driver_answers.c`) keeps it.
+DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer. Creating a decoder takes
+about 75 ms, and DALI destroys decoders if there are more than 100. The driver handles one such call at a time on the
+whole machine (docs/decisions/0024-nvdec-cache.md). So a small library in C (`nvdec_cache.c`) keeps the answers and the
+decoders.
 
 DALI loads the driver by the name libnvcuvid.so. If a library with that name in its header (`DT_SONAME`) is loaded
 earlier, DALI gets that library. It is compiled in a temporary folder, in less than 0.2 s.
@@ -21,29 +22,29 @@ from pathlib import Path
 
 from framedex.errors import FramedexError
 
-SOURCE = Path(__file__).with_name("driver_answers.c")
+SOURCE = Path(__file__).with_name("nvdec_cache.c")
 DRIVER, ASKED_BY = "libnvcuvid.so.1", "libnvcuvid.so"  # the driver's own name, and the one that DALI asks for
 COMPILERS = ("cc", "gcc", "clang")
 SECONDS = 60  # how long a compiler may take
-SWITCH = "FRAMEDEX_DRIVER_ANSWERS"  # "ask": have DALI ask the driver each time
+SWITCH = "FRAMEDEX_NVDEC_CACHE"  # "off": DALI calls the driver each time
 LOG = logging.getLogger("framedex.loader")
 
 
 @functools.lru_cache
-def remember_driver_answers() -> bool:
-    """Answer DALI's requests from memory in this process. Return whether this works.
+def cache_nvdec() -> bool:
+    """Cache the driver's answers and decoders in this process. Return whether this works.
 
-    It works only before DALI first loads the driver. If it does not work, a warning says why, and DALI asks the driver
+    It works only before DALI first loads the driver. If it does not work, a warning says why, and DALI calls the driver
     each time.
     """
-    if os.environ.get(SWITCH) == "ask":
+    if os.environ.get(SWITCH) == "off":
         return False
     try:
         load_library()
     except (FramedexError, OSError, subprocess.SubprocessError) as error:
         LOG.warning(
             "NVDEC will be slower: DALI asks the video driver what it can decode for each movie, about 8 ms, "
-            "and its answers could not be kept: %s\n  to go without, and without this message, set %s=ask",
+            "and its answers could not be cached: %s\n  to go without, and without this message, set %s=off",
             error,
             SWITCH,
         )
@@ -78,7 +79,7 @@ def compiled(folder: Path) -> Path:
         SubprocessError: it took too long.
     """
     compiler = _compiler()
-    driver, library = folder / DRIVER, folder / "driver_answers.so"
+    driver, library = folder / DRIVER, folder / "nvdec_cache.so"
     shared = [compiler, "-shared", "-fPIC", "-O2"]
     # An empty library stands for the driver: linking needs only its name.
     _run([*shared, "-x", "c", os.devnull, f"-Wl,-soname,{DRIVER}", "-o", str(driver)])
