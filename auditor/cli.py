@@ -138,7 +138,7 @@ RULES = (
     type=click.Choice(FORMATS),
     help="Format of the answer to --sql or --ask.  [default: table]",
 )
-@click.option("--out", type=FILE_TO_WRITE, help="Write that answer to a new file.")
+@click.option("--out", type=FILE_TO_WRITE, help="Write the answer to --sql or --ask to a new file.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0, min_open=True),
@@ -192,7 +192,7 @@ def audit(
     pictures: bool,
     overwrite: bool,
 ) -> None:
-    """Say what is in an index or a dataset, and what is wrong with it, before anything is trained on it.
+    """Report what an index or a dataset contains, and what is wrong with it, before anything is trained on it.
 
     Findings have a severity: error (frames are missing or would be wrong), warning (likely not what you want), note
     (good to know). Each comes with examples and with the SQL behind it, which --sql takes, changed or not.

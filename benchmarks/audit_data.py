@@ -1,4 +1,4 @@
-"""Synthetic indexes to ask questions of: plausible videos of many kinds, and some of each fault, always the same."""
+"""Synthetic indexes for audits: plausible videos of many kinds, some with each fault. The output is reproducible."""
 
 from __future__ import annotations
 
@@ -32,11 +32,16 @@ CODECS = (
 SIZES = ((1280, 720), (1920, 1080), (640, 360), (3840, 2160))
 RATES = ((24_000, 1001), (25, 1), (30_000, 1001), (30, 1), (50, 1), (60, 1))
 TICKS = 90_000
-MINI_GOP = np.array([3, 1, 0, 2])  # three B-frames, one of which others refer to
+MINI_GOP = np.array([3, 1, 0, 2])  # three B-frames; one of them is a reference for the others
 
 
 def write_index(out: Path, videos: int, *, seconds: float = 30.0, seed: int = 0) -> None:
-    """Write an index of so many videos, whose lengths have this mean, with a listing that gives each a label."""
+    """Write an index of synthetic videos, with a listing that gives each video a label.
+
+    Args:
+        videos: the number of videos.
+        seconds: the mean length of the videos.
+    """
     out.mkdir(parents=True)
     write_json_aside(
         out / HEADER, {"format": FORMAT, "schema_version": SCHEMA_VERSION, "root": "/videos", "generation": 1}
@@ -53,7 +58,7 @@ def write_index(out: Path, videos: int, *, seconds: float = 30.0, seed: int = 0)
 
 
 def synthetic_media(number: int, draw: np.random.Generator, seconds: float) -> tuple[Row, Row, str]:
-    """Return the rows of `videos` and `frames` of a medium, and its label. About one in ten has some fault."""
+    """Return the rows of `videos` and `frames` for a medium, and its label. About one medium in ten has a fault."""
     label = str(draw.choice(LABELS, p=LABEL_SHARES))
     fault = int(draw.integers(0, 100))
     uri = f"{label}/{number:07d}.{'mkv' if draw.random() < 0.2 else 'mp4'}"
@@ -81,7 +86,7 @@ def synthetic_media(number: int, draw: np.random.Generator, seconds: float) -> t
     }
     if video["audio_codec"]:
         video |= {"audio_start_seconds": 0.4 * (fault == 2), "audio_duration_seconds": length}
-    video["fingerprint"] = f"{number - (fault == 3):032x}"  # which makes it a copy of the one before
+    video["fingerprint"] = f"{number - (fault == 3):032x}"  # fault 3 makes the video a copy of the previous one
     offset = np.cumsum(np.append(4096, size[:-1])).astype(np.int64)
     return video, {"pts": pts, "size": size, "flags": flags, "offset": offset}, label
 
@@ -92,7 +97,7 @@ def _timeline(
     """Return pts int64 [packets] and flags int32 [packets], in decode order."""
     step = TICKS * rate[1] / rate[0]
     gaps = np.full(count, step)
-    if fault in range(10, 18):  # a phone's rate
+    if fault in range(10, 18):  # varying frame rate, as from a phone
         gaps *= draw.uniform(0.7, 1.5, count)
     if fault == 4 and count > 20:
         gaps[draw.integers(10, count - 5)] += 3 * TICKS
@@ -107,7 +112,7 @@ def _timeline(
 
 
 def _sizes(draw: np.random.Generator, flags: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Return int64 [packets]: start points are some ten times as large as others."""
+    """Return packet sizes, int64 [packets]. Start points are about ten times as large as other packets."""
     scale = draw.lognormal(8, 0.7)
     size = draw.gamma(2, scale / 2, len(flags))
     size *= np.where(flags & START, 10, np.where(flags & NON_REFERENCE, 0.5, 1))
@@ -153,9 +158,12 @@ def _facts(draw: np.random.Generator, fault: int) -> Row:
 
 
 def write_many_videos(out: Path, videos: int, *, kinds: int = 2000, seed: int = 0) -> None:
-    """Write an index of very many videos whose packets nobody asks for: rows of a few, repeated under other names.
+    """Write an index of very many videos without packets: the rows of a few videos, repeated under other names.
 
-    Parts are those of a compacted index; those of `frames` hold no packets.
+    The parts are divided like those of a compacted index. The parts of `frames` hold no packets.
+
+    Args:
+        kinds: the number of different videos.
     """
     out.mkdir(parents=True)
     write_json_aside(

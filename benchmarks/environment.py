@@ -1,4 +1,4 @@
-"""What a benchmark ran on, for the JSON it prints."""
+"""The environment of a benchmark run, for its JSON output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import framedex
 
 
 def environment(*libraries: str) -> dict[str, object]:
-    """Return the command, the machine, and the versions of the libraries that took part."""
+    """Return the command, the machine, and the versions of the libraries that were used."""
     versions = {"framedex": framedex.__version__}
     versions |= {name: _version(name) for name in ("av", "numpy", "pyarrow", *libraries)}
     with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -29,7 +29,7 @@ def environment(*libraries: str) -> dict[str, object]:
 
 
 def _version(distribution: str) -> str:
-    """Return a distribution's version; DALI is asked itself, because it is also unpacked without its metadata."""
+    """Return a distribution's version. DALI's is read from its module, as DALI may be unpacked without its metadata."""
     try:
         if distribution.startswith("nvidia-dali"):
             return str(importlib.import_module("nvidia.dali").__version__)

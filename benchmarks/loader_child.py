@@ -1,4 +1,4 @@
-"""One way of framedex, measured in a process of its own for benchmarks/loader.py, so that it may be ended."""
+"""Measure one configuration of framedex in a separate process, which benchmarks/loader.py can terminate."""
 
 from __future__ import annotations
 
@@ -23,12 +23,20 @@ from framedex.loader.bench.measure import (
     run_epoch,
 )
 
-SIZE = (224, 224)  # of delivered frames
+SIZE = (224, 224)  # size of the delivered frames
 FLOATS = {"layout": "FCHW", "normalize": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)), "collate": "error", "on_error": "raise"}
 
 
 def run_child(folder: Path, request: dict[str, Any], limit: float) -> dict[str, Any]:
-    """Do what a request says in a process of its own; return its answer, or {"reason": why there is none}."""
+    """Run a request in a separate process.
+
+    Args:
+        folder: the folder for the request, the answer and error output. Its content is deleted first.
+        limit: the time limit in seconds.
+
+    Returns:
+        The answer of the process, or {"reason": TEXT} if it gave no answer.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     (folder / "request.json").write_text(json.dumps(request), encoding="utf-8")
@@ -42,7 +50,7 @@ def run_child(folder: Path, request: dict[str, Any], limit: float) -> dict[str, 
 
 
 def serve() -> None:
-    """Measure one way of framedex, as the request in a folder says; the folder is the first argument."""
+    """Measure the configuration of framedex in request.json. Its folder is the first command-line argument."""
     folder = Path(sys.argv[1])
     request = json.loads((folder / "request.json").read_text(encoding="utf-8"))
     options = BenchOptions(**request["options"] | {"size": SIZE})
@@ -81,7 +89,11 @@ def serve() -> None:
 
 
 def run_together(loader: Any, folder: Path, options: BenchOptions) -> dict[str, Any]:
-    """Wait until all processes have warmed up; return when this one began and ended, and what it delivered."""
+    """Wait until all processes have warmed up, then run the timed epochs.
+
+    Returns:
+        The start and the end of this process's epochs, and the number of clips that it delivered.
+    """
     (folder / "ready").touch()
     while not (folder.parent / "go").exists():
         time.sleep(0.01)

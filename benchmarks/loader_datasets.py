@@ -1,4 +1,4 @@
-"""The videos and datasets that benchmarks/loader.py measures with: clips of 16 frames at 1 fps from random places."""
+"""Videos and datasets for benchmarks/loader.py. Clips have 16 frames at 1 fps and start at random positions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKED = {
 
 
 def framedex_command(*arguments: object) -> None:
-    """Run `framedex ARGUMENTS`. Raises RuntimeError with what it printed."""
+    """Run `framedex ARGUMENTS`. Raise RuntimeError with its error output if it fails."""
     command = [sys.executable, "-c", "from framedex.cli import main; main()", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     if done.returncode:
@@ -29,7 +29,15 @@ def framedex_command(*arguments: object) -> None:
 
 
 def make_dataset(source: Path, folder: Path, seconds: int, clips: int, name: str) -> Path:
-    """Return a dataset of clips at random places of a video of some length, made unless it is there."""
+    """Return a dataset of clips at random positions of a video. Create the files that do not exist yet.
+
+    Args:
+        source: a video of PERIOD_SECONDS, which is repeated.
+        folder: the folder for videos, indexes and datasets.
+        seconds: the length of the repeated video.
+        clips: the number of clips.
+        name: a key of PACKED, which selects how clips are packed.
+    """
     home = folder / f"{seconds}s-{clips}"
     video, index, dataset = folder / f"{seconds}s.mp4", folder / f"{seconds}s-index", home / name
     if (dataset / "dataset.json").exists():

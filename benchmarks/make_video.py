@@ -1,6 +1,6 @@
 """Make a benchmark video: 720p60 x264 with default settings (GOP 250), of any length.
 
-One minute is encoded; longer videos repeat its packets, so that they cost seconds and not hours to make.
+At most one minute is encoded. Longer videos repeat its packets, so that making them takes seconds, not hours.
 
 usage: python benchmarks/make_video.py OUT.mp4 [--seconds 60] [--width 1280] [--height 720] [--fps 60]
 """
@@ -20,11 +20,11 @@ PERIOD_SECONDS = 60
 
 
 def pictures(width: int, height: int, count: int, seed: int = 0) -> Iterator[NDArray[np.uint8]]:
-    """Yield uint8 [H, W, 3]: a textured background that pans, blobs that cross it, and a little sensor noise."""
+    """Yield pictures, uint8 [H, W, 3]: a panning textured background, blobs that cross it, and slight sensor noise."""
     rng = np.random.default_rng(seed)
     coarse = rng.uniform(40, 215, (height // 16 + 8, width // 8 + 64, 3))
     texture = np.repeat(np.repeat(coarse, 16, axis=0), 16, axis=1)
-    for axis in (0, 1):  # blurred: blocks of one colour would be too easy
+    for axis in (0, 1):  # blurred, because blocks of a single colour would be too easy to encode
         texture = sum(np.roll(texture, shift, axis) for shift in range(-8, 8)) / 16
     texture = texture.astype(np.uint8)
     noise = rng.integers(-3, 4, (8, height, width, 1), dtype=np.int16)
@@ -39,7 +39,7 @@ def pictures(width: int, height: int, count: int, seed: int = 0) -> Iterator[NDA
 
 
 def encode(path: Path, *, width: int, height: int, fps: int, count: int) -> None:
-    """Write `count` pictures with x264's default settings."""
+    """Encode `count` pictures with x264's default settings."""
     with av.open(str(path), "w") as out:
         stream = out.add_stream("libx264", rate=fps)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
@@ -49,7 +49,7 @@ def encode(path: Path, *, width: int, height: int, fps: int, count: int) -> None
 
 
 def repeat(source: Path, path: Path, times: int) -> None:
-    """Write the packets of `source` several times over, timestamps moved on."""
+    """Write the packets of `source` several times in a row, with increasing timestamps."""
     with av.open(str(source)) as container, av.open(str(path), "w") as out:
         stream = container.streams.video[0]
         copy = out.add_stream_from_template(stream)

@@ -31,7 +31,7 @@ WHAT: dict[Kind, str] = {"index": "INDEX", "dataset": "DATASET"}
 
 
 def audit_page(result: dict[str, Any], note: str, made_by: str) -> str:
-    """Return docs/audit.md.
+    """Return the content of docs/audit.md.
 
     Args:
         result: The result of benchmarks/audit.py.

@@ -22,7 +22,7 @@ def table(schema: pa.Schema) -> str:
 
 
 def format_page() -> str:
-    """Return docs/format.md."""
+    """Return the content of docs/format.md."""
     return f"""{NOTE}
 # File formats
 

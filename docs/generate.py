@@ -28,7 +28,7 @@ POLICY_SCHEMA = DOCS.parent / "configs" / "policy.schema.json"
 
 
 def commands_page() -> str:
-    """Return docs/commands.md."""
+    """Return the content of docs/commands.md."""
     parts = [NOTE, "# Commands\n"]
     context = click.Context(main, info_name="framedex")
     for name in COMMANDS:
@@ -54,7 +54,7 @@ def policies_page() -> str:
 
 
 def policy_schema_text() -> str:
-    """Return configs/policy.schema.json."""
+    """Return the content of configs/policy.schema.json."""
     return json.dumps(policy_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

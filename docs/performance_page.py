@@ -140,7 +140,7 @@ def _sizes_table(found: dict[str, float], again: dict[str, float]) -> str:
 
 
 def performance_page() -> str:
-    """Return docs/performance.md."""
+    """Return the content of docs/performance.md."""
     access, manifest = load("random_access.json"), load("manifest.json")
     index, rows, gpu_index = load("index.json"), load("index_rows.json"), load("gpu_index.json")
     pack, plan = load("pack.json"), load("plan.json")

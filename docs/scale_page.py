@@ -9,7 +9,7 @@ BILLION = 1_000_000_000
 
 
 def scale_page(result: dict[str, Any], note: str, made_by: str) -> str:
-    """Return docs/scale.md.
+    """Return the content of docs/scale.md.
 
     Args:
         result: The result of benchmarks/scale.py.

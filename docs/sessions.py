@@ -1,4 +1,4 @@
-"""Runs the sessions on pages, and writes the output of commands and Python into the page.
+"""Runs the shell and Python sessions on documentation pages, and writes their output into the pages.
 
 The test suite checks the output.
 

@@ -1,4 +1,4 @@
-"""framedex: frame-exact clips out of video, planned from an index, decoded from byte ranges."""
+"""framedex: frame-exact video clips, planned from an index and decoded from byte ranges."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, those among them that were not used yet."""
+    """Return the public names, including those that were not imported yet."""
     return sorted(__all__)

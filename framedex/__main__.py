@@ -1,4 +1,4 @@
-"""Entry point of `python -m framedex`, which runs the command if its script is not on the path."""
+"""Entry point of `python -m framedex`, for environments in which the `framedex` script is not on the PATH."""
 
 from framedex.cli import main
 

@@ -72,7 +72,7 @@ class Stages(click.Group):
 
 @click.group(cls=Stages, epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 done with more failures than allowed.")
 @click.version_option(__version__, prog_name="framedex")
-@click.option("-v", "--verbose", is_flag=True, help="Log more, to stderr.")
+@click.option("-v", "--verbose", is_flag=True, help="Log more details to stderr.")
 def main(verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, inspect, load."""
     handler = logging.StreamHandler(sys.stderr)

@@ -29,7 +29,7 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def _indented(part: str) -> str:
-    """Indent the further lines of a part of a message, so that they do not look like framedex's own lines."""
+    """Indent all lines of a message part but the first, so that they do not look like lines of framedex itself."""
     return part.replace("\n", "\n" + " " * INDENT)
 
 
@@ -68,7 +68,7 @@ class FramedexError(Exception):
         return printable("\n".join(parts), lines=True)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the parts, since these errors cross process borders."""
+        """Pickle the parts of the message, because these errors are sent between processes."""
         return _rebuild, (type(self), self.__dict__.copy(), self.args)
 
 
@@ -144,7 +144,7 @@ class EngineError(FramedexError):
 
 
 class InternalError(FramedexError):
-    """framedex itself failed, which says nothing about the medium. `traceback` is the text of the traceback."""
+    """framedex itself failed; the medium may be correct. `traceback` is the text of the traceback."""
 
     def __init__(self, what: str, traceback: str) -> None:
         self.traceback = traceback
@@ -153,7 +153,7 @@ class InternalError(FramedexError):
 
 
 def internal_error(error: BaseException) -> InternalError:
-    """Return the InternalError for an unexpected exception, with its traceback or the one that it carries along."""
+    """Return an unexpected exception as an InternalError, with the traceback of the process that raised it."""
     if isinstance(error, InternalError):
         return error
     # pebble passes the traceback of another process as an attribute.

@@ -155,7 +155,7 @@ RULES = (
     metavar="I/N",
     help="Do one of N slices of the run, 0/N to N-1/N. Run the same command on every machine, then --finish.",
 )
-@click.option("--finish", is_flag=True, help="Check that all slices are there, and complete the index.")
+@click.option("--finish", is_flag=True, help="Check that all slices are done, and complete the index.")
 @click.option("--compact", is_flag=True, help="Merge the parts of an index. Takes no SOURCE.")
 @click.option("--dry-run", is_flag=True, help="Print what would be probed, and write nothing.")
 @json_option()
@@ -182,7 +182,7 @@ def index(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Probe every video's packets, timestamps and start points into Parquet.
+    """Record the packets, timestamps and start points of every video in Parquet.
 
     A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (one path per
     line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of
@@ -229,7 +229,7 @@ def index(
 
 
 def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
-    """Print a report.
+    """Print what a run did.
 
     Args:
         report: of the run.
@@ -243,7 +243,7 @@ def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
 
 
 def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None:
-    """Compact an index.
+    """Compact an index and print what was done.
 
     Args:
         out: the index.
@@ -387,13 +387,13 @@ def _print_rows(report: IndexReport) -> None:
 
 
 def _size(row: dict[str, Any]) -> str:
-    """Return width and height. If images differ in size, return the first one's size with a `+`."""
+    """Return a medium's width and height as text. If images differ in size, return the first one's size with a `+`."""
     height = f"{row['height']}+" if row["kind"] == IMAGES and row["varying_shape"] else str(row["height"])
     return f"{row['width']:>4}x{height:<4}"
 
 
 def _rate(row: dict[str, Any]) -> str:
-    """Return frames per second, or their range if the rate varies."""
+    """Return a medium's frames per second as text, or their range if the rate varies."""
     if not row["median_gap_seconds"]:
         return "-"
     if not row["is_vfr"] or not row["min_gap_seconds"]:

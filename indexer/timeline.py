@@ -168,7 +168,7 @@ def _usual_step(times: Pts, known: NDArray[np.bool_], duration: Pts) -> int:
 
 
 def _join(times: Pts, known: NDArray[np.bool_], step: int) -> Pts:
-    """Where timestamps step back, shift all that follow so that they continue `step` after the frame before."""
+    """Shift the timestamps after each step back so that they continue `step` after the frame before it."""
     joined = times.copy()
     values = times[known]
     jumps = np.minimum(np.diff(values, prepend=values[:1]), 0)

@@ -64,7 +64,7 @@ def check_counts(**counts: tuple[int, int]) -> None:
 
 
 def check_normalize(normalize: object) -> None:
-    """Raise FramedexError for a `normalize` with which nothing can be normalised.
+    """Raise FramedexError if `normalize` has a value that is not allowed.
 
     It is None or (mean, std): three finite numbers each, and every std is above 0.
     """

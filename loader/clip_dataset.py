@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,13 @@ from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.medium import Root
 from framedex.sharder.decoding.clip_audio import read_audio
 from framedex.sharder.decoding.video import Size, decode_rgb
-from framedex.sharder.planning.on_the_fly import ClipPlans
-from framedex.sharder.policies.reading import PolicyFile, PolicyLike, find_policy, make_policy
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, place
+
+if TYPE_CHECKING:
+    from framedex.sharder.planning.on_the_fly import ClipPlans
+    from framedex.sharder.policies.reading import PolicyFile, PolicyLike
 
 Decode = Literal["cpu", "movie"]
 
@@ -135,6 +137,8 @@ class ClipDataset:
             FormatError: `index` is not an index.
             PolicyError: the policy is wrong.
         """
+        from framedex.sharder.planning.on_the_fly import ClipPlans  # takes 0.2 s in each worker
+
         options = ItemOptions(decode=decode, size=size, threads=threads)
         plans = ClipPlans(
             place(index, cache),
@@ -164,7 +168,7 @@ class ClipDataset:
 
     @property
     def decode(self) -> Decode:
-        """Who decodes: "cpu", or "movie", which leaves it to the caller."""
+        """Where frames are decoded: "cpu", or "movie", which leaves decoding to the caller."""
         return self._options.decode
 
     @property
@@ -196,7 +200,7 @@ class ClipDataset:
         return self._epoch.get()
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw again what is random, here and in all copies of this dataset in other processes of this machine.
+        """Set the epoch of random draws, here and in all copies of this dataset in other processes of this machine.
 
         Workers that persist from epoch to epoch see the new epoch. Call this between two epochs: clips that are being
         read at that time belong to either epoch. A dataset on disk is the same in all epochs. The number of clips,
@@ -329,5 +333,7 @@ def _checked_epoch(epoch: int) -> int:
 
 def _policy_file(policy: PolicyLike, seed: int | None) -> PolicyFile:
     """Return a policy, with another seed if one is given. Raises PolicyError."""
+    from framedex.sharder.policies.reading import find_policy, make_policy  # likewise
+
     found = find_policy(policy)
     return found if seed is None else make_policy(found.resolved | {"seed": seed}, where="policy")

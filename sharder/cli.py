@@ -1,4 +1,4 @@
-"""`framedex shard`."""
+"""The command `framedex shard`."""
 
 from __future__ import annotations
 

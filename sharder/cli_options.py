@@ -122,7 +122,7 @@ AUDIO_RULES = (
 
 
 def image_options(command: Command) -> Command:
-    """Give a command the options for storing frames, which it receives as `images`, ImageOptions.
+    """Add to a command the options for storing frames, which it receives as `images`, an ImageOptions.
 
     IMAGE_RULES must be used with them.
     """
@@ -144,7 +144,7 @@ def image_options(command: Command) -> Command:
 
 
 def audio_options(command: Command) -> Command:
-    """Give a command the options for the clips' audio.
+    """Add to a command the options for the clips' audio.
 
     The command receives them as `audio`, which is None without audio, and `audio_format`. AUDIO_RULES must be used with
     them.

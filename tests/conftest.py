@@ -1,4 +1,4 @@
-"""Fixtures: media made once a session, an index and decoded truths over them, the corpus where it lies."""
+"""Fixtures: media made once per session, their indexes and full decodes, and the corpus at its location."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support import media
 from tests.support.outcomes import NO_CORPUS, NO_FFMPEG_LIBRARIES, Outcomes, skip_but_in_ci
 from tests.support.s3 import Bucket, Service, service
 
-# Machines differ, and tests run side by side: no test is about its own duration.
+# Machines differ and tests run in parallel, so no test may fail because of its own duration.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
 
@@ -31,7 +31,7 @@ CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch what becomes of the suite; the processes of pytest-xdist leave that to the one that started them."""
+    """Register the Outcomes plugin, except in worker processes of pytest-xdist. Their main process registers it."""
     if not hasattr(config, "workerinput"):
         command = " ".join(["pytest", *config.invocation_params.args])
         config.pluginmanager.register(Outcomes(command))
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a full in-order decode of a file presents."""
+    """The frames that a full in-order decode of a file presents."""
 
     pts: list[int]
     md5: list[str]
@@ -56,13 +56,13 @@ def media_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def medium(media_folder: Path) -> Callable[[str], Path]:
-    """Return the file of a recipe by name."""
+    """A function that returns the file of a recipe by its name."""
     return functools.cache(lambda name: media.make(media.RECIPES[name], media_folder))
 
 
 @pytest.fixture(scope="session")
 def truth(medium: Callable[[str], Path]) -> Callable[[str], Truth]:
-    """Return the full decode of a recipe's file."""
+    """A function that returns the full decode of a recipe's file."""
 
     @functools.cache
     def decode(name: str) -> Truth:
@@ -92,7 +92,7 @@ def index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
 
 @pytest.fixture(scope="session")
 def packets_index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> Index:
-    """An index of every recipe's file for which every packet was read."""
+    """An index of every recipe's file at depth `packets`: every packet was read."""
     out = tmp_path_factory.mktemp("packets_index") / "INDEX"
     build_index(IndexOptions(sources=[str(all_media)], out=out, depth="packets", workers=2, follow_symlinks=True))
     return Index(out)
@@ -100,7 +100,7 @@ def packets_index(all_media: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def corpus() -> Path:
-    """The corpus of hazards; in CI its absence is a failure."""
+    """The folder of the corpus of hazards. Tests are skipped if it is missing, but fail in CI."""
     if not CORPUS.is_dir():
         skip_but_in_ci(NO_CORPUS)
     return CORPUS
@@ -108,7 +108,7 @@ def corpus() -> Path:
 
 @pytest.fixture(scope="session")
 def torchcodec() -> ModuleType:
-    """torchcodec's decoders, which need FFmpeg's libraries; in CI their absence is a failure."""
+    """torchcodec's decoders, which need FFmpeg's libraries. Tests are skipped if they are missing, but fail in CI."""
     try:
         return importlib.import_module("torchcodec.decoders")
     except (ImportError, OSError, RuntimeError):
@@ -130,7 +130,7 @@ def s3_service() -> Iterator[Service]:
 
 @pytest.fixture
 def bucket(s3_service: Service, monkeypatch: pytest.MonkeyPatch) -> Bucket:
-    """A new bucket, which the environment leads to."""
+    """A new bucket. Environment variables configure access to it."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in s3_service.environment.items():
@@ -141,5 +141,5 @@ def bucket(s3_service: Service, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
 @pytest.fixture(scope="session")
 def long_mp4(media_folder: Path) -> Path:
-    """An MP4 of about 30 MB with sound, its moov box at the end; beside it `front.mp4`, where it comes first."""
+    """An MP4 of about 30 MB with sound, with the moov box at the end. `front.mp4` beside it has moov in front."""
     return media.make_long(media_folder)

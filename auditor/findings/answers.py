@@ -27,7 +27,7 @@ SHOWN = 1000  # rows of a table on a terminal
 
 
 def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
-    """Print an answer. Of a long table, only the first rows are printed.
+    """Print the answer to a query in a format. Of a long table, only the first rows are printed.
 
     Raises:
         FramedexError: The answer contains a value that the format cannot hold, or is Parquet for a terminal.

@@ -93,7 +93,7 @@ def _spreads(sections: Sequence[Section]) -> Iterator[str]:
 
 
 def legible(name: str, value: object) -> tuple[str, object]:
-    """Return a fact of the summary. If it is less than one of its unit, a smaller unit is used."""
+    """Return a fact's name and value. If the value is less than one of its unit, a smaller unit is used."""
     while name in SMALLER and isinstance(value, float) and 0 < value < 1:
         name, times = SMALLER[name]
         value = float(f"{value * times:.3g}")

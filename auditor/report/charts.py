@@ -160,7 +160,7 @@ def _lying(shown: Histogram) -> Element:
 
 
 def frames_timeline(shown: FramesTimeline) -> Element:
-    """Return frames over time: above, their sizes and start points; below, the time since the previous frame."""
+    """Return a chart of frames over time: sizes and start points above, the time since the previous frame below."""
     begin, end = float(shown.seconds[0]), float(shown.seconds[-1]) + max(shown.median_gap, 1e-3)
     x = LONG_LEFT + (shown.seconds - begin) / (end - begin) * (LONG_RIGHT - LONG_LEFT)
     tick = max(0.6, min(7.0, 0.7 * (LONG_RIGHT - LONG_LEFT) / len(x)))
@@ -274,7 +274,7 @@ LANE = 20
 
 
 def clips_timeline(shown: ClipsTimeline) -> Element:
-    """Return clips over time: a band from the first to the last frame, with a line per frame.
+    """Return a chart of clips over time: a band from the first to the last frame, with a line per frame.
 
     Clips that overlap are placed below each other.
     """

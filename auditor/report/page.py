@@ -53,7 +53,7 @@ class Shown:
 
 
 def page(shown: Shown, rows: MediaTable) -> bytes:
-    """Return the page."""
+    """Return the page of an audit as HTML."""
     name = title_of(shown.found)
     sections = [part for part in _sections(shown, rows) if part is not None]
     document = Document(

@@ -203,7 +203,7 @@ def _frames_timeline(db: Database, media_id: str, why: str) -> FramesTimeline | 
 
 
 def _most_telling(gaps: NDArray[np.float64]) -> int:
-    """Return the first frame to show: frame 0 if all frames fit, else the frames around the longest gap are shown."""
+    """Return the first frame to show: frame 0 if all frames fit, else one that puts the longest gap in the middle."""
     if len(gaps) <= MOST_FRAMES:
         return 0
     longest = int(np.argmax(np.nan_to_num(gaps)))

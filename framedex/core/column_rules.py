@@ -110,7 +110,7 @@ def check_row(row: Mapping[str, Any], rules: Rules, at: RowAt) -> None:
 
 
 def wrong_rows(column: pa.ChunkedArray, rule: ColumnRule) -> NDArray[np.int64]:
-    """Return int64, ascending: the rows in which a column of plain values breaks a rule."""
+    """Return the rows in which a column of plain values breaks a rule: int64, ascending."""
     wrong = pa.chunked_array([pa.array(np.zeros(len(column), np.bool_))])
     if rule.needed and column.null_count:
         wrong = column.is_null()
@@ -155,7 +155,7 @@ def same_type(found: pa.DataType, expected: pa.DataType) -> bool:
 
 @contextlib.contextmanager
 def reading(file: str, remedy: str) -> Iterator[None]:
-    """Raise FormatError for errors of pyarrow: damaged pages, texts that are not UTF-8, values that Python lacks."""
+    """Raise FormatError if a file cannot be read: damaged pages, invalid UTF-8, values that Python cannot hold."""
     try:
         yield
     except FramedexError:

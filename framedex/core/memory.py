@@ -1,4 +1,4 @@
-"""Checks that a machine has enough memory before a row's frames are allocated."""
+"""Checks that this machine has enough memory before large arrays are allocated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def machine_bytes() -> int:
 
 
 def check_room(size_bytes: int, what: str, *, where: str, remedy: str | None = None) -> None:
-    """Raise DecodeError if something needs more memory than this machine has.
+    """Raise DecodeError if an array would need more memory than this machine has.
 
     Args:
         size_bytes: The memory that is needed.

@@ -14,7 +14,7 @@ from framedex.errors import UNPRINTABLE, printable
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """Print framedex's own lines. Control characters in names and messages are escaped."""
+    """Print text as whole lines. Control characters in names and messages are escaped."""
     click.echo(printable(text, lines=True), err=err)
 
 
@@ -24,7 +24,7 @@ def json_text(value: object) -> str:
 
 
 def escaped_json(text: str) -> str:
-    r"""Return the same JSON with `\u` escapes for the characters that `printable` would escape, except for line ends.
+    r"""Return JSON text with `\u` escapes for the characters that `printable` would escape, except for line ends.
 
     A line end in JSON text can only stand between values, so it is kept.
     """
@@ -40,7 +40,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 class TerminalBytes:
-    """A binary file that writes to a terminal's file. UTF-8 text is escaped as `printable` does; line ends are kept."""
+    """A binary file that writes to a terminal. UTF-8 text is escaped as `printable` does; line ends are kept."""
 
     def __init__(self, terminal: BinaryIO) -> None:
         self._terminal, self._decoder = terminal, codecs.getincrementaldecoder("utf-8")("replace")
@@ -64,7 +64,7 @@ def stdout_bytes() -> BinaryIO | TerminalBytes:
 
 
 def shown_error(error: click.ClickException) -> click.ClickException:
-    """Return a usage error whose message has no control characters: the same error, or a new one in its place."""
+    """Return the error if its message has no control characters, else a new error with these characters escaped."""
     message = error.format_message()
     safe = printable(message, lines=True)
     if safe == message:

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 @contextlib.contextmanager
 def progress_bar(unit: str, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """Give a function that shows (done, total). With `shown=False`, nothing is shown on a terminal either."""
+    """Provide a function that shows (done, total). With `shown=False`, nothing is shown on a terminal either."""
     with tqdm(unit=unit, disable=None if shown else True, file=sys.stderr) as bar:
 
         def show(done: int, total: int) -> None:

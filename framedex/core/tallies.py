@@ -30,14 +30,14 @@ def few(counts: Mapping[str, int], *, most: int = SHOWN) -> str:
 
 
 def named(names: Iterable[str], count: int) -> str:
-    """Return the first of some names, and the number of the others. `count` is the number of all names."""
+    """Return the first few names, and the number of the others. `count` is the number of all names."""
     shown = list(itertools.islice(names, SHOWN))
     more = count - len(shown)
     return ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number and the word for what is counted. `many` is the plural, if it is not formed with an s."""
+    """Return a number and the name of what is counted. `many` is the plural, if it is not formed with an s."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

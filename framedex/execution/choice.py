@@ -13,7 +13,7 @@ EngineName = Literal["local", "ray"]
 
 
 def processes(workers: int | None) -> int:
-    """Return how many processes are meant. None: one per core.
+    """Return the number of processes for the argument `workers`. None: one per core.
 
     Raises:
         FramedexError: the number is not positive.

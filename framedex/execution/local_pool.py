@@ -81,7 +81,7 @@ class LocalPool:
                     os.kill(process, signal.SIGKILL)
 
     def _await(self, future: concurrent.futures.Future[Result] | None, timeout_seconds: float | None) -> None:
-        """Wait until a future is done."""
+        """Wait until a future is done, and meanwhile kill workers that stay stopped for too long."""
         stopped: dict[int, float] = {}
         while future is not None and not concurrent.futures.wait([future], LOOK_SECONDS).done:
             self._end_stopped(stopped, STOPPED_SECONDS if timeout_seconds is None else timeout_seconds)
@@ -124,7 +124,7 @@ def _is_stopped(process: int) -> bool:
 
 
 def _enter_worker(memory_bytes: int | None) -> None:
-    """Prepare a worker: it ends with its parent, and its memory is limited."""
+    """Prepare a worker process: end it when its parent ends, and limit its memory."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # One thread per worker: the workers run in parallel, and every OpenBLAS thread would map memory of its own.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -34,7 +34,7 @@ TASKS_IN_FLIGHT = 2  # per parallel task, so that no worker waits for its next t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Task(Generic[Item]):
-    """The items of a task, or items that need no task.
+    """A group of items: those of one Ray task, or those that pass without a call.
 
     Attributes:
         items: The items.
@@ -154,7 +154,7 @@ def _attempt(calls: Calls[Item, Result], memory_bytes: int | None) -> list[Outco
 
 @functools.lru_cache(1)
 def _pool(memory_bytes: int | None) -> LocalPool:
-    """Return the separate process of this worker. It is kept for later tasks."""
+    """Return the pool of one separate process that belongs to this worker. It is kept for later tasks."""
     return LocalPool(workers=1, memory_bytes=memory_bytes)
 
 

@@ -31,7 +31,10 @@ class _Context(context.SpawnContext):
 
 
 def spawning(handed_over: object) -> context.SpawnContext:
-    """Return a context for processes that get this object. It skips the caller's script unless the object needs it."""
+    """Return the multiprocessing context for processes that are sent this object.
+
+    The processes skip the caller's script unless the object needs it.
+    """
     return multiprocessing.get_context("spawn") if needs_main(handed_over) else _Context()
 
 

@@ -67,7 +67,7 @@ def open_same_file(path: str, *, size_bytes: int, mtime_ns: int, expected: str) 
 
 
 def first_packets(size: NDArray[np.int64], crc32: NDArray[np.int64] | None = None) -> str | None:
-    """Return the value of the column `videos.first_packets`.
+    """Return a hash of the first packets' sizes, or of images' checksums, for the column `videos.first_packets`.
 
     Args:
         size: int64 [packets], the sizes of the packets in bytes.

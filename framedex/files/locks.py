@@ -14,7 +14,7 @@ LOCK_NAME = ".lock"
 
 @contextlib.contextmanager
 def held(folder: Path, name: str = LOCK_NAME, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
-    """Hold a lock on a folder, or on what the lock's name stands for in it. Raises OutputError if another run holds it.
+    """Hold the lock of this name in a folder. Raises OutputError if another run holds it.
 
     Args:
         folder: The folder.

@@ -17,7 +17,7 @@ def dataset_argument() -> Decorator:
 
 
 def sources_root_option(*, beside: str = "") -> Decorator:
-    """Return `--root` for commands that read the sources.
+    """Return the option `--root` for commands that read the sources.
 
     Args:
         beside: The options that make the command read the sources. Empty: it always reads them.
@@ -27,7 +27,7 @@ def sources_root_option(*, beside: str = "") -> Decorator:
 
 
 def seed_option(of: str, *, beside: str = "") -> Decorator:
-    """Return `--seed`.
+    """Return the option `--seed`.
 
     Args:
         of: What is random.
@@ -37,7 +37,7 @@ def seed_option(of: str, *, beside: str = "") -> Decorator:
 
 
 def sample_options(help_text: str) -> Decorator:
-    """Return `--sample` and `--seed`. SAMPLE_RULES goes with them.
+    """Return the options `--sample` and `--seed`. SAMPLE_RULES goes with them.
 
     Args:
         help_text: What is done with the clips of the sample.

@@ -32,7 +32,7 @@ def engine_options(command: Command) -> Command:
     )
     @click.option(
         "--ray-address",
-        help="Address of the Ray cluster.  [default: RAY_ADDRESS, else one that is started on this machine]",
+        help="Address of the Ray cluster.  [default: RAY_ADDRESS, else a new cluster on this machine]",
     )
     @functools.wraps(command)
     def with_engine(*, engine_name: EngineName, ray_address: str | None, **others: Any) -> None:

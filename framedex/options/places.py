@@ -27,7 +27,7 @@ class PlaceType(click.ParamType[Place]):
         self._there, self._written = there, written
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        """Return the place."""
+        """Return the place that a path or uri names."""
         try:
             found = place(value)
             if self._written:
@@ -49,7 +49,7 @@ class FileType(click.ParamType[Path]):
     name = "file or uri"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the path."""
+        """Return the path of a file, or of a temporary copy of an object."""
         try:
             found = place(value)
             path = local_of(found)

@@ -10,7 +10,7 @@ from framedex.options.decorators import Decorator
 
 
 def workers_option(help_text: str, *, least: int = 1) -> Decorator:
-    """Return `--workers`.
+    """Return the option `--workers`.
 
     Args:
         help_text: What the processes do.
@@ -46,7 +46,7 @@ def time_limit_option(
 
 
 def max_failures_option(what: str) -> Decorator:
-    """Return `--max-failures`.
+    """Return the option `--max-failures`.
 
     Args:
         what: What may fail, in the plural.
@@ -56,5 +56,5 @@ def max_failures_option(what: str) -> Decorator:
         type=click.IntRange(0),
         default=0,
         show_default=True,
-        help=f"How many {what} still count as success.",
+        help=f"Exit with 3 if there are more than this many {what}.",
     )

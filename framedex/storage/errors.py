@@ -1,4 +1,4 @@
-"""Errors of stores as errors for the user, without secrets in them."""
+"""Turns errors of stores into errors for the user, without secrets in them."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ FIRST_WAIT_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The facts of an object when it was seen.
+    """The facts of an object when it was last requested.
 
     Attributes:
         size_bytes: The size of the whole object.

@@ -50,7 +50,7 @@ class StoredOutput(Output):
         return self._stored
 
     def take(self, name: str) -> None:
-        """Copy an object that this run may replace, if it exists."""
+        """Copy an object that this run may replace into the local folder, if the object exists."""
         uri = f"{self._stored.uri}/{name}"
         facts = exists(uri)
         if facts is None:
@@ -112,7 +112,7 @@ def _refused(stored: Stored) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stored_output(stored: Stored, *names: str) -> Iterator[StoredOutput]:
-    """Give a folder of object storage for writing. `names` are the files directly in it that may be replaced."""
+    """Provide a folder of object storage for writing. `names` are the files directly in it that may be replaced."""
     check_writable(stored)
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         output = StoredOutput(stored, Path(folder))

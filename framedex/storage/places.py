@@ -135,7 +135,7 @@ def read_each(where: Place, read: Callable[[Item], Read], items: Sequence[Item])
 
 @contextlib.contextmanager
 def local_folder(where: Place, names: Sequence[str]) -> Iterator[Path]:
-    """Give a local folder with some files of another folder: the folder itself, or temporary copies."""
+    """Provide a local folder with some files of another folder: the folder itself, or temporary copies."""
     if not isinstance(where, Stored):
         yield where.absolute()
         return

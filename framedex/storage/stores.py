@@ -37,7 +37,7 @@ TRYING_SECONDS = 180.0
 
 
 def limits() -> StoreLimits:
-    """Return the limits in the environment. Raises FramedexError for a value that is not a number."""
+    """Return the limits that environment variables set. Raises FramedexError for a value that is not a number."""
     usual = StoreLimits()
     try:
         return StoreLimits(

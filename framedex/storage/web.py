@@ -178,7 +178,7 @@ class WebStore:
 
     @contextlib.contextmanager
     def _connection(self, origin: Origin) -> Iterator[Connection]:
-        """Give a connection and the headers for its proxy. The connection is kept if no error occurs."""
+        """Provide a connection and the headers for its proxy. The connection is kept if no error occurs."""
         with self._lock:
             idle = self._idle.setdefault(origin, [])
             kept = idle.pop() if idle else None

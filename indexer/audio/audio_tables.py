@@ -94,7 +94,7 @@ def _check_entries(movie: Movie, track: Track) -> None:
 def _edited(
     track: Track, time: NDArray[np.int64], duration: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return times after the edit list, and which samples the edit list does not show."""
+    """Return the times after the edit list is applied, and which samples it hides."""
     hidden = np.zeros(len(time), np.bool_)
     if not track.edits:
         return time, hidden
@@ -120,7 +120,7 @@ def _shown_length(track: Track, duration: NDArray[np.int64]) -> int:
 
 
 def _grouped(table: AudioTable) -> AudioTable:
-    """Return pieces of at most PIECE_SAMPLES samples that follow each other in the file and in what is shown."""
+    """Group samples that are contiguous in the file and in time into pieces of at most PIECE_SAMPLES."""
     breaks = (
         (np.diff(table.offset) != table.size[:-1])
         | (np.diff(table.time) != 1)

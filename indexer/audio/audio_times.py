@@ -87,7 +87,7 @@ def _positions(
 
 
 def _without_outliers(late: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
-    """Return the distances of stated times from counted ones, where single packets that stand out are levelled.
+    """Return the distances of stated times from counted ones, with single packets that stand out corrected.
 
     Such a packet differs from the one before it, while the packet after it does not, and gets the distance of the one
     before. libavformat states such times in Ogg, for Vorbis whose block size changes at the beginning of a page.

@@ -52,7 +52,7 @@ class _Demuxed:
 
 
 def describe_audio(file: Probed, container: av.container.InputContainer, *, tables_only: bool) -> AudioFacts | None:
-    """Return the facts of the first audio stream; None without one.
+    """Return the facts of the first audio stream, or None if there is none.
 
     If the audio is not available, `problem` of the facts says why. Errors of reading an object are raised.
 
@@ -159,7 +159,7 @@ def _probe(
 
 
 def _first_frame(container: av.container.InputContainer, stream: av.audio.stream.AudioStream) -> object:
-    """Return the first frame that decodes, None without one. Raises AudioProblem for damage that PyAV cannot handle."""
+    """Return the first frame that decodes, or None. Raises AudioProblem for damage that PyAV cannot handle."""
     try:
         return next(container.decode(stream), None)
     except av.error.FFmpegError:
@@ -198,13 +198,13 @@ def _from_packets(
 
 
 def _opus_pre_skip(coding: AudioCoding) -> int:
-    """Return the pre-skip that an OpusHead states (RFC 7845 5.1), 0 without one."""
+    """Return the pre-skip that an OpusHead states (RFC 7845 5.1), or 0 if there is no OpusHead."""
     head = coding.extradata or b""
     return int.from_bytes(head[10:12], "little") if head.startswith(b"OpusHead") else 0
 
 
 def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) -> bool:
-    """Return whether AAC's spectral band replication doubles the rate, and with it what libavcodec skips."""
+    """Return whether AAC's spectral band replication doubles the rate, and thus the samples that libavcodec skips."""
     return stream.codec_context.codec.canonical_name == "aac" and int(samples.max()) == 2048
 
 

@@ -1,4 +1,4 @@
-"""The libavformat demuxers that may be used, and the options that open a file and nothing besides it."""
+"""The libavformat demuxers that may be used, and the options with which libavformat opens only the given file."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class NeedsWholeError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedFile:
-    """An open file."""
+    """A file on this machine, opened for probing."""
 
     path: str
     descriptor: int

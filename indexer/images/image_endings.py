@@ -71,7 +71,7 @@ def png_problem(data: bytes) -> str | None:
 
 
 def webp_problem(data: bytes) -> str | None:
-    """Return what is missing of a WebP file, or None. Its RIFF chunk states its size (RFC 9649, 2.4)."""
+    """Return what is missing from a WebP file, or None. Its RIFF chunk states its size (RFC 9649, 2.4)."""
     stated = int.from_bytes(data[4:8], "little") + 8
     return f"it states {stated} bytes, and has {len(data)}" if stated > len(data) else None
 

@@ -1,4 +1,4 @@
-"""What one image file says of itself, without decoding it; and its pixels' hash."""
+"""The facts that one image file states, read without decoding it, and the hash of its pixels."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _pixel_format(kind: str, mode: str, data: bytes) -> str:
 
 
 def rotation_of(data: bytes) -> int:
-    """Return the counterclockwise rotation in degrees that an image's EXIF orientation asks for; 0 without one."""
+    """Return the counterclockwise rotation in degrees that an image's EXIF orientation asks for, or 0."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if "exif" not in image.info:  # PNG: anything behind the pixels would cost their decoding
@@ -112,7 +112,7 @@ def rotation_of(data: bytes) -> int:
 
 
 def pixels_md5(data: bytes) -> bytes:
-    """Return the MD5 of an image's RGB, as `frames.md5` has it. Raises BrokenImageError where it does not decode."""
+    """Return the MD5 of an image's RGB, as in `frames.md5`. Raises BrokenImageError where it does not decode."""
     try:
         return bytes.fromhex(rgb_md5(rgb_of(data)))
     except (OSError, ValueError) as error:

@@ -68,12 +68,12 @@ class ImageTask:
 
     @property
     def rate(self) -> Fraction | None:
-        """Frames per second where only a rate can time the images; None stands for 1 per second."""
+        """Frames per second for images that have no times of their own; None stands for 1 per second."""
         return self.fps if self.fps is not None else self.default_fps
 
     @property
     def may_have_times_file(self) -> bool:
-        """Whether a timestamps file in the folder counts: no listing states the images' times or selects the images."""
+        """Whether the folder's timestamps file is used: no listing states the images' times or selects the images."""
         return self.form == "folder" and self.member is None and self.fps is None and self.seconds is None
 
 
@@ -208,7 +208,7 @@ def _truncated(known: Problem | None, truncation: str) -> Problem:
 
 
 def _only(images: list[TarImage]) -> TarImage:
-    """Return the one image of a name. Raises MediaError if it cannot be part of a sequence."""
+    """Return the image that a tar holds under a name. Raises MediaError if it cannot be part of a sequence."""
     image = images[0]
     if readable_name(image.name) != image.name:
         raise MediaError("file_name", f"the name of {readable_name(image.name)} is not valid UTF-8", refused=True)

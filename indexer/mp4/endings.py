@@ -88,7 +88,7 @@ def avi_ending(file: BinaryIO, size: int) -> str | None:
 
 
 def flv_ending(file: BinaryIO, size: int) -> str | None:
-    """Return that the last tag is incomplete, or None if it agrees with the size that must follow it."""
+    """Return a message if the last tag is incomplete, or None if it agrees with the size that must follow it."""
     if size < FLV_TAG_HEADER + 4:
         return None
     file.seek(size - 4)

@@ -74,7 +74,7 @@ class SampleTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The top level of a file.
+    """The boxes at the top level of a file.
 
     Attributes:
         movie: the moov box.

@@ -115,7 +115,7 @@ def _composition_runs(data: bytes, track: Track) -> NDArray[np.int64]:
 
 
 def composition_offsets(data: bytes, track: Track, count: int) -> NDArray[np.int64] | None:
-    """Return int64 [samples] from ctts (8.6.1.3), None if it is missing or empty."""
+    """Return int64 [samples] from ctts (8.6.1.3), or None if it is missing or empty."""
     runs = _composition_runs(data, track)
     if not len(runs):
         return None

@@ -268,7 +268,7 @@ def _edits(payload: bytes) -> tuple[Edit, ...]:
 
 
 def _rotation(track: Matrix, movie: Matrix) -> int:
-    """Return the counterclockwise rotation of the product of two matrices (6.2.2), 0 where they state none."""
+    """Return the counterclockwise rotation of the product of two matrices (6.2.2), or 0 if they state none."""
     shifts = (16, 16, 30)
     product = [
         [sum((track[3 * row + k] * movie[3 * k + column]) >> shifts[k] for k in range(3)) for column in range(2)]

@@ -85,7 +85,7 @@ class Index:
         return len(self._part)
 
     def counting_rows(self, number: int) -> NDArray[np.int64]:
-        """Return int64, ascending: the rows of a part that count."""
+        """Return the rows of a part that are not superseded: int64, ascending."""
         first, end = np.searchsorted(self._part, [number, number + 1])
         mine = self._numbers[slice(*np.searchsorted(self._numbers, [first, end]))]
         rows: NDArray[np.int64] = mine - first
@@ -219,7 +219,7 @@ class Index:
 
     @functools.cached_property
     def listing(self) -> pa.Table:
-        """The rows in which media were listed, with the user's columns."""
+        """The rows of listings that mention media, with the user's columns."""
         path = self.path / LISTING_NAME
         if not path.exists():
             return LISTING.empty_table()
@@ -246,7 +246,7 @@ class Index:
         return packets
 
     def audio(self, media_id: str) -> AudioPackets | None:
-        """Return the audio packets of one medium, None where it has none. Raises KeyError for an unknown medium."""
+        """Return the audio packets of one medium, or None if it has none. Raises KeyError for an unknown medium."""
         record, at = self._record(media_id, AUDIO_COLUMNS)
         return audio_packets_of(lists_of(record, AUDIO_COLUMNS, at), at)
 

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from framedex.core.arrays import as_numpy
 from framedex.core.column_rules import RowAt, check_row, reading
 from framedex.indexer.parts.layout import REMEDY
 from framedex.indexer.parts.row_checks import check_audio_packets, check_packets
@@ -97,9 +98,9 @@ def lists_of(record: pa.Table, columns: Sequence[str], at: RowAt) -> dict[str, A
             continue
         if values.null_count and name not in NULLS:
             raise at.wrong(name, "null", "a value for each packet")
-        known = values.drop_null().to_numpy()
+        known = as_numpy(values.drop_null())
         check_row({name: known}, {name: FRAME_RULES[name]}, at)
-        row[name] = values.fill_null(NULLS[name]).to_numpy(zero_copy_only=False) if values.null_count else known
+        row[name] = as_numpy(values.fill_null(NULLS[name])) if values.null_count else known
     return row
 
 
@@ -130,7 +131,7 @@ def packets_of(row: dict[str, Any], at: RowAt) -> Packets:
 
 
 def audio_packets_of(row: dict[str, Any], at: RowAt) -> AudioPackets | None:
-    """Return the audio packets of a row of `frames`, None where it has none.
+    """Return the audio packets of a row of `frames`, or None if it has none.
 
     Raises:
         FormatError: if its lists do not belong together.
@@ -146,12 +147,12 @@ def audio_packets_of(row: dict[str, Any], at: RowAt) -> AudioPackets | None:
 
 
 def gaps_of(offset: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the `frames.gap` column, int64 [packets]: numbers that are smaller than offsets, and mostly zeros."""
+    """Return the `frames.gap` column, int64 [packets]: each packet's distance from the end of the packet before it."""
     ends = offset + size
     return offset - np.append(np.int64(0), ends[:-1])
 
 
 def offsets_of(gap: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where packets begin, int64 [packets]."""
+    """Return int64 [packets]: the offset at which each packet begins."""
     ends: NDArray[np.int64] = np.cumsum(gap + size)
     return ends - size

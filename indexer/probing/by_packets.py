@@ -59,7 +59,7 @@ class _Columns:
 def demux(
     container: av.container.InputContainer, stream: av.video.stream.VideoStream, descriptor: int, scanner: Scanner
 ) -> Demuxed:
-    """Feed every packet of a stream to the scanner, and return what the container says of the packets.
+    """Feed every packet of a stream to the scanner, and return what the container says about the packets.
 
     Args:
         container: an open container.

@@ -18,7 +18,7 @@ PIECE_BYTES = 16 << 20  # bytes per read; a larger packet is a piece of its own
 
 
 def scan_samples(descriptor: int, size_bytes: int, track_id: int, scanner: NalScanner, configuration: bytes) -> Demuxed:
-    """Feed every packet of a track to the scanner, and return what the sample tables say of the packets.
+    """Feed every packet of a track to the scanner, and return what the sample tables say about them.
 
     Args:
         descriptor: the open file.

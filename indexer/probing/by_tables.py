@@ -1,4 +1,4 @@
-"""Depth `tables`: read sample tables and the headers of start points alone.
+"""Depth `tables`: read only sample tables and the headers of start points.
 
 The amount of data read does not grow with the bit rate.
 """

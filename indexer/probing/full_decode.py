@@ -101,7 +101,7 @@ def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
 
 
 def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: pictures of which a decoder leaves parts as they were in memory.
+    """Return bool [packets]: pictures that a decoder leaves partly unwritten, with old memory content.
 
     Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early: it is cut off,
     its parameters are wrong, or a packet before it was lost. They report nothing, and the rest of the buffer stays

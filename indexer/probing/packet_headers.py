@@ -151,7 +151,7 @@ def prepare(read: Read, offset: NDArray[np.int64], length: NDArray[np.int64]) ->
 
 
 def check_promises(pictures: Pictures, *, inband_sets: bool) -> None:
-    """Check that start points whose headers were not read at index time keep to what the index says of the stream.
+    """Check that start points whose headers were not read at index time agree with what the index says.
 
     Args:
         pictures: facts of the start points.

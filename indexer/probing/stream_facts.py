@@ -101,7 +101,7 @@ def _codec_tag(context: VideoCodecContext) -> str | None:
 
 
 def stated(frames: int | None, seconds: float | None, rate: Fraction | None) -> Stated:
-    """Return what a header states. Impossible values become None."""
+    """Return the length and rate that a header states. Impossible values become None."""
     return Stated(
         stated_frames=frames,
         stated_duration_seconds=seconds if seconds is not None and seconds > 0 else None,

@@ -169,7 +169,7 @@ def opened_whole(out: Place) -> Iterator[Output]:
 
 
 def files_a_part(options: IndexOptions) -> int:
-    """Return for how many files a part holds rows."""
+    """Return the number of files whose rows one part holds."""
     return VERIFIED_FILES_A_PART if options.verify else FILES_A_PART
 
 
@@ -266,7 +266,7 @@ def probe_item(item: Item) -> Probing:
 
 
 def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tuple[Row, Row]]:
-    """Yield the rows of a file: what probing returned, or that it is gone, is not opened, or that probing itself died.
+    """Yield the rows of a file: what probing returned, or why there is no result (gone, not opened, probing died).
 
     Raises:
         StorageError: the store denies access. The rows of known media must not be replaced because of that.

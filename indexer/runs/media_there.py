@@ -1,4 +1,4 @@
-"""Access to what lies at the path of a medium: a file or folder of this machine, or objects of a store.
+"""Access to what exists at the path of a medium: a file or folder of this machine, or objects of a store.
 
 Both have the same interface.
 """
@@ -21,27 +21,27 @@ from framedex.storage.uris import is_remote
 
 
 class MediaThere(Protocol):
-    """The media of one task, at their place."""
+    """Access to the media of one task at their path."""
 
     def probe(self) -> list[MediumFacts]:
         """Return the facts of each medium. Raises StorageError if the store denies access."""
         ...
 
     def identity(self) -> Identity | None:
-        """Return the identity of what lies there, or None if nothing does. Raises MediaError, StorageError."""
+        """Return the identity of what exists at the path, or None. Raises MediaError, StorageError."""
         ...
 
     def is_same(self, row: Row) -> bool:
-        """Return whether it is still what a known row describes."""
+        """Return whether the medium at the path is still the one that a known row describes."""
         ...
 
     def is_readable(self) -> bool:
-        """Return whether something can be read. An empty file counts as unreadable."""
+        """Return whether the medium at the path can be read. An empty file counts as unreadable."""
         ...
 
 
 def media_there(task: ProbeTask) -> MediaThere:
-    """Return access to what lies at the path of a task."""
+    """Return access to what exists at the path of a task."""
     return _Objects(task) if is_remote(task.path) else _Files(task)
 
 

@@ -54,7 +54,7 @@ def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
 
 
 def is_done(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether known rows still describe a medium, and all that the task asks of it.
+    """Return whether known rows still describe a medium and answer all that the task asks.
 
     Another version of framedex probes refused media again, because it may support them. For failed media, see
     `is_same_failure`.

@@ -253,7 +253,7 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
 
 
 def _fails_again(task: ProbeTask, rows: list[Row], options: IndexOptions) -> bool:
-    """Return whether known rows are of a failure that another try would repeat."""
+    """Return whether known rows describe a failure that another try would repeat."""
     tried = attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)
     return any(row["status"] == FAILED for row in rows) and is_same_failure(task, rows, tried)
 
@@ -295,7 +295,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
 
 
 def medium_name(uri: str, member: str | None) -> str:
-    """Return the name of a medium that users see: its uri, and which of several media of it."""
+    """Return a medium's name for messages: its uri, with `#member` if the uri has several media."""
     return uri if member is None else f"{uri}#{member}"
 
 

@@ -58,7 +58,7 @@ RESERVED_COLUMNS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What sources name.
+    """The media that sources name, and the files that were skipped.
 
     Attributes:
         listed: the mentions of media.

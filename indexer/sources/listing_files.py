@@ -55,7 +55,7 @@ def read_list(path: Place, root: str | None) -> Iterator[NamedMedium]:
 
 
 def _read_line(line: str, base: str, root: str | None) -> NamedMedium:
-    """Return the first reading of a line whose path exists.
+    """Return the first of a line's possible readings whose path exists.
 
     If none exists, return the reading with the most fields.
     """

@@ -14,7 +14,7 @@ from framedex.sharder.decoding.video import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipRequest:
-    """A clip to fetch.
+    """A request to fetch a clip.
 
     Attributes:
         number: number of the clip.
@@ -27,7 +27,7 @@ class ClipRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvdecClip:
-    """A clip for NVDEC.
+    """A clip that NVDEC is to decode.
 
     Attributes:
         packets: the movie.
@@ -40,7 +40,7 @@ class NvdecClip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvjpegClip:
-    """A clip for nvJPEG.
+    """A clip whose images nvJPEG is to decode.
 
     Attributes:
         content: the bytes of each image, a JPEG, as uint8 [bytes].

@@ -22,7 +22,7 @@ Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """What decoded frames are made into.
+    """How decoded frames and audio are finished for a batch.
 
     Attributes:
         transform: a function of DALI operations on each clip's frames.
@@ -84,7 +84,7 @@ class Frames(Protocol):
         ...
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take the sound out of a batch's items and return it transformed: an empty dict if there is no transform."""
+        """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""
         ...
 
     def working(self) -> AbstractContextManager[Any]:
@@ -131,7 +131,7 @@ class CpuFrames:
         return np.ascontiguousarray(frames.transpose(0, 3, 1, 2)) if self._finish.layout == "FCHW" else frames
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take the sound out of a batch's items and return it transformed: an empty dict if there is no transform."""
+        """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""
         if self._audio is None:
             return {}
         output = self._audio.run([item.pop("audio") for item in items])
@@ -143,9 +143,9 @@ class CpuFrames:
         return contextlib.nullcontext()
 
     def made(self, content: dict[str, Any]) -> Made:
-        """Return a batch, which is complete."""
+        """Return the batch, which is complete already."""
         return Made(content=content)
 
     def memory_left(self, error: BaseException) -> str | None:
-        """Return None. Main memory is meant here, and its errors are MemoryErrors, which reach the caller unchanged."""
+        """Return None, because errors of main memory are MemoryErrors, which reach the caller unchanged."""
         return None

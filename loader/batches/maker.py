@@ -1,4 +1,4 @@
-"""Makes batches of fetched clips: decodes, finishes and collates them, beside the trainer's thread if a GPU does it."""
+"""Makes batches of fetched clips: decodes, finishes and collates them, in threads of its own if a GPU decodes."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class BatchMaker:
             return [self._alone(clip, stage) for clip in clips]
 
     def _alone(self, clip: Fetched, stage: Frames) -> tuple[Fetched, Any] | None:
-        """Decode one clip. If the GPU fails on it, a worker decodes it."""
+        """Decode one clip by itself. If the GPU fails on it, a worker decodes it."""
         try:
             return clip, stage.decode([clip], self._report)[0]
         except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Clips from workers: one that is not available is tried again, replaced, skipped or raised, as the user says."""
+"""Fetches clips from workers; retries, replaces, skips or raises a clip that is not available, as the user says."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG = logging.getLogger("framedex.loader")
 
 
 class ClipSupply:
-    """Fetches clips in worker processes, and says what stands for a clip that is not available.
+    """Fetches clips in worker processes, and decides what replaces a clip that is not available.
 
     Args:
         dataset: the clips.
@@ -44,7 +44,7 @@ class ClipSupply:
         return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu))
 
     def take(self, number: int, future: Future[Fetched | Fault]) -> Fetched | None:
-        """Return the clip that was submitted, or what stands for it; None where it is skipped.
+        """Return the submitted clip or its replacement, or None if it is skipped.
 
         Raises the clip's error where `on_error` says so, or where no other clip would be available either.
         """
@@ -64,7 +64,7 @@ class ClipSupply:
         return self.take(number, self.submit(number, on_gpu=False))
 
     def another(self, number: int) -> Fetched:
-        """Return a clip in place of an unavailable one: of a few drawn by its number, the first available one.
+        """Return a replacement for an unavailable clip: the first available one of a few, drawn by the clip's number.
 
         Raises DecodeError where none of them is available.
         """
@@ -81,7 +81,7 @@ class ClipSupply:
         )
 
     def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:
-        """Return what a worker gave; a clip whose worker died gets a second one."""
+        """Return a worker's result; if the worker died, fetch the clip again with another worker."""
         try:
             return future.result()
         except WorkerDiedError as error:

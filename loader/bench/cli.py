@@ -51,7 +51,7 @@ def _placed(value: str) -> tuple[Device, int | None]:
 
 @click.command("bench", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
 @dataset_argument()
-@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Clips in a batch.")
+@click.option("--batch-size", type=click.IntRange(1), default=8, show_default=True, help="Clips per batch.")
 @click.option("--clips", type=click.IntRange(1), help="Load this many clips, chosen at random.  [default: all]")
 @click.option(
     "--device",
@@ -69,12 +69,12 @@ def _placed(value: str) -> tuple[Device, int | None]:
     help="With --device gpu: which decoder is used.",
 )
 @click.option(
-    "--gpu", type=click.IntRange(0), help="With --device gpu: its number.  [default: that of --device, else 0]"
+    "--gpu", type=click.IntRange(0), help="With --device gpu: number of the GPU.  [default: that of --device, else 0]"
 )
 @click.option("--size", type=FRAME_SIZE, metavar="HxW", help="Scale to this height and width.")
 @workers_option("Processes of the loader, and of each peer. 0: this process.", least=0)
 @seed_option("the choice of clips, and of their order")
-@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Passes that are measured.")
+@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Measured passes over the clips.")
 @click.option(
     "--warm-up", type=click.IntRange(0), default=1, show_default=True, help="Passes before the measured ones."
 )
@@ -103,7 +103,7 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how fast a dataset loads here: clips a second, what is read and decoded for them, and where the time
+    """Measure how fast a dataset loads here: clips per second, what is read and decoded for them, and where the time
     goes.
 
     --compare runs what is installed of torchcodec, decord, PyNvVideoCodec, OpenCV and DALI on the same clips, by the

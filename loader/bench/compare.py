@@ -105,7 +105,7 @@ def differences(ours: NDArray[np.uint8], theirs: NDArray[np.uint8]) -> NDArray[n
 
 
 def count_different(ours: Thumbnails, theirs: Thumbnails) -> tuple[int, int]:
-    """Return (frames compared, how many of them are other pictures). All frames of a clip of another length count."""
+    """Return (frames compared, how many of them show another picture). All frames of a clip of another length count."""
     both = [number for number in theirs if number in ours]
     alike = [number for number in both if len(ours[number]) == len(theirs[number])]
     compared = sum(len(ours[number]) for number in both)

@@ -31,7 +31,7 @@ from framedex.storage.places import Stored
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What is measured.
+    """The options of a benchmark.
 
     Attributes:
         batch_size: clips per batch.
@@ -79,7 +79,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchResult:
-    """A measurement.
+    """The result of a benchmark.
 
     Attributes:
         cost: what each epoch takes.
@@ -119,7 +119,7 @@ class BenchResult:
 
 @dataclass(slots=True)
 class EpochOrder:
-    """A sampler of some clips, in another order on each iteration."""
+    """A sampler that visits some clips in a new order on each iteration."""
 
     numbers: NDArray[np.int64]
     seed: int

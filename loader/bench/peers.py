@@ -29,7 +29,7 @@ Size = tuple[int, int]  # height, width
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerClip:
-    """A clip as a peer is asked for it.
+    """A clip that a peer is asked to decode.
 
     Attributes:
         number: its number in the dataset.

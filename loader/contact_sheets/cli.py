@@ -40,7 +40,7 @@ Example:
     "--out",
     type=FILE_TO_WRITE,
     required=True,
-    help="The sheet. .html: one page that needs no other file and no network. .png: one picture.",
+    help="File of the sheet: a .html page that needs no other file and no network, or a .png picture.",
 )
 @sources_root_option()
 @click.option(

@@ -26,7 +26,7 @@ WAVE_COLUMNS = 600  # of a waveform strip
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownFrame:
-    """One place of a clip.
+    """One place of a clip: a frame or padding, and its picture.
 
     Attributes:
         frame_index: number of the frame. None: constant padding.
@@ -45,7 +45,7 @@ class ShownFrame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waveform:
-    """A clip's audio.
+    """The outline of a clip's audio.
 
     Attributes:
         low: float32 [columns], the least sample of all channels in each stretch, -1…1.
@@ -60,7 +60,7 @@ class Waveform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownClip:
-    """One clip.
+    """A clip as a contact sheet shows it.
 
     Attributes:
         clip_id: the clip's name.

@@ -6,19 +6,20 @@ import functools
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image, ImageDraw, ImageFont
 
-from framedex.core.tallies import counted
-from framedex.errors import OutputError
+from framedex.errors import OutputError, printable
 from framedex.html.theme import rgb
 from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform
 
 COLUMNS = 8
 MARGIN, GAP, LEAST_CELL, LEAST_WIDTH = 28, 10, 104, 760
 MOST_SIDE, MOST_PIXELS = 32_767, 80_000_000  # cairo draws no longer side; from 89 478 485 on Pillow warns of a bomb
-POLICY_LINES = 40
+POLICY_CHARACTERS = 2000
 NAME_WIDTH = 110  # of the column with the names of facts
 CAPTION = 36
 WAVE_HEIGHT = 48
@@ -30,7 +31,7 @@ Color = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A line of text and where it stands; top is that of its block."""
+    """A line of text and the position of its top left corner."""
 
     text: str
     left: int
@@ -69,7 +70,7 @@ def png_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None)
 
 
 def _while_they_fit(clips: Iterable[ShownClip]) -> Iterator[ShownClip]:
-    """Yield clips until their pictures alone are too many; more would be decoded for nothing."""
+    """Yield clips, and raise an error as soon as their pictures alone are too large for the sheet."""
     pixels = 0
     for clip in clips:
         height, width = (side * clip.magnified for side in clip.size)
@@ -161,15 +162,24 @@ def _heading_block(heading: Heading, width: int) -> Image.Image:
     text = _Text(MARGIN, width)
     text.add(heading.name, size=26, after=2)
     text.add(heading.counts(), size=14, color=SOFT, after=8)
-    policy = heading.policy.splitlines()
-    for line in policy[:POLICY_LINES]:
-        indent = len(line) - len(line.lstrip())
-        text.add(line.lstrip(), size=12, color=SOFT, left=MARGIN + 8 * indent)
-    if len(policy) > POLICY_LINES:
-        text.add(f"… {counted(len(policy) - POLICY_LINES, 'more line')}", size=12, color=SOFT)
+    text.add(short_policy(heading.policy), size=12, color=SOFT)
     image = Image.new("RGB", (width, text.bottom + 20), GROUND)
     text.draw(image)
     return image
+
+
+def short_policy(policy: str) -> str:
+    """Return a policy's YAML as one line of at most `POLICY_CHARACTERS`, without the keys that are null."""
+    content = _without_nulls(yaml.safe_load(policy))
+    shown = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10**9).strip()
+    shown = printable(shown.removeprefix("{").removesuffix("}"))
+    return shown if len(shown) <= POLICY_CHARACTERS else shown[:POLICY_CHARACTERS] + " …"
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def _clip_block(clip: ShownClip, width: int, columns: int) -> Image.Image:
@@ -225,7 +235,7 @@ def _draw_frame(image: Image.Image, clip: ShownClip, frame: ShownFrame, left: in
 
 
 def _hatched(picture: Image.Image) -> Image.Image:
-    """Return a picture faded, with slanting lines, a frame around it, and the word over it."""
+    """Return a faded picture with slanting lines, a frame around it, and the word "padding" over it."""
     faded = Image.blend(picture, Image.new("RGB", picture.size, GROUND), 0.6)
     pen, (width, height) = ImageDraw.Draw(faded), picture.size
     for x in range(-height, width, 10):

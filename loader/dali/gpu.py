@@ -141,7 +141,7 @@ class GpuFrames:
         return collated("frames", frames, self._finish.collate, self._one)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """Take the sound out of a batch's items and return it transformed: an empty dict if there is no transform."""
+        """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""
         if self._audio is None:
             return {}
         made = tensors_of(self._audio.run([item.pop("audio") for item in items]))

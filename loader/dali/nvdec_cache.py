@@ -1,4 +1,4 @@
-"""Caches what DALI requests from the video driver again and again: its capabilities, and decoders.
+"""Caches what DALI requests from the video driver again and again: the driver's capabilities, and decoders.
 
 DALI 2.4 calls `cuvidGetDecoderCaps` for each movie. The driver takes about 8 ms to answer. Creating a decoder takes
 about 75 ms, and DALI destroys decoders if there are more than 100. The driver handles one such call at a time on the

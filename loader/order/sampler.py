@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError:
 
     class Sampler(Generic[Number]):  # type: ignore[no-redef]
-        """Stands for torch's class where torch is not installed."""
+        """Replaces torch's class if torch is not installed."""
 
 
 Blocks = Literal["tar", "medium"] | int
@@ -96,7 +96,7 @@ class ClipSampler(Sampler[int]):
         return (self.epoch + 1, 0) if self._begun else (self.epoch, self._start)
 
     def _place(self, delivered: int) -> int:
-        """Return how many clips of the epoch all ranks delivered when this one delivered so many in this iteration."""
+        """Return how many clips of the epoch all ranks delivered, from what this rank delivered in this iteration."""
         return min(self._start + min(delivered, self._length(self._start)) * self.world_size, self._count)
 
     def _length(self, start: int) -> int:
@@ -112,7 +112,7 @@ class ClipSampler(Sampler[int]):
         return self._length(self._next()[1])
 
     def __iter__(self) -> Iterator[int]:
-        """Begin an epoch, or the rest of one after `load_state_dict` and when deliveries are counted."""
+        """Begin an epoch, or the rest of one after `load_state_dict` or if deliveries are counted."""
         self._begin(*self._next())
         self._begun = self._length(self._start) == 0
         return self._give()
@@ -141,7 +141,7 @@ class ClipSampler(Sampler[int]):
         self._delivered = (self._delivered or 0) + clips
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration visit this epoch: from its start, or only its rest if that is what comes next."""
+        """Make the next iteration visit this epoch, from its start unless that iteration continues the same epoch."""
         if epoch < 0:
             raise FramedexError("epoch is out of range", found=epoch, allowed="0 or more")
         coming, start = self._next()

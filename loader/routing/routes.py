@@ -78,7 +78,7 @@ def nvjpeg_obstacle(clip: Clip) -> str | None:
 
 
 def has_hidden_frames(packets: EncodedClip) -> bool:
-    """Return whether any VP9 packet is anything but one frame that is decoded and shown there.
+    """Return whether any VP9 packet does not hold exactly one frame that is decoded and shown.
 
     DALI pairs decoded pictures with packets. Superframes (a hidden frame and a shown one), separate hidden frames, and
     frames that show an earlier frame again all make it return other frames.

@@ -49,12 +49,12 @@ class VerifyReport:
 
     @property
     def internal(self) -> int:
-        """On how many clips framedex itself failed."""
+        """Number of clips at which framedex itself failed."""
         return self.verdicts["internal_error"]
 
     @property
     def failed(self) -> int:
-        """How many clips are not exact, without internal errors."""
+        """Number of clips that are not exact, without internal errors."""
         return len(self.wrong) - self.internal
 
     @property

@@ -189,7 +189,7 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
 
 
 def _mark(clip: Clip, images: ImageOptions | None) -> Mark | None:
-    """Return a function that marks the pictures of a clip's source. None: the source is images itself.
+    """Return a function that computes the mark of a picture of a clip's source. None: the source is images itself.
 
     Distinct pictures have distinct marks. For frames that were stored as images, the mark is the checksum of the image
     made from the picture.

@@ -58,7 +58,7 @@ class CheckedOnGpu(Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """The comparison of a picture.
+    """How near a decoded picture is to the correct one.
 
     Attributes:
         is_own: whether it is nearer to its own picture than to any neighbour. None: no neighbour differs.
@@ -70,7 +70,7 @@ class Likeness:
 
 
 def likeness(found: Picture, own: Picture, neighbours: Sequence[Picture]) -> Likeness:
-    """Compare a picture with its own one and that one's neighbours. Neighbours equal to the own picture are ignored.
+    """Compare a picture with the correct one and its neighbours. Neighbours equal to the correct one are ignored.
 
     Args:
         found: uint8 [H, W, 3], the picture.

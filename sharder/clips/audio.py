@@ -52,7 +52,7 @@ class AudioFacts:
 
     @property
     def coding(self) -> AudioCoding:
-        """What its decoder must be given."""
+        """The parameters that a decoder of the stream must be given."""
         return AudioCoding(
             codec=self.codec,
             codec_tag=self.codec_tag,

@@ -170,7 +170,7 @@ def check_audio_file(row: Row, source: ByteSource, at: RowAt) -> None:
 
 
 def _check_ranges(row: Row, prefix: str, size_bytes: int, at: RowAt, *, whole_files: bool = False) -> None:
-    """Check that ranges lie within their file; if each range is a whole file, that none is longer than all together."""
+    """Check that ranges lie within their file; if each is a whole file, check that none exceeds the total size."""
     offset, length = row[f"{prefix}range_offset"], row[f"{prefix}range_length"]
     end = length if whole_files else offset + length
     if len(end) and end.max() > size_bytes:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from framedex.core.arrays import as_numpy
 from framedex.core.column_rules import RowAt, check_row
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import AudioFile, AudioRecipe, ClipAudioPlan
@@ -193,5 +194,4 @@ def _values(row: pa.RecordBatch, name: str, at: RowAt, null: object = None) -> N
         if null is None:
             raise at.wrong(name, "null", "a value at each place")
         values = values.fill_null(null)
-    column: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return column
+    return as_numpy(values)

@@ -39,7 +39,7 @@ class RefusedError(PolicyError, ValueError):
 
 
 def shown(value: object) -> str:
-    """Return a value for an error message; of a long value, its beginning."""
+    """Return a value for an error message, cut if it is long."""
     if isinstance(value, int) and abs(value) > MOST_SHOWN:
         return "a number of many digits"
     return repr(value)[:80] if isinstance(value, int | float | str | None) else type(value).__name__
@@ -96,7 +96,7 @@ def listed(example: str) -> BeforeValidator:
 
 
 def exactly(refused: str, *, zero: bool = True) -> PlainValidator:
-    """Return a check for numbers from zero on, which keep the exact value that was written.
+    """Return a validator for numbers from zero on that keeps the exact value that was written.
 
     Args:
         refused: Message for numbers below that.

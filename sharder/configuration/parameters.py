@@ -89,7 +89,7 @@ def plain_value(value: Any) -> Any:
 
 
 def located(error: PolicyError, where: str) -> PolicyError:
-    """Return an error with a place put before its own place."""
+    """Return an error with an outer location put before its own location."""
     where = where if error.where is None else f"{where}: {error.where}"
     return PolicyError(error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy)
 

@@ -75,7 +75,7 @@ def clip_interval(
 def plan_clip_audio(
     facts: AudioFacts, packets: AudioPackets, begin_seconds: Fraction, end_seconds: Fraction, options: AudioOptions
 ) -> ClipAudioPlan:
-    """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its begin.
+    """Plan the audio of an interval of the medium's clock, or of `options.seconds` from its beginning.
 
     The first sample is the first one on the output's grid k / rate that is not before the begin. The number of samples
     is that of the grid before the end, or round(seconds × rate), so that clips of equal length can be stacked.

@@ -93,7 +93,7 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
 
 
 def _tell(context: VideoCodecContext, medium: Medium) -> None:
-    """Give a decoder what a demuxer would (libav's codec parameters); some decoders depend on it."""
+    """Set the codec parameters of a decoder as a demuxer would, because some decoders depend on them."""
     context.extradata = medium.extradata
     context.width, context.height = medium.width, medium.height
     if medium.codec_tag:

@@ -42,7 +42,7 @@ OPEN_MEDIA = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClipFile:
-    """A tiny file.
+    """A tiny file: a clip's packets with headers, as a separate file that any player can open.
 
     Attributes:
         clip: The clip with ranges in the file. Its medium is what decoders of the file see.

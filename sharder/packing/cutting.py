@@ -159,7 +159,7 @@ def _tasks(index: Place, making: Making, rounds: Iterable[Round]) -> Iterator[Cu
 
 
 def _ships(medium: IndexedMedium) -> bool:
-    """Return whether clips are cut as ranges of the medium's own file; workers know of nothing else."""
+    """Return whether workers can cut a medium's clips, which they do only as ranges of the medium's own file."""
     audio = medium.audio_packets
     if medium.is_spooled:
         return False

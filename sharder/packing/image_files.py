@@ -93,7 +93,7 @@ def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:
 
 
 def as_they_are(medium: Medium, options: ImageOptions | None) -> bool:
-    """Return whether a medium's images are stored byte for byte: without options, or if these change nothing."""
+    """Return whether a medium's images are stored byte for byte: there are no options, or they change nothing."""
     if medium.kind != IMAGES:
         return False
     unchanged = options is None or options.stored_size(medium.height, medium.width) == (medium.height, medium.width)

@@ -197,7 +197,7 @@ class Tar:
         return mark
 
     def abandon(self) -> None:
-        """Remove the tar. Samples that still wait to be written are dropped."""
+        """Remove the unfinished tar. Samples that still wait to be written are dropped."""
         self._stopped = True
         self._close()
         self._aside.unlink(missing_ok=True)

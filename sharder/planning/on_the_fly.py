@@ -299,7 +299,7 @@ class _Counting:
         return self._making.audio is not None and facts["audio_stream_index"] is not None
 
     def _count_by_length(self, frames: int, duration_pts: int, time_base: Fraction) -> _Counted:
-        """Count by a video of the same length whose frames are all shown at once; the timestamps do not matter here."""
+        """Count the clips of a video by its length alone; its timestamps do not matter here."""
         pts = np.broadcast_to(np.int64(0), frames)
         sampling = self._policy.sample(Timeline(pts=pts, duration_pts=duration_pts, time_base=time_base), {})
         return _Counted(len(sampling.clips), bool(sampling.missed))

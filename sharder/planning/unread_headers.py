@@ -48,7 +48,7 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
 
 
 class UnreadHeaders:
-    """The packets of one medium; more and more of their flags are read. Raises StaleError for another source."""
+    """The packets of one medium, whose flags are read when they are needed. Raises StaleError for another source."""
 
     def __init__(self, medium: Medium, packets: Packets) -> None:
         self._medium = medium

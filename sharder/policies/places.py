@@ -119,7 +119,7 @@ def _bounded(clips: int, length: int) -> None:
 
 
 def consecutive(start: Fraction | int, step: Fraction | int, length: Fraction | int, end: Fraction | int) -> int:
-    """Return how many clips start, start + step, … there are: all that are whole before `end`, and one that it cuts.
+    """Return the number of clips at start, start + step, …: all that are whole before `end`, and one that it cuts.
 
     Args:
         length: Distance from a clip's first place to its last.

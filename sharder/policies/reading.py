@@ -92,7 +92,7 @@ def _inline(said: str) -> Mapping[str, object] | None:
 
 
 def read_policy(path: Path) -> PolicyFile:
-    """Return the content of a YAML file. Raises PolicyError."""
+    """Return the checked content of a policy's YAML file. Raises PolicyError."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
@@ -101,7 +101,7 @@ def read_policy(path: Path) -> PolicyFile:
 
 
 def make_policy(content: object, *, where: str) -> PolicyFile:
-    """Return the content of a parsed document. Raises PolicyError."""
+    """Return the checked content of a parsed policy document. Raises PolicyError."""
     if not isinstance(content, Mapping):
         raise PolicyError("a policy is a mapping", where=where, found=type(content).__name__, allowed="policy: fps …")
     name = content.get("policy")

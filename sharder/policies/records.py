@@ -85,7 +85,7 @@ class Sampling:
 
 
 class Policy(Protocol):
-    """What every entry of the registry does."""
+    """The interface that every policy of the registry implements."""
 
     @property
     def is_random(self) -> bool:
@@ -101,7 +101,7 @@ class Policy(Protocol):
 
     @property
     def range_columns(self) -> Sequence[str]:
-        """Columns that the listing must have for that."""
+        """The columns of the listing that name the stretches that are sampled."""
 
     def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video.

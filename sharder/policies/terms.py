@@ -82,7 +82,7 @@ class Terms(Record):
 
     @property
     def grain(self) -> int:
-        """Factor by which a policy's times have to be counted finer than its own times need."""
+        """Factor by which times must be counted more finely than the policy's own times require."""
         return GRAIN if self.jitter_seconds else 1
 
     @property

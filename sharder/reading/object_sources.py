@@ -1,4 +1,4 @@
-"""Sources that are objects. Their ranges are requested concurrently, and only of the object that was recorded."""
+"""Reads sources that are objects. Their ranges are requested concurrently, and only of the object that was recorded."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Objects:
         return known
 
     def _found(self, source: ByteSource) -> Facts:
-        """Check that an object has the content of the file that was recorded; return its facts from now on."""
+        """Check that an object has the recorded content, and return the facts that it must keep from now on."""
         facts = head(source.path)
         recorded = f"{source.size_bytes} bytes, fingerprint {source.fingerprint}"
         if facts.size_bytes != source.size_bytes:
@@ -107,7 +107,7 @@ class Objects:
 
 @contextlib.contextmanager
 def stale_as(source: ByteSource) -> Iterator[None]:
-    """Raise StaleError if an object is missing or another one."""
+    """Raise StaleError if an object is missing or was replaced."""
     try:
         yield
     except StorageError as error:

@@ -1,4 +1,4 @@
-"""Sources that are files of this machine. Each is opened once, kept open, and checked to be the recorded one."""
+"""Reads sources that are files of this machine. Each is opened once, kept open, and checked to be the recorded one."""
 
 from __future__ import annotations
 

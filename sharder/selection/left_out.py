@@ -18,7 +18,7 @@ from framedex.sharder.selection.mentions import joined_mentions, mentions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """The usable media of which a filter takes no row. `examples`: the uris of the first ones."""
+    """The usable media for which a filter accepts no row. `examples`: the uris of the first ones."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)

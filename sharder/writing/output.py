@@ -57,7 +57,7 @@ def check_output(out: Path, *, overwrite: bool) -> None:
 
 
 def publish(folder: Path, out: Path, *, overwrite: bool) -> None:
-    """Give a complete dataset its name, in place of one that may be replaced. Raises OutputError, OSError."""
+    """Rename a complete dataset to its name, in place of one that may be replaced. Raises OutputError, OSError."""
     check_output(out, overwrite=overwrite)  # again: the place may have changed since the run began
     if overwrite and out.exists():
         replaced = out.with_name(f"{out.name}.replaced")

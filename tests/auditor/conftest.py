@@ -1,4 +1,4 @@
-"""Fixtures: made-up videos to ask about."""
+"""Fixtures: an index and a dataset of synthetic videos."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.datasets import run
 
 @pytest.fixture(scope="package")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an index of made-up videos, INDEX, and a dataset of it with labels and splits, DS."""
+    """A folder with an index of synthetic videos, INDEX, and a dataset with labels and splits made from it, DS."""
     folder = tmp_path_factory.mktemp("synthetic")
     write_index(folder / "INDEX", 120, seconds=12)
     policy = folder / "policy.yaml"

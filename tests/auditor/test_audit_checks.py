@@ -1,4 +1,4 @@
-"""audit: each check of an index fires for what it is about and for nothing else."""
+"""Checks of an index by `framedex audit`: each check reports its own fault and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.audited import found, sound_row, write_rows
 from tests.support.datasets import run
 from tests.support.media import Medium, remux
 
-# What makes each check of an index find a row that is sound otherwise.
+# For each check of an index, the values that make it report an otherwise sound row.
 FAULTS: dict[str, dict[str, Any]] = {
     "failed": {"status": "failed", "error_kind": "not_media", "error_message": "not a video"},
     "internal_error": {"status": "failed", "error_kind": "internal_error", "error_message": "TypeError: mine"},
@@ -153,7 +153,7 @@ def test_media_too_short_for_a_policy(medium: Medium, tmp_path: Path) -> None:
         run("audit", tmp_path / "INDEX", "--check", "too_short", "--fail-on", "note")
 
 
-# What checks must not say of media that are as they should be.
+# Sound media: no check may report them, except the checks that a row names as keys (stated_frames is a plain value).
 SOUND = [
     {
         "median_gap_seconds": 2.0,
@@ -182,7 +182,7 @@ SOUND = [
         "more_than_8_bits": True,
     },
     {"pixel_format": "gray", "color_matrix": 2, "width": 1920, "height": 1080, "no_nvdec": True},
-    {"stated_frames": 30},  # of samples in moov, where all others are in fragments
+    {"stated_frames": 30},  # the samples in moov; all others are in fragments
     {"fingerprint": "modified 2026-01-01T00:00:00"},
 ]
 

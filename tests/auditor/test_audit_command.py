@@ -1,4 +1,4 @@
-"""The command framedex audit: what it reads, wherever it lies; which options go together; when it fails."""
+"""The command `framedex audit`: what it reads, in folders and buckets; which options it accepts; when it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.media import Medium
 
 
 def test_the_index_that_counts_is_asked(tmp_path: Path) -> None:
-    """A medium that was probed again, one that is gone, and parts of an older minor version."""
+    """Later parts replace earlier rows: one medium was probed again, and one is gone."""
     first, second, third = (sound_row(number) for number in (1, 2, 3))
     again = second | {"rotation_degrees": 180}
     gone = third | {"status": "gone"}

@@ -1,4 +1,4 @@
-"""audit of a dataset: leaks between splits, labels that contradict each other, costly, padded and repeated clips."""
+"""Audits of a dataset: leaks between splits, contradictory labels, and costly, padded and repeated clips."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.media import Medium
 
 @pytest.fixture(scope="module")
 def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an index of made-up videos, INDEX, and a dataset of it with labels and splits, DS."""
+    """A folder with an index of synthetic videos, INDEX, and a dataset with labels and splits made from it, DS."""
     folder = tmp_path_factory.mktemp("synthetic")
     write_index(folder / "INDEX", 250, seconds=12)
     (folder / "policy.yaml").write_text(

@@ -1,4 +1,4 @@
-"""audit --files: files and tars that changed or vanished are found, and no others."""
+"""`audit --files`: it finds files and tars that changed or vanished, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_files_that_changed_or_vanished(medium: Medium, tmp_path: Path) -> None:
     index = tmp_path / "INDEX"
     run("index", videos, "--out", index)
     assert not found(index, "--check", "changed", "--check", "vanished")
-    os.utime(videos / "hevc_closed.mp4")  # a new time alone changes nothing
+    os.utime(videos / "hevc_closed.mp4")  # a new modification time alone is not a change
     (videos / "h264_vfr.mkv").unlink()
     content = bytearray((videos / "h264_default.mp4").read_bytes())
     content[len(content) // 2] ^= 1
@@ -48,7 +48,7 @@ def test_loose_images_are_told_by_their_content(tmp_path: Path) -> None:
         sequence(tmp_path / "images" / name)
     run("index", tmp_path / "images", "--out", tmp_path / "INDEX")
     first, second, *_ = sorted((tmp_path / "images" / "a").iterdir())
-    os.utime(first)  # a new time alone
+    os.utime(first)  # a new modification time alone is not a change
     (tmp_path / "images" / "a" / "zz.png").symlink_to("nowhere")
     assert not found(tmp_path / "INDEX", "--check", "changed", "--check", "vanished")
     status = first.stat()
@@ -91,7 +91,7 @@ def test_tars_are_held_against_the_manifest(medium: Medium, tmp_path: Path) -> N
     findings = found(dataset)
     assert [row["name"] for row in findings["missing_tars"]["examples"]] == [f"shards/{second.name}"]
     assert [row["name"] for row in findings["orphaned_tars"]["examples"]] == ["shards/zz-000099.tar"]
-    assert "changed_tars" not in findings  # its size is right
+    assert "changed_tars" not in findings  # its size is unchanged
     assert [row["name"] for row in found(dataset, "--files")["changed_tars"]["examples"]] == [f"shards/{first.name}"]
     first.write_bytes(content[:-512])
     assert found(dataset)["changed_tars"]["examples"][0]["found"] == f"{len(content) - 512} bytes"

@@ -1,4 +1,4 @@
-"""The views of an audit say what an index and a dataset say, frame by frame; a database of views does so later, too."""
+"""Views of an audit agree with the index and the dataset, frame by frame. A database of views sees later changes."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_packets_and_gops_are_those_of_the_index(packets_index: Index) -> None:
 
 
 def test_frames_that_share_a_timestamp_stand_in_their_order(tmp_path: Path) -> None:
-    """As a stable sort has them, which is what plans go by."""
+    """Their order is that of a stable sort, which plans also use."""
     draw = np.random.default_rng(3)
     index, rows = tmp_path / "INDEX", []
     for number in range(1, 12):
@@ -218,7 +218,7 @@ def test_a_database_of_a_dataset(synthetic: Path, tmp_path: Path) -> None:
 
 
 def test_other_libraries_read_the_same_files(synthetic: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/audit.md shows it."""
+    """The script in docs/audit.md gives the same results as the views."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
     (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(synthetic)

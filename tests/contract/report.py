@@ -1,4 +1,4 @@
-"""The last run of the contract on a GPU as a page: the device, the versions, and every test's outcome."""
+"""The report page of the last contract run on a GPU: the device, the versions, and every test's outcome."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from benchmarks.environment import environment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a test: passed, failed or skipped, in how many seconds, its fixtures included."""
+    """The outcome of a test.
+
+    Attributes:
+        outcome: passed, failed or skipped.
+        seconds: the duration, including the test's fixtures.
+    """
 
     outcome: str
     seconds: float
 
 
 def device() -> str:
-    """Return the GPU and its driver as nvidia-smi names them, or that there is none."""
+    """Return the GPUs and their drivers as nvidia-smi names them, or "no NVIDIA GPU"."""
     command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
@@ -32,7 +37,11 @@ def device() -> str:
 
 
 def page(outcomes: Mapping[str, Outcome]) -> str:
-    """Return the page. outcomes: by the test's name."""
+    """Return the page as Markdown.
+
+    Args:
+        outcomes: the outcome of each test by its name.
+    """
     versions = environment("torch", "nvidia-dali-cuda120", "pytest")["versions"]
     assert isinstance(versions, dict)
     counts = collections.Counter(outcome.outcome for outcome in outcomes.values())

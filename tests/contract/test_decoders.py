@@ -1,4 +1,4 @@
-"""One suite over both decoders: what ClipLoader promises holds on the CPU and on NVDEC alike."""
+"""One suite for both decoders: what ClipLoader promises holds on the CPU and on NVDEC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.media import RECIPES, read_barcode
 from tests.support.outcomes import NO_GPU
 
 FRAMES_A_CLIP = 7
-# Streams that NVDEC must not get, and why; every other recipe goes there.
+# Streams that must not be sent to NVDEC, with the reasons. Every other recipe is decoded there.
 ON_CPU = {
     "h264_open_gop.mp4": "open start",
     "h264_open_gop.mkv": "open start",
@@ -34,7 +34,7 @@ ON_CPU = {
 
 
 def _has_gpu() -> bool:
-    """Return whether there is one, or there has to be."""
+    """Return whether a GPU is present or required."""
     if os.environ.get("FRAMEDEX_REQUIRE_GPU") == "1":
         return True
     found = shutil.which("nvidia-smi")
@@ -49,7 +49,7 @@ DEVICES = [
 
 @pytest.fixture(scope="session")
 def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Clips of every recipe: frames in random order, repeats, and padding at both ends of one clip."""
+    """Clips of every recipe: frames in random order, repeated frames, and one clip with padding at both ends."""
     rng = np.random.default_rng(3)
     clips = []
     for name, recipe in RECIPES.items():
@@ -62,7 +62,7 @@ def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _items(batch: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a batch taken apart into clips."""
+    """Split a batch into clips."""
     return [{name: values[number] for name, values in batch.items()} for number in range(len(batch["clip_id"]))]
 
 

@@ -1,4 +1,4 @@
-"""Both decoders agree on colour: for each matrix, range and depth, pictures from NVDEC are near those from the CPU."""
+"""Both decoders agree on colour: NVDEC pictures are close to CPU pictures for each matrix, range and bit depth."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ from tests.support.pictures import (
 )
 
 GPU = [device for device in DEVICES if device != "cpu"]
-PATCHES = 4  # frames of flat patches
-# The frames of every video, in order, and what the GPU's must be: PSNR in dB against the CPU's; flat ones, 2 levels.
+PATCHES = 4  # number of frames with flat patches
+# The frames of every video, in order, with the lowest allowed PSNR in dB of the GPU's against the CPU's. The frames of
+# flat patches follow; they may differ by MOST_LEVELS.
 LEAST_PSNR = {"natural": 40, "testsrc2": 30, "smptebars": 30}
 MOST_LEVELS = 2
 MATRICES = {"bt709": 1, "bt601": 6, "bt2020": 9}
@@ -42,7 +43,11 @@ MATRICES = {"bt709": 1, "bt601": 6, "bt2020": 9}
 
 @dataclass(frozen=True, kw_only=True)
 class Video:
-    """One stream. matrix: a key of MATRICES."""
+    """One stream.
+
+    Attributes:
+        matrix: a key of MATRICES.
+    """
 
     codec: str
     bits: int
@@ -86,7 +91,7 @@ def _encode(video: Video, path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def coloured(tmp_path_factory: pytest.TempPathFactory) -> ClipDataset:
-    """A clip of all frames of each video."""
+    """A dataset with one clip per video, which has all of its frames."""
     folder = tmp_path_factory.mktemp("coloured")
     (folder / "videos").mkdir()
     for video in VIDEOS:
@@ -98,7 +103,12 @@ def coloured(tmp_path_factory: pytest.TempPathFactory) -> ClipDataset:
 
 
 def _disagreements(clip_id: str, gpu: NDArray[np.uint8], cpu: NDArray[np.uint8]) -> list[str]:
-    """Return what of a clip's frames, uint8 [F, H, W, 3] each, is further apart than it may be."""
+    """Return a line for each frame of a clip whose difference exceeds the limits.
+
+    Args:
+        gpu: frames from the GPU, uint8 [F, H, W, 3].
+        cpu: the same frames from the CPU.
+    """
     found = [
         f"{clip_id} {kind}: {psnr(one, other):.1f} dB"
         for (kind, least), one, other in zip(LEAST_PSNR.items(), gpu, cpu, strict=False)
@@ -146,7 +156,7 @@ def test_what_dali_is_fed_gives_the_cpu_s_colours_by_dali_s_own_conversion(colou
 
 
 def _planes(movie: NDArray[np.uint8], bits: int) -> list[tuple[NDArray[np.uint16], ...]]:
-    """Return the planes of a movie's pictures, each of which must say full range."""
+    """Return the planes of a movie's pictures. Every picture must be tagged as full range."""
     found = []
     with av.open(io.BytesIO(movie.tobytes())) as container:
         for frame in container.decode(video=0):
@@ -163,7 +173,7 @@ def _planes(movie: NDArray[np.uint8], bits: int) -> list[tuple[NDArray[np.uint16
 def test_colours_of_the_gpu_are_near_those_of_the_cpu(coloured: ClipDataset, device: str) -> None:
     cpu, gpu = _decoded(coloured, "cpu"), _decoded(coloured, device)
     disagreements = [line for clip_id in cpu for line in _disagreements(clip_id, gpu[clip_id], cpu[clip_id])]
-    for clip_id in cpu:  # the figures of the run
+    for clip_id in cpu:  # print the figures of this run
         figures = ", ".join(f"{psnr(one, other):.1f}" for one, other in zip(gpu[clip_id], cpu[clip_id], strict=True))
         print(f"{clip_id}: {figures} dB")
     assert not disagreements, "\n".join(disagreements)

@@ -1,4 +1,4 @@
-"""GPUs by every name, and one whose memory is full."""
+"""GPU devices: all names of a GPU, a GPU that does not exist, and a GPU whose memory is full."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from framedex.indexer.parts.index import Index
 from tests.contract.test_decoders import DEVICES
 from tests.support.datasets import run, shard_clips
 
-ON_GPU = DEVICES[1:]  # skipped where there is none
+ON_GPU = DEVICES[1:]  # skipped without a GPU
 
 
 @pytest.fixture(scope="module")
 def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight clips of H.264."""
+    """A dataset of eight clips of an H.264 video."""
     out = tmp_path_factory.mktemp("devices") / "D"
     clips = [{"uri": "h264_default.mp4", "frames": list(range(first, first + 8))} for first in range(0, 40, 5)]
     return shard_clips(index.path, out, clips)
@@ -52,7 +52,7 @@ def test_a_full_memory_says_what_was_asked_and_how_to_ask_for_less(dataset: Path
     loader = ClipLoader(ClipDataset(dataset, size=(4000, 8000)), batch_size=8, device=device, on_error=on_error)  # type: ignore[arg-type]
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(0)
-    taken = torch.empty(max(0, free - (3 << 29)), dtype=torch.uint8, device="cuda:0")  # 1.5 GiB are left
+    taken = torch.empty(max(0, free - (3 << 29)), dtype=torch.uint8, device="cuda:0")  # leaves 1.5 GiB free
     try:
         with pytest.raises(FramedexError, match="the GPU's memory is full") as raised:
             list(loader)

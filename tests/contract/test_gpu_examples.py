@@ -17,7 +17,7 @@ GPU = [device for device in DEVICES if device != "cpu"]
 
 @pytest.fixture(scope="module")
 def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sixteen clips of a stream for NVDEC and of one for the CPU, of one size."""
+    """Sixteen clips of the same frame size: eight of a stream for NVDEC and eight of a stream for the CPU."""
     clips = [
         {"uri": name, "clip_id": f"{name}-{number}", "frames": [number, 3 * number, 2]}
         for number in range(8)

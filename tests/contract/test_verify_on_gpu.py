@@ -1,4 +1,4 @@
-"""`framedex verify --decode gpu`: nearest to one's own frame is right, to a neighbour's is not."""
+"""`framedex verify --decode gpu`: a picture passes if it is closer to its own frame than to any neighbour."""
 
 from __future__ import annotations
 

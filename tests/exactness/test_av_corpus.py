@@ -1,4 +1,4 @@
-"""AV1, VP9 and VP8: each frame decoded alone from its planned start equals the one of a full decode, bit for bit."""
+"""AV1, VP9 and VP8: a frame decoded alone from its planned start is bit-identical to that of a full decode."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from framedex.indexer.containers.planes import picture_md5
 
 SCANNERS = {"libdav1d": Av1Scanner, "av1": Av1Scanner, "vp9": Vp9Scanner, "vp8": Vp8Scanner}
 DECODERS = {"av1": "libdav1d"}
-# Presented frames, starts, packets that may be dropped, packets that present nothing.
+# Numbers of presented frames, of start points, of packets that may be dropped, and of packets that present nothing.
 CORPUS = {
     "av1.ivf": (75, 3, 2, 0),
     "av1.obu": (75, 3, 18, 0),
@@ -44,7 +44,7 @@ CORPUS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Packets:
-    """The packets of a file's video stream in decode order, and what a decoder is given with them."""
+    """The packets of a file's video stream in decode order, and the parameters for its decoder."""
 
     codec: str
     extradata: bytes | None
@@ -52,14 +52,14 @@ class Packets:
     data: list[bytes]
 
     def scan(self) -> Pictures:
-        """Return what the scanner says of them."""
+        """Return the result of scanning the packets."""
         scanner: Scanner = SCANNERS[self.codec](self.extradata or b"")
         for data in self.data:
             scanner.feed(data)
         return scanner.finish()
 
     def decode(self, numbers: list[int], state: bytes = b"") -> Iterator[tuple[int, str]]:
-        """Yield (packet number, md5) of every picture that a fresh decoder outputs for some of the packets."""
+        """Yield (packet number, md5) of every picture that a new decoder outputs for these packets."""
         context = CodecContext.create(DECODERS.get(self.codec, self.codec), "r")
         assert isinstance(context, av.VideoCodecContext)
         context.extradata, context.reorder_depth, context.thread_count = self.extradata, self.reorder_depth, 1
@@ -74,7 +74,7 @@ class Packets:
             yield int(frame.pts or 0), picture_md5(frame)
 
     def full_decode(self) -> dict[int, str]:
-        """Return the md5 of each picture by packet number, from one decoder that is given every packet."""
+        """Return the md5 of each picture by packet number, from one decoder that decodes all packets."""
         pictures = list(self.decode(list(range(len(self.data)))))
         assert len(dict(pictures)) == len(pictures)
         return dict(pictures)
@@ -94,13 +94,21 @@ def read_packets(path: Path) -> Packets:
 
 
 def planned(pictures: Pictures, target: int) -> list[int]:
-    """Return the packets from the start at or before a target up to it, those that nobody needs left out."""
+    """Return the packets from the start point at or before a target up to it, without other non-reference packets."""
     begin = int(segments(pictures.start)[target])
     return [number for number in range(begin, target + 1) if number == target or not pictures.non_reference[number]]
 
 
 def check_random_access(packets: Packets, truth: dict[int, str], rng: np.random.Generator, most: int = 10_000) -> int:
-    """Decode frames in shuffled order, each by a decoder of its own; return how many. truth: packet number → md5."""
+    """Decode frames in shuffled order, each with a new decoder, and compare them with the truth.
+
+    Args:
+        truth: the md5 of each picture by packet number.
+        most: the maximum number of frames.
+
+    Returns:
+        The number of frames decoded.
+    """
     pictures = packets.scan()
     assert np.flatnonzero(~pictures.skipped).tolist() == sorted(truth)
     targets = rng.permutation(np.flatnonzero(~pictures.skipped)).tolist()[:most]

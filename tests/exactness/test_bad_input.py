@@ -1,4 +1,4 @@
-"""Bad media become rows with a kind and a reason; nothing else suffers."""
+"""Bad media become rows with an error kind and a reason. Other media are not affected."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_truncated_video_without_its_index(medium: Medium, tmp_path: Path) -> 
     [("h264_default.mp4", 29), ("h264_b_pyramid.mkv", 30), ("hevc_closed.mp4", 21), ("hevc_open_gop.mkv", 25)],
 )
 def test_a_stream_that_lost_a_reference_picture(name: str, lost: int, medium: Medium, tmp_path: Path) -> None:
-    """Decoders conceal it or drop what refers to it, and every later number would be off."""
+    """Decoders conceal the loss or drop pictures that refer to it, so every later frame number would be wrong."""
     path = tmp_path / name
     with av.open(str(medium(name))) as container, av.open(str(path), "w") as out:
         stream = out.add_stream_from_template(container.streams.video[0])
@@ -107,7 +107,7 @@ def test_a_playlist_is_not_followed(medium: Medium, tmp_path: Path) -> None:
 
 
 def test_flipped_bytes_never_crash_the_prober(medium: Medium, tmp_path: Path) -> None:
-    """Whatever is flipped, the answer is a row; where it says ok, packets are still the file's bytes."""
+    """The result is always a row. It has packets if and only if its status is ok."""
     import numpy as np
 
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Depth `tables` says what depth `packets` says, reads next to nothing, and plans are the same."""
+"""Depth `tables` gives the same index and the same plans as depth `packets`, and reads very few bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.media import RECIPES
 from tests.support.probed import rows_found
 
 TRUSTED = [name for name in RECIPES if name.endswith((".mp4", ".mov"))]
-# Recipes of which tables do not tell all, and why.
+# Recipes whose tables are not sufficient, with the reasons.
 UNTRUSTED = {
     "h264_all_intra.mp4": "nothing says which samples are sync samples",
     "h264_single.mp4": "nothing says which samples are sync samples",
@@ -46,9 +46,13 @@ def usable(index: Index) -> dict[str, dict[str, Any]]:
 
 
 def compare(auto: Index, packets: Index, damaged: frozenset[str] = frozenset()) -> list[str]:
-    """Compare all media that `auto` read from tables with those of depth `packets`; return their uris.
+    """Compare all media that `auto` read from tables with those of depth `packets`.
 
-    damaged: media of which tables cannot show what reading every packet shows.
+    Args:
+        damaged: media with damage that only reading every packet shows. Only their pts, offsets and sizes are compared.
+
+    Returns:
+        The uris of the media compared in full.
     """
     found = []
     rows = usable(packets)
@@ -78,7 +82,7 @@ def compare(auto: Index, packets: Index, damaged: frozenset[str] = frozenset()) 
 
 
 def compare_plans(auto: Index, packets: Index, uris: list[str], rng: np.random.Generator) -> int:
-    """Compare recipes of random frames, alone and together; return how many."""
+    """Compare the plans of random frames, one at a time and several together. Return the number of plans."""
     compared = 0
     for uri in uris:
         media = [IndexedMedium(index, usable(index)[uri], keep_damaged=True) for index in (auto, packets)]
@@ -115,7 +119,7 @@ def test_both_depths_agree_over_the_corpus(corpus: Path, tmp_path: Path, rng: np
     damaged = {
         uri
         for uri, row in usable(packets).items()
-        if row["damaged_gop_count"]  # what only decoding shows is not in the tables
+        if row["damaged_gop_count"]  # the tables do not show this damage
     }
     for uri in damaged:
         assert (packets.packets(usable(packets)[uri]["media_id"]).flags & DAMAGED).any()
@@ -147,7 +151,7 @@ def test_what_is_not_read_is_null(medium: Callable[[str], Path]) -> None:
 
 
 def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
-    """The same pictures, one file padded to a hundred times the size with filler in every packet's slice data."""
+    """The same pictures, encoded with two quantisers so that one file is over 20 times as large as the other."""
     from tests.support.media import Recipe as MediaRecipe
     from tests.support.media import encode
 
@@ -178,7 +182,7 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
         os.close(descriptor)
         read[name] = count
     assert sizes["high.mp4"] > 20 * sizes["low.mp4"]
-    first_packets = 2  # read whole, to see how units are packed
+    first_packets = 2  # these are read in full, to find out how units are packed
     assert read["high.mp4"] - read["low.mp4"] < sizes["high.mp4"] * first_packets / recipe.frames * 3
 
 

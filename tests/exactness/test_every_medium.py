@@ -1,4 +1,4 @@
-"""Media beyond one clean stream in a file of byte ranges: several streams, cover art, cuts, hashes, damage."""
+"""Media other than one clean byte-addressable stream: several streams, cover art, packed clips, hashes, damage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(index: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 @pytest.fixture
 def two_streams(tmp_path: Path) -> Path:
-    """A folder with a Matroska file of two video streams, of which the second begins at frame number 500."""
+    """A folder with a Matroska file of two video streams. The barcodes of the second stream start at 500."""
     path = tmp_path / "videos" / "two.mkv"
     path.parent.mkdir()
     with av.open(str(path), "w") as out:
@@ -161,7 +161,7 @@ def test_hashes_are_those_of_the_full_decode_and_find_what_changed(medium: Mediu
 
 @pytest.fixture
 def damaged(medium: Medium, tmp_path: Path) -> Path:
-    """An index of a video in whose second GOP of three a picture is overwritten with zeros."""
+    """An index of a video with three GOPs. A picture in the second GOP is overwritten with zeros."""
     (tmp_path / "videos").mkdir()
     source = medium("h264_default.mp4")
     run("index", source, "--out", tmp_path / "WHOLE", "--depth", "packets")
@@ -246,7 +246,7 @@ def test_which_clips_of_a_damaged_gop_fail_depends_on_their_own_frames_alone(dam
 
 
 def is_refused(index: Path, request: dict[str, object]) -> bool:
-    """Return whether a clip, the only one of its medium, is refused for damage."""
+    """Return whether a clip is refused for damage when it is the only clip of its medium."""
     opened = Index(index)
     (row,) = opened.videos.to_pylist()
     frames = np.array(request["frames"])
@@ -282,19 +282,19 @@ def test_palettes_that_stand_in_the_container_are_refused(tmp_path: Path) -> Non
     encode(Recipe(name="a.mov", codec="qtrle", pix_fmt="rgb24", frames=3), tmp_path / "a.mov")
     encode(
         Recipe(name="b.mov", codec="rawvideo", pix_fmt="gray", frames=3), tmp_path / "b.mov"
-    )  # read as 8-bit palette
+    )  # is read as an 8-bit palette
     run("index", tmp_path, "--out", tmp_path / "INDEX", code=3)
     found = {uri: (row["status"], row["error_kind"]) for (uri, _), row in rows(tmp_path / "INDEX").items()}
     assert found == {"a.mov": ("ok", None), "b.mov": ("refused", "palette")}
 
 
 def test_colours_that_the_container_alone_states_decide_the_conversion(tmp_path: Path) -> None:
-    """BT.709 and full range in a colr box, and nothing in the bitstream."""
+    """A colr box states BT.709 and full range. The bitstream states nothing."""
     encode(Recipe(name="plain.mp4", frames=6), tmp_path / "plain.mp4")
     colour = struct.pack(">I4s4sHHHB", 19, b"colr", b"nclx", 1, 1, 1, 0x80)
 
     def insert(content: bytearray) -> bytearray:
-        """Put the box behind avcC; moov is the last box of the file, so that nothing else moves."""
+        """Insert the box after avcC. moov is the last box of the file, so nothing else moves."""
         at = content.find(b"avcC") - 4
         content[at:at] = colour
         for kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"stsd", b"avc1"):

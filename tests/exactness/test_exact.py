@@ -1,4 +1,4 @@
-"""The promise: framedex returns exactly the frames that a full in-order decode presents under those numbers."""
+"""The central promise: framedex returns exactly the frames that a full in-order decode presents at these numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.media import RECIPES, read_barcode
 
 
 class Reader:
-    """Plans and reads clips of one indexed medium without a dataset on disk."""
+    """A planner and reader for clips of one indexed medium, without a dataset on disk."""
 
     def __init__(self, index: Index, name: str) -> None:
         (row,) = [row for row in index.videos.to_pylist() if row["uri"] == name]
@@ -36,7 +36,7 @@ class Reader:
         return self.indexed.clip(WantedClip(clip_id="test", frames=numbers, mask=numbers >= 0, columns={}))
 
     def read(self, frames: list[int]) -> list[tuple[int, str]]:
-        """Return (pts, md5) of each wanted frame."""
+        """Return (pts, md5) of each requested frame."""
         clip = self.clip(frames)
         encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
         found = {rank: picture_md5(picture) for rank, picture in decode_pictures(clip, encoded)}

@@ -1,4 +1,4 @@
-"""Files made to hurt: absurd claims cost neither time nor memory, and nothing but the file itself is opened."""
+"""Hostile files: absurd claims cost neither time nor memory, and only the file itself is opened."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ EBML = bytes.fromhex("1a45dfa3 8b 4282 88 6d6174726f736b61")  # EBML header with
 
 
 def put(kind: bytes, at: int, value: bytes) -> Change:
-    """Return a change that overwrites bytes of the first box of a kind, `at` counted from the end of its type."""
+    """Return a change that overwrites bytes of the first box of a kind.
+
+    Args:
+        at: the position of the bytes, relative to the end of the box type.
+    """
 
     def change(content: bytearray) -> bytearray:
         begin = content.index(kind) + 4 + at
@@ -59,12 +63,16 @@ def box(kind: bytes, payload: bytes = b"") -> bytes:
 
 
 def nested(kind: bytes, depth: int) -> bytes:
-    """Return boxes one in the other; built from the outside, as the inside would take quadratic time."""
+    """Return nested boxes. They are built from the outermost box inwards; the other way takes quadratic time."""
     return b"".join(struct.pack(">I4s", 8 * (depth - level), kind) for level in range(depth))
 
 
 def element(identifier: str, payload: bytes, claims: int | None = None) -> bytes:
-    """Return a Matroska element with a size of eight bytes, which may be a lie."""
+    """Return a Matroska element with an eight-byte size field.
+
+    Args:
+        claims: the size to state. None: the true size.
+    """
     size = len(payload) if claims is None else claims
     return bytes.fromhex(identifier) + (1 << 56 | size).to_bytes(8, "big") + payload
 
@@ -84,7 +92,7 @@ def nested_tags(depth: int) -> bytes:
 
 
 def run_length(kind: bytes) -> Change:
-    """One entry of a run-length table that stands for four billion samples."""
+    """Return a change to one entry of a run-length table, which then stands for four billion samples."""
     return put(kind, 4, struct.pack(">III", 1, 0xFFFFFFFF, 1))
 
 
@@ -152,7 +160,7 @@ MADE: dict[str, bytes] = {
 
 @pytest.fixture(scope="module")
 def outcomes(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome[str, list[object]]]:
-    """What became of every hostile file, by name, in one process of bounded memory."""
+    """The outcome of probing every hostile file, by name. One process with a memory limit probes them all."""
     folder = tmp_path_factory.mktemp("hostile")
     for name, change in PATCHED.items():
         damage(medium("h264_faststart.mp4"), folder / name, change)
@@ -165,10 +173,10 @@ def outcomes(medium: Medium, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def _measure(path: str) -> list[object]:
-    """Return status, kind, packets, seconds of processor time, and the most memory resident so far in KiB."""
+    """Return the status, error kind, number of packets, CPU seconds, and peak resident memory so far in KiB."""
     begin = time.process_time()
     ((video, frames),) = rows_found(probe_medium(ProbeTask(path=path)))
-    # Of this process alone; ru_maxrss would count what its parent had when it was forked.
+    # The peak of this process alone. ru_maxrss would include the memory of its parent at the time of the fork.
     with open("/proc/self/status", encoding="ascii") as file:
         peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
     return [video["status"], video.get("error_kind"), len(frames["size"]), time.process_time() - begin, peak]
@@ -178,10 +186,10 @@ def _measure(path: str) -> list[object]:
 def test_absurd_claims_cost_neither_time_nor_memory(name: str, outcomes: dict[str, Outcome[str, list[int]]]) -> None:
     outcome = outcomes[name]
     if outcome.kind == "memory":
-        return  # libavformat's own limits say ENOMEM too
+        return  # libavformat's own limits also report ENOMEM
     assert outcome.result is not None, (outcome.kind, outcome.message)
     status, kind, packets, seconds, resident_kib = outcome.result
-    assert seconds < 30, kind  # of processor time; the worst takes one
+    assert seconds < 30, kind  # CPU seconds; the slowest file takes one
     assert resident_kib < MOST_RESIDENT_KIB, kind
     assert status == "ok" or packets == 0
     assert name in PATCHED or status != "ok"
@@ -231,7 +239,7 @@ def test_requests_nested_too_deep_are_malformed(tmp_path: Path) -> None:
 
 @contextmanager
 def opened(*paths: Path) -> Iterator[list[bool]]:
-    """Give a list that holds afterwards whether anybody opened any of the files meanwhile (inotify)."""
+    """Yield a list. After the block, its only item states whether any of the files was opened meanwhile (inotify)."""
     libc = ctypes.CDLL(None, use_errno=True)
     watch = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     assert watch >= 0
@@ -273,7 +281,7 @@ PLAYLISTS: dict[str, Callable[[str], str]] = {
 
 @pytest.fixture
 def sentinel(medium: Medium, tmp_path: Path) -> Path:
-    """A good video that nobody may open."""
+    """A valid video that must not be opened."""
     return Path(shutil.copy(medium("h264_single.mp4"), tmp_path / "sentinel.mp4"))
 
 
@@ -324,7 +332,7 @@ def test_patterns_of_file_names_name_one_file(name: str, sentinel: Path, tmp_pat
 
 
 def data_reference(kind: bytes, target: str, flags: int = 0) -> bytes:
-    """Return a dinf box whose one reference names another file (14496-12 8.7.2; QuickTime's alis)."""
+    """Return a dinf box with one reference, to another file (ISO/IEC 14496-12, 8.7.2; QuickTime's alis)."""
     if kind == b"alis":
         name = os.path.basename(target).encode()
         head = bytearray(150)
@@ -355,7 +363,7 @@ def test_data_references_are_not_followed(
 
 
 def replace_dinf(content: bytearray, reference: bytes) -> bytearray:
-    """Put another dinf box into a file whose moov comes last, and mend the sizes of the boxes around it."""
+    """Replace the dinf box of a file whose last box is moov, and correct the sizes of the boxes around it."""
     at = content.index(b"dinf") - 4
     (size,) = struct.unpack_from(">I", content, at)
     for kind in (b"moov", b"trak", b"mdia", b"minf"):

@@ -1,4 +1,4 @@
-"""Scanners against the corpus and against fresh encodes: same order as a full decode, every frame alone exact."""
+"""Scanners on the corpus and on new encodes: order is that of a full decode, and each frame decoded alone is exact."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ G8 = {"g": "8"}
 BF2 = {"g": "9", "bf": "2"}
 FREE = {"sc_threshold": "1000000000"}
 STRICT = {"strict": "-2"}
-# file → encoder, its options, pixel format, size
+# file → encoder, encoder options, pixel format, size
 ENCODES: dict[str, tuple[str, dict[str, str], str, tuple[int, int]]] = {
     "mpeg1.mpg": ("mpeg1video", BF2, "yuv420p", QCIF),
     "mpeg1_b4.m1v": ("mpeg1video", {"g": "12", "bf": "4"}, "yuv420p", QCIF),
@@ -86,13 +86,17 @@ ENCODES: dict[str, tuple[str, dict[str, str], str, tuple[int, int]]] = {
     "rv10.rm": ("rv10", G8, "yuv420p", QCIF),
     "h261.avi": ("h261", G8, "yuv420p", QCIF),
 }
-if "v410" not in av.codecs_available:  # FFmpeg 9 has neither its encoder nor its decoder
+if "v410" not in av.codecs_available:  # FFmpeg 9 has neither the encoder nor the decoder
     del ENCODES["v410.mov"]
 pytestmark = pytest.mark.slow
 
 
 def check(path: Path, oracle: list[Any] | None = None) -> None:
-    """Assert that order and every single frame are those of a full decode, and of the oracle where there is one."""
+    """Assert that the order and every frame decoded alone match a full decode.
+
+    Args:
+        oracle: the frames of the corpus manifest, which the full decode must match. None: no comparison.
+    """
     stream = demux(path)
     pictures = scan(stream)
     full = stream.decode(range(len(stream.packets)))

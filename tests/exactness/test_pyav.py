@@ -1,4 +1,4 @@
-"""What differs between versions of PyAV, and what an index says of the FFmpeg that made it."""
+"""Differences between versions of PyAV, and the FFmpeg versions that an index records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.datasets import run, write_clips
 
 @dataclass
 class Ratio:
-    """A ratio as PyAV 19 has it."""
+    """A ratio as PyAV 19 represents it."""
 
     numerator: int
     denominator: int
@@ -65,7 +65,7 @@ def test_versions_are_compared_by_their_major_one() -> None:
 
 @pytest.fixture
 def index(tmp_path: Path, medium: Callable[[str], Path]) -> Path:
-    """An index of one video, beside it."""
+    """An index of one video. The folder `videos` beside it contains the video."""
     (tmp_path / "videos").mkdir()
     shutil.copy(medium("h264_default.mp4"), tmp_path / "videos")
     run("index", tmp_path / "videos", "--out", tmp_path / "INDEX")
@@ -73,7 +73,7 @@ def index(tmp_path: Path, medium: Callable[[str], Path]) -> Path:
 
 
 def probed_by(path: Path, version: str) -> None:
-    """Let an index or a dataset say that another version of FFmpeg made it."""
+    """Change the FFmpeg version that an index or a dataset records."""
     header, key = (
         (path / "index.json", "ffmpeg") if (path / "index.json").exists() else (path / "dataset.json", "index_ffmpeg")
     )

@@ -1,4 +1,4 @@
-"""Pages are one file: what data says is text in them, and their policy lets nothing in."""
+"""Pages are single files. Data appears in them only as text, and their policy blocks external resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def page(**parts: object) -> str:
 
 
 class Seen(HTMLParser):
-    """What a browser finds on a page: its tags, all values of attributes, all text."""
+    """A parser that collects the tags, the attribute values and the text of a page."""
 
     def __init__(self, content: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One theme for all pages: its colours can be read, and no page has colours or variables of its own."""
+"""One theme for all pages: its colours are legible, and no page has its own colours or uses undefined variables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize(("pairs", "least"), [(TEXT, 4.5), (DRAWN, 3.0)], ids=["text", "drawn"])
 def test_colours_have_enough_contrast(scheme: str, pairs: list[tuple[str, str]], least: float) -> None:
-    """4.5 : 1 for text and 3 : 1 for what is drawn (WCAG 2.2, 1.4.3 and 1.4.11)."""
+    """The contrast is at least 4.5 : 1 for text and 3 : 1 for graphics (WCAG 2.2, 1.4.3 and 1.4.11)."""
     contrasts = {}
     for pair in pairs:
         dark, light = sorted(luminance(getattr(COLOURS[name], scheme)) for name in pair)

@@ -1,4 +1,4 @@
-"""From packets to presentation order, and the checks that refuse what would be numbered wrongly."""
+"""Presentation order from packets, and the checks that refuse streams whose frames would be numbered wrongly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from framedex.indexer.timeline import (
 
 
 def pictures(order: list[int], starts: list[int] | None = None) -> Pictures:
-    """Return facts of packets with the given output order, all in one period."""
+    """Return facts of packets with the given output order, all in one output period."""
     start = np.isin(np.arange(len(order)), [0] if starts is None else starts).astype(np.uint8)
     return pictures_of(start, order=np.array(order))
 
@@ -127,12 +127,12 @@ def test_summary_of_a_variable_rate_timeline() -> None:
 
 
 def test_rounding_to_the_time_base_is_not_a_variable_rate() -> None:
-    pts = np.round(np.arange(100) * 1000 / 30).astype(np.int64)  # milliseconds, as Matroska has them
+    pts = np.round(np.arange(100) * 1000 / 30).astype(np.int64)  # milliseconds, as in Matroska
     assert not summarise(pts, np.full(100, CLOSED, np.int32), last_duration=33, time_base_seconds=0.001).is_vfr
 
 
 def test_packets_to_frames_agrees_with_counting_by_hand(rng: np.random.Generator) -> None:
     order = rng.permutation(40)
-    starts = np.array([3, 11, 12, 30])  # what comes before the first counts from 0
+    starts = np.array([3, 11, 12, 30])  # packets before the first start count from 0
     by_hand = [packet - max((start for start in (0, *starts) if start <= packet), default=0) + 1 for packet in order]
     assert packets_to_frames(order, starts).tolist() == by_hand

@@ -1,4 +1,4 @@
-"""An option that means the same in several commands is declared once, and says the same in their help."""
+"""An option with one meaning in several commands is declared once and has the same help in all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor")
-# Options of the same name that mean different things in different commands: how many declarations, and why.
+# Options that have the same name but different meanings: the number of declarations, and each meaning.
 OTHER_MEANINGS = {
     "--out": (3, "the folder of an index or a dataset; a sheet; an answer"),
     "--root": (2, "what uris are recorded relative to; where the sources lie now"),
@@ -32,7 +32,7 @@ OTHER_MEANINGS = {
 
 
 def declared() -> list[str]:
-    """Return the name of every option as often as it is declared."""
+    """Return the names of all declared options, one entry per declaration."""
     found = []
     for path in some(path for top in FOLDERS for path in (ROOT / top).rglob("*.py")):
         for node in ast.walk(tree_of(path)):

@@ -1,4 +1,4 @@
-"""The command line: helpful, and predictable in what it prints where."""
+"""The command line: its help is useful, and its output on stdout and stderr is predictable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/design.md draws the rooms as they are, and tells the way of a clip as it goes. (Imports: test_layering.py.)"""
+"""docs/design.md lists the actual rooms, and the actual calls that load a clip. (test_layering.py checks imports.)"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEP = re.compile(r"^(\d+)\. `([\w/]+\.py)`: `([\w.]+)`", re.MULTILINE)
 
 
 def called_by(function: Callable[[], object]) -> list[tuple[str, str]]:
-    """Return (file, function) of the project's functions that a call enters, in the order of their first calls."""
+    """Call a function and return (file, function) of the project's functions that it enters, by first call."""
     seen: dict[tuple[str, str], None] = {}
 
     def note(frame: FrameType, event: str, argument: object) -> None:

@@ -1,4 +1,4 @@
-"""benchmarks/endurance.py: its CPU parts run and hold what they are there to show, with small numbers."""
+"""benchmarks/endurance.py: with small numbers, its CPU parts run and confirm what they are meant to show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = ("flat", "decoders buffers", "faults source, zeros, skip", "faults kille
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The parts that a CPU can run, by name."""
+    """The result rows of the parts that a CPU can run, by name of the part."""
     folder = tmp_path_factory.mktemp("endurance")
     command = [sys.executable, "-m", "benchmarks.endurance", "--home", folder / "home", "--out", folder / "out.json"]
     command += ["--small", "--batches", "20", "--workers", "2", "--limit", "600"]

@@ -1,4 +1,4 @@
-"""The suite's own watch: a skip for a reason that nobody allowed fails the run, in one process and in several."""
+"""The suite's check of skips: a skip for a reason that is not allowed fails the run, in one process and in several."""
 
 from __future__ import annotations
 

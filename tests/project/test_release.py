@@ -1,4 +1,4 @@
-"""What a release writes into the metadata that a checkout does not know: where the project lives."""
+"""A release writes the repository's address, which a checkout does not know, into the project's metadata."""
 
 from __future__ import annotations
 

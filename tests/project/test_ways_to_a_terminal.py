@@ -1,4 +1,4 @@
-"""All that reaches a terminal goes through framedex/core/printing.py."""
+"""All output to a terminal passes through framedex/core/printing.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.syntax import tree_of
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("framedex", "indexer", "sharder", "loader", "auditor")
 WAYS = {"print", "click.echo", "click.secho", "sys.stdout", "sys.stderr", "warnings.warn", "logging.StreamHandler"}
-# What else touches a terminal, and what for.
+# The only modules that use one of these ways, and why.
 OTHERS = {
     "framedex/core/printing.py": "is the way",
     "framedex/core/progress.py": "draws a bar of numbers",

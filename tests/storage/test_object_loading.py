@@ -1,4 +1,4 @@
-"""Clips from object storage and from web servers have the frames that clips from a disk have."""
+"""Clips from object storage and from web servers have the same frames as clips from a disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Indexing media in object storage gives the rows that a disk gives, with few requests, and sees what changes."""
+"""Indexing media in object storage gives the same rows as on a disk, needs few requests, and detects changes."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ class TestProbing:
     ) -> None:
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         data = bytearray(medium("h264_default.mp4").read_bytes())
-        at = data.index(b"elst") + 12  # its only entry: a duration, in the movie's timescale
+        at = data.index(b"elst") + 12  # the duration of its only entry, in the movie's timescale
         struct.pack_into(">I", data, at, struct.unpack_from(">I", data, at)[0] * 9 // 10)
         (tmp_path / "a.mp4").write_bytes(data)
         ((video, _),) = rows_found(probe_object(ProbeTask(path=bucket.put("a.mp4", bytes(data)))))
         ((other, frames),) = rows_found(probe_medium(ProbeTask(path=str(tmp_path / "a.mp4"))))
-        assert np.flatnonzero(np.ma.getdata(frames["flags"]) & HIDDEN).min() > 12  # behind the first start points
+        assert np.flatnonzero(np.ma.getdata(frames["flags"]) & HIDDEN).min() > 12  # after the first start points
         assert columns(video) == columns(other)
 
     def test_a_long_mp4_takes_few_requests(self, bucket: Bucket, proxy: Proxy, long_mp4: Path) -> None:

@@ -1,4 +1,4 @@
-"""Joining ranges into requests: nothing lost, little wasted."""
+"""Joining byte ranges into requests loses no bytes and wastes few."""
 
 from __future__ import annotations
 

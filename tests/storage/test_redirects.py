@@ -1,4 +1,4 @@
-"""A web server's redirects stay with it, unless the user says where else they may lead."""
+"""Redirects of a web server are followed within that server only, unless the user allows other servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Audit reports: writing and reading them, and indexes whose names are hostile or long."""
+"""Helpers for tests of audit reports: write and read reports, and give media hostile or long names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Report = tuple[Path, Node, dict[str, Any]]
 
 
 class ReportPage(Page):
-    """A page with a form field, which has no end tag."""
+    """A page with form fields: `<input>` has no end tag."""
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         super().handle_starttag(tag, attributes)

@@ -13,7 +13,7 @@ from framedex.indexer.bitstream.av1_vpx.av1_headers import (
 
 
 class BitWriter:
-    """Writes fields one after the other."""
+    """Writes bit fields one after the other."""
 
     def __init__(self) -> None:
         self._text = ""
@@ -32,7 +32,11 @@ class BitWriter:
 
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
-    """Fields of a sequence header. points: (operating_point_idc, whether it has a decoder model)."""
+    """Fields of a sequence header.
+
+    Attributes:
+        points: one tuple per operating point: operating_point_idc, and whether it has a decoder model.
+    """
 
     profile: int = 0
     reduced: bool = False
@@ -57,7 +61,7 @@ class Sequence:
     subsampling: tuple[int, int] = (1, 1)
 
     def write(self) -> bytes:
-        """Return the payload, following 5.5.1."""
+        """Return the payload, as in section 5.5.1 of the AV1 specification."""
         out = BitWriter()
         out.u(3, self.profile)
         out.u(1, self.reduced)
@@ -156,7 +160,7 @@ class Sequence:
 
     @property
     def chroma(self) -> int:
-        """chroma_format_idc."""
+        """The chroma format, numbered like chroma_format_idc."""
         if self.monochrome and self.profile != 1:
             return 0
         if self.profile == 1 or self.colour == (1, 13, 0):
@@ -184,7 +188,10 @@ class Frame:
     filler: int = field(default=0x5A5A5A5A5A5A5A5A)
 
     def write(self, sequence: Sequence) -> tuple[bytes, int]:
-        """Return the payload and the bits up to refresh_frame_flags, following 5.9.2."""
+        """Return the payload, and the number of bits up to the end of refresh_frame_flags.
+
+        The layout is that of section 5.9.2 of the AV1 specification.
+        """
         out = BitWriter()
         if sequence.reduced:
             out.u(32, self.filler)

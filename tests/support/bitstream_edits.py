@@ -1,4 +1,4 @@
-"""Changes of coded packets for media that no encoder here writes: packets lost, cut off, or with a bit flipped."""
+"""Edits of coded packets, for media that no encoder here writes: packets lost, truncated, or with a flipped bit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class Coded:
-    """One packet. pts, dts: in the stream's time base."""
+    """One packet.
+
+    Attributes:
+        pts, dts: timestamps in the stream's time base.
+    """
 
     data: bytes
     pts: int | None
@@ -20,12 +24,12 @@ Edit = Callable[[bytes, list[Coded]], list[Coded]]  # (configuration, packets) â
 
 
 def without(*numbers: int) -> Edit:
-    """Lose packets."""
+    """Remove the packets with these numbers."""
     return lambda configuration, packets: [packet for n, packet in enumerate(packets) if n not in numbers]
 
 
 def cut_off(*numbers: int) -> Edit:
-    """Cut the end off some packets."""
+    """Shorten the packets with these numbers to two thirds of their bytes."""
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
         return [
@@ -37,7 +41,7 @@ def cut_off(*numbers: int) -> Edit:
 
 
 def with_flipped_bit(number: int, byte: int, bit: int = 0) -> Edit:
-    """Flip one bit of one byte in a packet; 0 is the lowest one."""
+    """Flip one bit of one byte in a packet; bit 0 is the lowest."""
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
         data = bytearray(packets[number].data)

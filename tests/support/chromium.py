@@ -1,6 +1,6 @@
 """Headless Chromium (Debian's package chromium), driven over a pipe by its DevTools protocol: no socket, no library.
 
-By hand: python -m tests.support.chromium PAGE.html PICTURE.png [WIDTH] [light|dark]
+By hand: python -m tests.support.chromium PAGE.html PICTURE.png ID HEIGHT takes a picture of a page from an element on.
 """
 
 from __future__ import annotations
@@ -225,9 +225,7 @@ def _pipe() -> tuple[int, int]:
     return reading, writing
 
 
-if (
-    __name__ == "__main__"
-):  # python -m tests.support.chromium PAGE.html PICTURE.png ID HEIGHT: a page from an element on
+if __name__ == "__main__":
     import sys
 
     with browser() as running, running.page(Path(sys.argv[1]).absolute(), height=int(sys.argv[4])) as shown:

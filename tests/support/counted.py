@@ -1,4 +1,4 @@
-"""Loops that cannot pass on nothing."""
+"""A check that a loop in a test has something to loop over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ Item = TypeVar("Item")
 
 
 def some(items: Iterable[Item], least: int = 1) -> list[Item]:
-    """Return the items, of which there must be so many at least. Raises AssertionError."""
+    """Return the items after checking that there are enough.
+
+    Args:
+        least: the lowest allowed number of items.
+
+    Raises:
+        AssertionError: there are fewer items.
+    """
     found = list(items)
     assert len(found) >= least, f"{len(found)} items to look at, not {least}"
     return found

@@ -1,4 +1,4 @@
-"""Writing small datasets for tests through the command line, as a user would."""
+"""Helpers that write small datasets for tests through the command line, as a user would."""
 
 from __future__ import annotations
 
@@ -23,19 +23,24 @@ def run(*arguments: object, code: int = 0) -> Result:
 
 
 def write_clips(path: Path, clips: Iterable[dict[str, Any]]) -> Path:
-    """Write explicit clips, a JSON line each."""
+    """Write explicit clips, one JSON line per clip."""
     path.write_text("".join(json.dumps(clip) + "\n" for clip in clips), encoding="utf-8")
     return path
 
 
 def shard_clips(index: Path, out: Path, clips: Iterable[dict[str, Any]], *options: str, code: int = 0) -> Path:
-    """Shard explicit clips of an index into a dataset. options: of the command."""
+    """Shard explicit clips of an index into a dataset; return its path.
+
+    Args:
+        options: further options of the command.
+        code: the expected exit code.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     run("shard", index, "--clips", write_clips(out.with_suffix(".jsonl"), clips), "--out", out, *options, code=code)
     return out
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Return a digest of every file of an index or a dataset, but for locks."""
+    """Return the MD5 of every file of an index or a dataset except locks, by relative path."""
     files = [path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".lock")]
     return {str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in files}

@@ -1,4 +1,4 @@
-"""FFmpeg's command: the one on the PATH, else the one that imageio-ffmpeg's wheel brings."""
+"""The ffmpeg command: the one on PATH, or else the one in the imageio-ffmpeg wheel."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def ffmpeg() -> str:
 
 @functools.cache
 def ffmpeg_version() -> tuple[int, ...]:
-    """Return the command's version: (8, 1, 2)."""
+    """Return the command's version, such as (8, 1, 2)."""
     printed = subprocess.run([ffmpeg(), "-version"], capture_output=True, text=True, check=True).stdout.split()[2]
     return tuple(map(int, re.findall(r"\d+", printed)[:3]))

@@ -1,4 +1,4 @@
-"""Image files made for tests, by hazard, tars and listings of them, and indexes of all of these."""
+"""Image files made for tests, some with hazards; tars and listings of images; and indexes of all of these."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def indexed(out: Path, *sources: object, **options: Any) -> tuple[IndexReport, I
 
 
 def rows(index: Index) -> dict[str, Row]:
-    """Return the rows of `videos` by uri, and by member where there is one."""
+    """Return the rows of `videos` by URI, or by URI#MEMBER where a row has a member."""
     found = index.videos.to_pylist()
     return {row["uri"] if row["member"] is None else f"{row['uri']}#{row['member']}": row for row in found}
 
 
 def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Packets]:
-    """Index what becomes one medium; return its row and its packets."""
+    """Index sources that form one medium; return its row and its packets."""
     _, index = indexed(tmp_path / "INDEX", *sources, **options)
     (row,) = index.videos.to_pylist()
     return row, index.packets(row["media_id"])
@@ -44,7 +44,12 @@ def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Packets
 def encoded(
     number: int = 0, kind: str = "PNG", *, mode: str = "RGB", size: tuple[int, int] = (32, 24), **save: Any
 ) -> bytes:
-    """Return an image file whose pixels tell its number. size: (width, height)."""
+    """Return an image file whose pixels are drawn from its number.
+
+    Args:
+        size: (width, height).
+        save: options of Pillow's `Image.save`.
+    """
     width, height = size
     pixels = np.random.default_rng(number).integers(0, 256, (height, width, 3), np.uint8)
     file = io.BytesIO()
@@ -53,7 +58,7 @@ def encoded(
 
 
 def grey16(values: np.ndarray[Any, np.dtype[np.uint16]]) -> bytes:
-    """Return a PNG with 16 bits a sample."""
+    """Return a PNG with 16 bits per sample."""
     file = io.BytesIO()
     Image.fromarray(values).save(file, "PNG")
     return file.getvalue()
@@ -71,7 +76,7 @@ def bomb(width: int = 100_000, height: int = 100_000) -> bytes:
 
 
 def write(folder: Path, files: dict[str, bytes]) -> Path:
-    """Write files into a folder, which is made."""
+    """Write files into a folder, creating it if needed; return the folder."""
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -80,7 +85,7 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def write_rows(path: Path, listed: list[dict[str, Any]]) -> Path:
-    """Write a listing: a CSV file with a line for each row."""
+    """Write a listing as a CSV file with one line per row; return its path."""
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, list(listed[0]))
         writer.writeheader()
@@ -89,12 +94,12 @@ def write_rows(path: Path, listed: list[dict[str, Any]]) -> Path:
 
 
 def sequence(folder: Path, count: int = 3, kind: str = "PNG", **how: Any) -> Path:
-    """Write frame0, frame1 … into a folder."""
+    """Write images named frame0, frame1 and so on into a folder; return the folder."""
     return write(folder, {f"frame{number}.{kind.lower()}": encoded(number, kind, **how) for number in range(count)})
 
 
 def tar_of(path: Path, files: Iterable[tuple[str, bytes]], format: int = tarfile.PAX_FORMAT) -> Path:
-    """Write a tar."""
+    """Write a tar; return its path."""
     with tarfile.open(path, "w", format=format) as tar:
         for name, data in files:
             member = tarfile.TarInfo(name)

@@ -14,13 +14,13 @@ VISUAL_ENTRY = struct.pack(">6xH16xHHIIIH32sHh", 1, 64, 48, 0x480000, 0x480000, 
 
 @dataclass(kw_only=True)
 class TrackTables:
-    """What one track's tables say; runs are (count, value)."""
+    """The contents of one track's tables; `stts` and `ctts` are runs of (count, value)."""
 
     sizes: list[int]
     stts: list[tuple[int, int]]
     ctts: list[tuple[int, int]] = field(default_factory=list)
     stss: list[int] | None = None
-    chunks: list[int] = field(default_factory=list)  # samples a chunk
+    chunks: list[int] = field(default_factory=list)  # samples per chunk
     descriptions: list[int] = field(default_factory=list)  # sample entry of each chunk, from 1
     edits: list[tuple[int, int]] = field(default_factory=list)  # (duration, media_time)
     wide: bool = False
@@ -29,7 +29,7 @@ class TrackTables:
 
 
 def runs(values: list[int]) -> list[tuple[int, int]]:
-    """Return run lengths."""
+    """Return the run lengths of the values, as (count, value)."""
     found: list[tuple[int, int]] = []
     for value in values:
         if found and found[-1][1] == value:
@@ -40,7 +40,7 @@ def runs(values: list[int]) -> list[tuple[int, int]]:
 
 
 def table(kind: bytes, form: str, rows: Sequence[tuple[int, ...]], version: int = 0) -> bytes:
-    """Return a full box of a count and rows."""
+    """Return a full box that contains the number of rows and the rows."""
     return full_box(kind, version, 0, struct.pack(">I", len(rows)), *(struct.pack(form, *row) for row in rows))
 
 
@@ -54,7 +54,14 @@ def movie(
     movie_timescale: int = 1000,
     gap: int = 3,
 ) -> bytes:
-    """Return a file: ftyp, moov, mdat, the chunks of all tracks one after another with a gap between."""
+    """Return a file of ftyp, moov and mdat, with the chunks of all tracks one after another.
+
+    Args:
+        tag: the type of the sample entry.
+        configuration: boxes at the end of the sample entry.
+        more: boxes at the end of the moov.
+        gap: the number of bytes after each chunk.
+    """
     head = box(b"ftyp", FILE_TYPE)
 
     def moov(first: int) -> bytes:
@@ -74,7 +81,7 @@ def movie(
 
 
 def movie_header(timescale: int) -> bytes:
-    """Return mvhd."""
+    """Return an mvhd box."""
     return full_box(
         b"mvhd",
         0,
@@ -87,7 +94,7 @@ def movie_header(timescale: int) -> bytes:
 
 
 def trak(number: int, tables: TrackTables, offsets: list[int], entry: bytes, timescale: int) -> bytes:
-    """Return a video trak."""
+    """Return the trak box of a video track."""
     header = (
         struct.pack(">IIIII8xHHHH", 0, 0, number, 0, 0, 0, 0, 0, 0)
         + UNITY_MATRIX
@@ -138,7 +145,7 @@ def trak(number: int, tables: TrackTables, offsets: list[int], entry: bytes, tim
 
 
 def random_tables(seed: int) -> TrackTables:
-    """Return tables drawn from a seed: every oddity now and then."""
+    """Return tables drawn from a seed; each oddity appears now and then."""
     draw = random.Random(seed)
     count = draw.choice([1, 2, 3, 5, 17, 40])
     zero = draw.random() < 0.1
@@ -173,7 +180,7 @@ def random_tables(seed: int) -> TrackTables:
 
 
 def random_fragments(seed: int, *, tag: bytes = b"rle ", configuration: bytes = b"") -> bytes:
-    """Return a fragmented file of one or two tracks, drawn from a seed; the moov may list samples, too."""
+    """Return a fragmented file of one or two tracks, drawn from a seed; the moov may list samples as well."""
     draw = random.Random(seed)
     tracks = draw.choice([1, 1, 2])
     empty = TrackTables(sizes=[], stts=[])
@@ -209,7 +216,7 @@ def random_fragments(seed: int, *, tag: bytes = b"rle ", configuration: bytes = 
 
 
 def _random_run(draw: random.Random, offsets: list[int]) -> tuple[int, list[int], list[int], list[int], list[int]]:
-    """Return flags, durations, sizes, sample flags and composition offsets of a trun."""
+    """Return the flags, durations, sizes, sample flags and composition offsets of a random trun."""
     count = draw.randrange(1, 6)
     flags = sum(bit for bit in (0x100, 0x200, 0x400, 0x800) if draw.random() < 0.5)
     if not flags & 0x400 and draw.random() < 0.5:
@@ -221,7 +228,12 @@ def _random_run(draw: random.Random, offsets: list[int]) -> tuple[int, list[int]
 
 
 def _moof(number: int, trafs: list[tuple], style: str, with_time: bool, data: int, start: int) -> bytes:  # type: ignore[type-arg]
-    """Return a moof; data: bytes from its start to its data, start: where it begins in the file."""
+    """Return a moof box.
+
+    Args:
+        data: the number of bytes from the start of the moof to the start of its data.
+        start: the offset of the moof in the file.
+    """
     boxes = [full_box(b"mfhd", 0, 0, struct.pack(">I", number + 1))]
     for order, (track, truns, at, time) in enumerate(trafs):
         flags = {"moof": 0x20000, "absolute": 1, "implicit": 0}[style]

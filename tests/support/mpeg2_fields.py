@@ -1,4 +1,4 @@
-"""MPEG-2 field pictures of 32 × 32 pixels, written by hand: FFmpeg has no encoder for them."""
+"""MPEG-2 field pictures of 32 × 32 pixels, written bit by bit because FFmpeg has no encoder for them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _unit(code: int, bits: str) -> bytes:
 
 
 def sequence() -> bytes:
-    """Return a sequence header and its extension: interlaced, 4:2:0."""
+    """Return the sequence header and its extension of an interlaced 4:2:0 stream."""
     header = _bits((32, 12), (32, 12), (1, 4), (3, 4), (1000, 18), (1, 1), (20, 10), (0, 3))
     extension = _bits((1, 4), (0x48, 8), (0, 1), (1, 2), (0, 4), (0, 12), (1, 1), (0, 8), (0, 1), (0, 7))
     return _unit(0xB3, header) + _unit(0xB5, extension)
@@ -32,8 +32,10 @@ def group(*, closed: bool = False) -> bytes:
 def field(kind: int, parity: int, place: int, level: int = 0, select: int = 0) -> bytes:
     """Return one field picture.
 
-    level: −60 to 60, the brightness of an I field. select: the parity (0 top, 1 bottom) that a P field copies; B
-    fields average the fields of their own parity.
+    Args:
+        level: the brightness of an I field, from −60 to 60.
+        select: the parity of the field that a P field copies: 0 top, 1 bottom. B fields average the fields of their
+            own parity.
     """
     header = _bits((place, 10), (kind, 3), (0xFFFF, 16)) + "0111" * (kind - 1) + "0"
     codes = {I_FIELD: 0xFFFF, P_FIELD: 0x11FF, B_FIELD: 0x1111}[kind]

@@ -1,4 +1,4 @@
-"""Helpers for tests of object storage: an engine in this process, a policy file, a comparison of two datasets."""
+"""Helpers for tests of object storage: an engine in this process, a policy file and a comparison of datasets."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from framedex.execution.engine import Calls, Outcome
 
 
 def here(calls: Calls[Any, Any], **_: Any) -> Iterator[Outcome[Any, Any]]:
-    """An engine that probes in this process."""
+    """Run calls in this process: an execution engine for probing."""
     for item in calls.items:
         yield Outcome(item=item, result=None if item.task is None else calls.function(item))
 
 
 def segments(folder: Path) -> Path:
-    """Return a policy file: all that media hold, in clips of 8 frames."""
+    """Write a policy file that samples all frames in clips of 8; return its path."""
     path = folder / "segments.yaml"
     path.write_text("policy: stride\nstride: 1\nframes: 8\nlast: pad\n", encoding="utf-8")
     return path
 
 
 def same(ours: ClipDataset, theirs: ClipDataset, what: str) -> None:
-    """Compare every clip of two datasets, in another order."""
+    """Check that two datasets have the same clips, reading them in shuffled order."""
     assert len(ours) == len(theirs) > 0
     for number in np.random.default_rng(1).permutation(len(ours)).tolist():
         mine, other = ours[number], theirs[number]

@@ -1,4 +1,4 @@
-"""What became of the suite: which skips are allowed, and a report of it all."""
+"""Outcomes of the test suite: which skips are allowed, and a JSON report."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NO_CORPUS = "the corpus of hazards is not beside the checkout"
 NO_FFMPEG_LIBRARIES = "FFmpeg's libraries are not on this machine: make test lends those of PyAV"
 
 ALLOWED = {NO_GPU, A_GPU, NO_CHROMIUM, NO_CEPH, NO_COMPILER}
-# Not in CI, nor with FRAMEDEX_STRICT_SKIPS=1.
+# These are not allowed in CI or with FRAMEDEX_STRICT_SKIPS=1.
 ALLOWED_ELSEWHERE = {NO_CORPUS, NO_FFMPEG_LIBRARIES}
 
 LIBRARIES = ("av", "numpy", "pyarrow", "torch", "pillow", "click", "nvidia-dali-cuda120")
 
 
 def skip_but_in_ci(reason: str) -> NoReturn:
-    """Skip; in CI, which has all that a test needs but a GPU, fail."""
+    """Skip the test, or fail it in CI, which has everything that tests need except a GPU."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -40,7 +40,8 @@ def skip_but_in_ci(reason: str) -> NoReturn:
 class Outcomes:
     """A pytest plugin that fails a run with skips that are not allowed.
 
-    FRAMEDEX_SUITE_REPORT names a JSON file for what became of the suite: tests by outcome, skips by reason, versions.
+    If FRAMEDEX_SUITE_REPORT names a file, the plugin writes a JSON report there: the number of tests by outcome, the
+    number of skips by reason, and versions.
     """
 
     def __init__(self, command: str) -> None:
@@ -77,7 +78,7 @@ class Outcomes:
             terminalreporter.write_line(f"NOT ALLOWED to skip (tests/support/outcomes.py): {reason}", red=True)
 
     def report(self) -> dict[str, object]:
-        """Return what became of the suite."""
+        """Return the contents of the JSON report."""
         found = {}
         for name in LIBRARIES:
             try:

@@ -1,4 +1,4 @@
-"""Samples of packed datasets as anybody reads them: tars, and tiny files decoded in one go."""
+"""Samples of packed datasets, read with standard tools: `tarfile` reads the tars, and PyAV decodes whole files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tars(dataset: Path) -> list[Path]:
 
 
 def samples(dataset: Path) -> Iterator[tuple[str, Sample]]:
-    """Yield (key, {suffix: content}) of every sample, by Python's own reader of tars."""
+    """Yield (key, {suffix: content}) of every sample, read with Python's `tarfile`."""
     for path in tars(dataset):
         with tarfile.open(path) as tar:
             key, sample = "", Sample()
@@ -39,7 +39,7 @@ def samples(dataset: Path) -> Iterator[tuple[str, Sample]]:
 
 
 def described(dataset: Path) -> dict[str, tuple[dict[str, Any], Sample]]:
-    """Return every sample's JSON and its files by clip_id."""
+    """Return the JSON and the files of every sample, by clip_id."""
     found = {}
     for _, sample in samples(dataset):
         content = json.loads(sample["json"])
@@ -54,6 +54,6 @@ def file_of(sample: Sample) -> bytes:
 
 
 def one_go(content: bytes) -> list[tuple[float, str]]:
-    """Return (seconds, md5) of every frame that a player shows of a file."""
+    """Decode a whole file in order; return (seconds, MD5) of every frame that a player shows."""
     with av.open(io.BytesIO(content)) as container:
         return [(float(frame.time or 0), picture_md5(frame)) for frame in container.decode(video=0)]

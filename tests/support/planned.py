@@ -1,4 +1,4 @@
-"""Demuxed streams, full in-order decodes, and decoding single frames as scanners plan it: what scanner tests share."""
+"""Helpers for scanner tests: demuxed streams, full in-order decodes, and single frames decoded by a scanner's plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTRA_ONLY = 1  # AV_CODEC_PROP_INTRA_ONLY
 
 @dataclass(frozen=True, kw_only=True)
 class Stream:
-    """Packets of one video stream in decode order, and what a decoder is told before the first of them."""
+    """The packets of one video stream in decode order, and the parameters that its decoder gets before the first."""
 
     decoder: str
     codec: str
@@ -35,12 +35,12 @@ class Stream:
     reorder_depth: int = 0
     size: tuple[int, int] = (0, 0)
     coded_bits: int = 0
-    hidden: frozenset[int] = frozenset()  # packets that are decoded and not presented
-    # The container's flags: FFmpeg's PNG decoder adds a picture that is not flagged to the one before.
+    hidden: frozenset[int] = frozenset()  # packets that are decoded but not presented
+    # Packets without the container's key flag: FFmpeg's PNG decoder adds such a picture to the one before.
     not_key: frozenset[int] = frozenset()
 
     def open_decoder(self) -> VideoCodecContext:
-        """Return a fresh decoder with one thread."""
+        """Return a new decoder with one thread."""
         context = CodecContext.create(self.decoder, "r")
         assert isinstance(context, VideoCodecContext)
         context.extradata = self.extradata or None
@@ -53,7 +53,12 @@ class Stream:
         return context
 
     def decode(self, numbers: Sequence[int], state: bytes = b"") -> list[tuple[int | None, str]]:
-        """Return (packet number, md5) of every picture that a fresh decoder gives for these packets, in its order."""
+        """Decode packets with a new decoder; return (packet number, MD5) of every picture in output order.
+
+        Args:
+            numbers: the numbers of the packets.
+            state: data to put in front of the first packet.
+        """
         context = self.open_decoder()
         pictures = []
         for number in numbers:
@@ -92,7 +97,11 @@ def demux(path: Path) -> Stream:
 
 
 def scan(stream: Stream) -> Pictures:
-    """Return what the codec's scanner says of the stream. Raises BitstreamError."""
+    """Return the result of the codec's scanner for the stream.
+
+    Raises:
+        BitstreamError: the scanner refuses the stream.
+    """
     scanner = scanner_for(stream.codec, stream.intra_only)(stream.extradata)
     for data in stream.packets:
         scanner.feed(data)
@@ -107,7 +116,7 @@ def presented(pictures: Pictures, hidden: frozenset[int] = frozenset()) -> list[
 
 
 def plan(pictures: Pictures, target: int) -> tuple[list[int], bytes]:
-    """Return the packets to decode for one frame, and the state to give before them."""
+    """Return the packets to decode for one frame, and the state that the decoder must be given before them."""
     starts = np.flatnonzero(pictures.start != NO_START)
     number = int(np.searchsorted(starts, target, side="right")) - 1 - int(pictures.leading[target])
     begin = int(starts[max(number, 0)])
@@ -119,7 +128,12 @@ def plan(pictures: Pictures, target: int) -> tuple[list[int], bytes]:
 
 
 def wrong_frames(stream: Stream, pictures: Pictures, truth: dict[int, str], seed: int, most: int = 10**9) -> list[int]:
-    """Return the packet numbers of frames that come out wrong, or not, when decoded alone in shuffled order."""
+    """Decode single frames in shuffled order; return the packet numbers of those that are wrong or missing.
+
+    Args:
+        truth: the MD5 of each frame by packet number.
+        most: the highest number of frames to decode.
+    """
     targets = np.random.default_rng(seed).permutation(presented(pictures, stream.hidden))[:most]
     wrong = []
     for target in targets.tolist():
@@ -132,7 +146,7 @@ def wrong_frames(stream: Stream, pictures: Pictures, truth: dict[int, str], seed
 def encode(
     path: Path, codec: str, options: dict[str, str], *, pix_fmt: str, size: tuple[int, int], frames: int
 ) -> Path:
-    """Encode numbered pictures at 25 a second into a file, unless it is there; return its path."""
+    """Encode numbered pictures at 25 fps into a file, unless the file exists; return its path."""
     if path.exists():
         return path
     aside = path.with_name(f"{os.getpid()}-{path.name}")

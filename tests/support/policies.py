@@ -1,4 +1,4 @@
-"""Policies for tests: a timeline of given gaps, and what a policy document makes of it."""
+"""Helpers for policy tests: timelines with given gaps between frames, and the clips that a policy samples."""
 
 from __future__ import annotations
 
@@ -43,4 +43,4 @@ def kinds(sampling: Sampling) -> list[str]:
     return [missed.kind for missed in sampling.missed]
 
 
-THIRTY = timeline([10] * 300, base=300, every_start=30)  # ten seconds at 30 fps, a key frame a second
+THIRTY = timeline([10] * 300, base=300, every_start=30)  # ten seconds at 30 fps, one key frame per second

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.policies import timeline
 
-# Documents and videos for hypothesis: gaps of zero are frames of equal pts.
+# Gaps between frames: after a gap of zero, a frame has the same pts as the one before.
 GAPS = st.lists(st.integers(0, 200), min_size=1, max_size=60).filter(any)
 VIDEOS = st.builds(timeline, GAPS, every_start=st.integers(1, 9))
 RATES = st.fractions(Fraction(1, 5), 40, max_denominator=1001).map(str)

@@ -1,4 +1,4 @@
-"""What probing finds, as the rows that an index gets of it."""
+"""The results of probing as rows of an index."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from framedex.indexer.media_rows import Row, rows_of
 
 
 def rows_found(found: Iterable[MediumFacts]) -> list[tuple[Row, Row]]:
-    """Return the columns of `videos` and `frames` of each medium."""
+    """Return the columns of `videos` and `frames` for each medium."""
     return [rows_of(medium) for medium in found]

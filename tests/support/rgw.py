@@ -1,6 +1,6 @@
 """A Ceph RGW, started from Debian's packages ceph-mon, ceph-osd and radosgw: an S3 server that keeps objects in memory.
 
-By hand: python -m tests.support.rgw FOLDER
+To run it by hand: python -m tests.support.rgw FOLDER
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 PROGRAMS = ("ceph", "ceph-mon", "ceph-osd", "radosgw", "radosgw-admin", "setpriv")
 
-# Paths are relative to the folder that every process is started in.
+# Paths are relative to the working directory of all processes.
 CONFIGURATION = """\
 [global]
 fsid = {fsid}
@@ -81,14 +81,14 @@ rgw thread pool size = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """An S3 server, and the keys of its one user."""
+    """The address of an S3 server and the keys of its only user."""
 
     endpoint: str
     access_key: str
     secret_key: str
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which S3 clients find the server."""
+        """Return the environment variables with which S3 clients find the server and authenticate."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -101,7 +101,7 @@ class Server:
 
 
 class _Cluster:
-    """The processes of one monitor, one OSD and one gateway, all started in home."""
+    """The processes of one monitor, one OSD and one gateway. Their working directory is `home`."""
 
     def __init__(self, home: Path, *, seconds: float) -> None:
         self.home = home
@@ -111,10 +111,10 @@ class _Cluster:
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
-        """Start a command that writes NAME.log."""
+        """Start a command and write its output to NAME.log."""
         with (self.home / f"{name}.log").open("wb") as log:
             child = subprocess.Popen(
-                # A parent that is killed runs no finally.
+                # A parent that is killed does not run its finally blocks.
                 ["setpriv", "--pdeathsig", "KILL", "--", *command],
                 cwd=self.home,
                 env={"PATH": os.environ["PATH"], "CEPH_CONF": "ceph.conf"},
@@ -127,18 +127,26 @@ class _Cluster:
         return child
 
     def start_daemon(self, name: str, *command: str) -> None:
-        """Start a command that is to run as long as the cluster."""
+        """Start a command that must run as long as the cluster."""
         self.daemons[name] = self.start(name, *command)
 
     def run(self, name: str, *command: str) -> None:
-        """Run a command to its end."""
+        """Run a command and wait until it ends.
+
+        Raises:
+            RuntimeError: the command failed, a daemon ended, or the deadline passed.
+        """
         child = self.start(name, *command)
         self.wait(name, lambda: child.poll() is not None)
         if child.returncode != 0:
             raise RuntimeError(f"{name} ended with status {child.returncode}\n{self.tail(name)}")
 
     def wait(self, name: str, done: Callable[[], bool]) -> None:
-        """Wait until done() is true, and no longer than the daemons and the time last."""
+        """Wait until done() is true.
+
+        Raises:
+            RuntimeError: a daemon ended, or the deadline passed.
+        """
         while not done():
             for daemon, child in self.daemons.items():
                 if child.poll() is not None:
@@ -151,7 +159,7 @@ class _Cluster:
     def tail(self, name: str) -> str:
         """Return the last lines of NAME.log."""
         log = self.home / f"{name}.log"
-        # An abort writes its reason, and then thousands of lines of this.
+        # An abort writes its reason, then this line, then thousands of other lines.
         text = log.read_text(errors="replace").partition("--- begin dump of recent events ---")[0]
         return "\n".join([f"{log}:", *[line for line in text.splitlines() if line][-20:]])
 
@@ -170,10 +178,16 @@ def is_installed() -> bool:
 
 @contextlib.contextmanager
 def running(folder: Path, *, seconds: float = 90) -> Iterator[Server]:
-    """Run a gateway, its files in a new folder below folder, and yield it once it answers.
+    """Run a gateway and yield it once it answers.
 
-    Its processes end with the context, and with the thread that entered it. Raises RuntimeError, with the end of the
-    log, where one of them fails or nothing answers for so many seconds.
+    Its processes end with the context, or with the thread that entered it.
+
+    Args:
+        folder: the gateway keeps its files in a new folder below this one.
+        seconds: the time limit for the start.
+
+    Raises:
+        RuntimeError: a process failed, or the gateway did not answer in time. The message has the end of the log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="rgw-", dir=folder)).absolute()

@@ -1,4 +1,4 @@
-"""This checkout's code in processes of their own."""
+"""Running this checkout's code in separate processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return this process's environment, with the checkout first on PYTHONPATH, and more."""
+    """Return this process's environment with the checkout first on PYTHONPATH and the variables in `more`."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)} | more

@@ -1,4 +1,4 @@
-"""A bucket to test with: of moto's server in this process, or with FRAMEDEX_TEST_S3=rgw of a real Ceph gateway."""
+"""S3 buckets for tests: from moto's server in this process, or from a real Ceph gateway if FRAMEDEX_TEST_S3=rgw."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ KEY, SECRET = "AKIDFRAMEDEXTEST", "framedex/test+secret/of-forty-characters"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """An S3 service on this machine. environment: what clients are to find in theirs."""
+    """An S3 service on this machine.
+
+    Attributes:
+        environment: the environment variables that its clients need.
+    """
 
     endpoint: str
     environment: Mapping[str, str]
 
     def client(self) -> Any:
-        """Return a client of another library, to look from outside."""
+        """Return a boto3 client, which accesses the service without framedex."""
         import boto3
 
         return boto3.client(
@@ -36,7 +40,7 @@ class Service:
         )
 
     def bucket(self) -> Bucket:
-        """Return a new bucket."""
+        """Create a bucket with a new name and return it."""
         name = f"framedex-{uuid.uuid4().hex[:12]}"
         self.client().create_bucket(Bucket=name)
         return Bucket(service=self, name=name)
@@ -54,25 +58,25 @@ class Bucket:
         return f"s3://{self.name}"
 
     def put(self, key: str, content: bytes | Path) -> str:
-        """Write an object, whatever stands there; return its uri."""
+        """Write an object, replacing an existing one; return its URI."""
         data = content if isinstance(content, bytes) else content.read_bytes()
         self.service.client().put_object(Bucket=self.name, Key=key, Body=data)
         return f"{self.uri}/{key}"
 
     def put_folder(self, folder: Path, key: str) -> str:
-        """Write all files of a folder; return the uri of the folder."""
+        """Write all files below a folder as objects; return the URI of the folder."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.put(f"{key}/{path.relative_to(folder)}", path)
         return f"{self.uri}/{key}"
 
     def get(self, key: str) -> bytes:
-        """Return an object."""
+        """Return the content of an object."""
         content: bytes = self.service.client().get_object(Bucket=self.name, Key=key)["Body"].read()
         return content
 
     def keys(self, prefix: str = "") -> list[str]:
-        """Return the keys of all objects, sorted."""
+        """Return the sorted keys of all objects with a prefix."""
         pages = self.service.client().get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
         return sorted(entry["Key"] for page in pages for entry in page.get("Contents", []))
 
@@ -83,7 +87,7 @@ class Bucket:
 
 @contextlib.contextmanager
 def service() -> Iterator[Service]:
-    """Start what the suite tests with."""
+    """Run the S3 service that the suite uses for tests."""
     if REAL:
         from tests.support import rgw
 
@@ -104,7 +108,7 @@ def service() -> Iterator[Service]:
 
 
 def environment_of(endpoint: str, key: str, secret: str) -> dict[str, str]:
-    """Return the variables by which clients find a service, and are let in."""
+    """Return the environment variables with which clients find a service and authenticate."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": key,

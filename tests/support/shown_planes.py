@@ -1,4 +1,4 @@
-"""What is shown of decoded pictures, as MD5 of their planes."""
+"""MD5 sums of the visible part of decoded pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from framedex.loader.routing.nvdec_headers import CodedPicture
 
 
 def planes_md5(frame: av.VideoFrame, shown: CodedPicture | None) -> str:
-    """Return the MD5 of the planes of a 4:2:0 picture, or of the part of it that is shown."""
+    """Return the MD5 of the planes of a 4:2:0 picture, or only of the visible part that `shown` describes."""
     if shown is not None:
         assert (frame.width, frame.height) == (shown.width, shown.height)
     left, top = (0, 0) if shown is None else (shown.left, shown.top)

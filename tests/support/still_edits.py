@@ -1,4 +1,4 @@
-"""Changes of JPEG, JPEG-LS and PNG packets: segments put in, tables and palettes left out."""
+"""Edits of JPEG, JPEG-LS and PNG packets that insert segments or remove tables and palettes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.support.bitstream_edits import Coded, Edit
 SOS, DQT, COM, LSE = 0xDA, 0xDB, 0xFE, 0xF8  # JPEG markers
 THRESHOLDS = bytes([1]) + struct.pack(
     ">5H", 255, 3, 7, 21, 64
-)  # MAXVAL, T1 to T3, RESET (T.87 C.2.4.1.1): the usual ones
-WRONG_THRESHOLDS = bytes([1]) + struct.pack(">5H", 255, 5, 9, 30, 100)  # of which an encoder would have to know
+)  # MAXVAL, T1 to T3, RESET: the default values (T.87 C.2.4.1.1)
+WRONG_THRESHOLDS = bytes([1]) + struct.pack(">5H", 255, 5, 9, 30, 100)  # valid only if the encoder uses them, too
 
 
 def segments(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
-    """Return the (marker, payload) of a JPEG picture's segments up to its scan, and the rest."""
+    """Return the segments of a JPEG picture before its scan as (marker, payload), and the rest of its data."""
     found, at = [], 2
     while data[at + 1] != SOS:
         size = int.from_bytes(data[at + 2 : at + 4], "big")
@@ -28,13 +28,16 @@ def segments(data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
 
 
 def jpeg(found: list[tuple[int, bytes]], rest: bytes) -> bytes:
-    """Return a JPEG picture of such segments."""
+    """Return a JPEG picture made of these segments and the rest of its data."""
     written = (bytes([0xFF, marker]) + (len(payload) + 2).to_bytes(2, "big") + payload for marker, payload in found)
     return b"\xff\xd8" + b"".join(written) + rest
 
 
 def with_segment(marker: int, payload: bytes, *numbers: int) -> Edit:
-    """Put a segment into some JPEG pictures, before all others; into their end, where it defines coding parameters."""
+    """Insert a segment into the JPEG pictures with these numbers.
+
+    It becomes the first segment, or the last one before the scan if it defines coding parameters (LSE).
+    """
 
     def edit(configuration: bytes, packets: list[Coded]) -> list[Coded]:
         edited = list(packets)
@@ -48,10 +51,10 @@ def with_segment(marker: int, payload: bytes, *numbers: int) -> Edit:
 
 
 def chroma_tables_seldom(configuration: bytes, packets: list[Coded]) -> list[Coded]:
-    """Give chroma a quantisation table of its own, which pictures 0 and 10 alone bring, each another one."""
+    """Give chroma its own quantisation table. Only pictures 0 and 10 contain it, with different values."""
 
     def changed(number: int, marker: int, payload: bytes) -> bytes:
-        if 0xC0 <= marker <= 0xC1:  # of its components, all but the first use table 1
+        if 0xC0 <= marker <= 0xC1:  # all components except the first use table 1
             return payload[:6] + b"".join(payload[at : at + 2] + bytes([at > 6]) for at in range(6, len(payload), 3))
         if marker != DQT:
             return payload
@@ -68,7 +71,7 @@ def chroma_tables_seldom(configuration: bytes, packets: list[Coded]) -> list[Cod
 
 
 def palette_once(configuration: bytes, packets: list[Coded]) -> list[Coded]:
-    """Give PNG pictures indexed colours, and the palette to the first one alone."""
+    """Convert PNG pictures to indexed colours, and keep the palette in the first one only."""
     pictures = [Image.open(io.BytesIO(packet.data)).convert("RGB") for packet in packets]
     palette = pictures[0].quantize(64)
     edited = []

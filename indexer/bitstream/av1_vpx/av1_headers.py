@@ -171,7 +171,7 @@ def _color_config(bits: BitReader, profile: int) -> tuple[int | None, tuple[int,
 
 
 def is_within(point: int, extension: IntOrColumn) -> IntOrColumn:
-    """Return 1 where the layers that an OBU extension header (5.3.3) states belong to an operating point, else 0."""
+    """Return 1 if the layers that an OBU extension header (5.3.3) states belong to an operating point, else 0."""
     return (point >> (extension >> 5)) & (point >> ((extension >> 3 & 3) + 8)) & 1
 
 

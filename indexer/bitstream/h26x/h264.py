@@ -92,7 +92,7 @@ class H264Scanner(NalScanner):
             super()._take(nal)
 
     def _note_change(self, kind: int, set_id: int) -> None:
-        """Mark the picture parameter sets of a changed sequence parameter set as outlived.
+        """Mark picture parameter sets as `outlived` if the sequence parameter set that they refer to changed.
 
         FFmpeg's decoder keeps a picture parameter set with the sequence parameter set that was in force when it came.
         """
@@ -119,7 +119,7 @@ class H264Scanner(NalScanner):
                 self._meet_encoder(found[1], nal, packet)
 
     def _meet_encoder(self, build: bytes, nal: bytes, packet: int) -> None:
-        """Note x264's version. FFmpeg's decoder depends on it in two places where old versions were wrong."""
+        """Record x264's version. FFmpeg's decoder depends on it in two places where old versions were wrong."""
         if packet == 0:
             self._encoder_build, self._encoder_sei = int(build), [nal]
         elif int(build) != self._encoder_build and (int(build) <= LAST_WRONG_DIRECT or self._encoder_matters()):
@@ -276,7 +276,7 @@ class H264Scanner(NalScanner):
         continues: NDArray[np.bool_],
         count: NDArray[np.int64],
     ) -> NDArray[np.bool_]:
-        """Return bool [packets]: recovery points that are no start points.
+        """Return bool [packets]: recovery points that are not start points.
 
         After such a recovery point, pictures have other references than in a decoder that starts there. Leading
         pictures are allowed to have other references. All entries of reference lists count, whether blocks use them or

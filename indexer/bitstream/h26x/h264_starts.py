@@ -20,7 +20,7 @@ FIRST_ORDER = -(1 << 62)  # order of the pictures that FFmpeg makes up: before a
 
 
 def made_up(coded: Coded) -> list[Held]:
-    """Return the pictures that FFmpeg makes up if its first picture is not an IDR picture.
+    """Return the pictures that FFmpeg makes up if the first picture that it decodes is not an IDR picture.
 
     It makes up as many as the stream may hold (`h264_field_start` in libavcodec/h264_slice.c, "Frame num gap").
     """
@@ -80,7 +80,7 @@ class Start:
 
 
 def compare_starts(pictures: Iterable[Coded], candidates: Collection[int], *, in_middle: bool) -> dict[int, Start]:
-    """Return the comparison of each recovery point, by its picture, with a decoder that has decoded everything.
+    """Compare decoders that start at recovery points with a decoder that has decoded everything.
 
     The comparison of a start ends when its lists stay the same, or at the recovery point after the next one: pictures
     may be decoded from the start up to there.
@@ -153,7 +153,7 @@ def false_starts(
     *,
     in_middle: bool,
 ) -> NDArray[np.bool_]:
-    """Return bool [packets]: recovery points that are no start points.
+    """Return bool [packets]: recovery points that are not start points.
 
     After such a recovery point, pictures have other references for a decoder that starts there. Leading
     pictures are allowed to have other references.

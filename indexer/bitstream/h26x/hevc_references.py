@@ -168,7 +168,7 @@ class ReferencesReader:
         self._known: dict[int, dict[int, References]] = {}  # by how many bits they take, then by those bits
 
     def read(self, head: bytes, position: int, order_count: int) -> References:
-        """Return the references that stand `position` bits into a slice header; UNREADABLE if it ends too early."""
+        """Return the references that begin `position` bits into a slice header, or UNREADABLE if it ends too early."""
         left = 8 * len(head) - position
         if left < 0:
             return UNREADABLE

@@ -145,7 +145,7 @@ class ParameterSets:
         return before != nal
 
     def renew(self, facts: Mapping[Key, object]) -> None:
-        """Put other facts in force from here on. Raises BitstreamError if they change too often."""
+        """Update the facts that are in force from here on. Raises BitstreamError if they change too often."""
         if any(self.epochs[-1].get(key) != value for key, value in facts.items()):
             if len(self.epochs) >= MOST_EPOCHS:
                 raise BitstreamError("parameter_sets", f"parameter sets change more than {MOST_EPOCHS} times")

@@ -66,7 +66,7 @@ class MjpegScanner(TableScanner):
 
     @staticmethod
     def uses(data: bytes) -> Uses:
-        """Return the tables that a packet brings and lacks; its shape and the comments that matter are traits."""
+        """Return the tables that a packet brings and lacks, and as traits its shape and the comments that matter."""
         found = Uses(doubtful=True)
         quantisation: dict[int, int] = {}  # of the picture's components
         frame = 0  # its header's marker
@@ -98,7 +98,7 @@ class JpegLsScanner(TableScanner):
 
     @staticmethod
     def uses(data: bytes) -> Uses:
-        """Return no tables; the parameters that a packet brings are traits."""
+        """Return the parameters that a packet brings as traits, without any tables."""
         kept = (LSE, *FRAME_HEADERS)
         traits = [(marker, payload) for marker, payload in markers(data) if marker in kept or _tells(marker, payload)]
         return Uses(traits=list(traits), doubtful=True)  # parameters of which an encoder did not know

@@ -34,7 +34,7 @@ class Uses:
 
 
 class TableScanner:
-    """Base of the scanners of such codecs.
+    """Base class of scanners for codecs whose pictures may need the tables of earlier pictures.
 
     Decoding may start where no packet from there on uses a table that came before. A table that no packet brought is
     the decoder's own, which is the same wherever decoding starts. If packets differ in what else a decoder keeps,

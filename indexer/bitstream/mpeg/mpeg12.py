@@ -35,7 +35,7 @@ _MARK_BYTES, _MARK_PLACES = 30, 20  # the decoder looks at so many places, if so
 
 @dataclass(slots=True)
 class _Sequence:
-    """The sequence header in force, its extensions, and what they say of pictures."""
+    """The sequence header in force, its extensions, and what they state about pictures."""
 
     parts: tuple[bytes, ...] = ()  # header and sequence extensions, as coded
     matrices: tuple[bytes, ...] = ()  # quant_matrix_extensions since
@@ -54,7 +54,7 @@ class _Sequence:
         return width, height, chroma
 
     def layout(self) -> tuple[int, ...]:
-        """Return what makes FFmpeg's decoder begin again, and lose the picture it holds back, when it changes."""
+        """Return the properties whose change makes FFmpeg's decoder restart and lose the picture that it holds back."""
         _, height, _ = shape = self.shape()
         # Interlaced sequences are padded to 32 lines, which matters where 16 would give another height.
         progressive = self.extension[1] >> 3 & 1 if self.extension and -height % 32 >= 16 else 1
@@ -72,13 +72,13 @@ class _Sequence:
         return bool(self.extension and self.extension[5] >> 7)
 
     def state(self, *, whole: bool) -> bytes:
-        """Return what a decoder must see before a picture; not the whole of it where that brings a sequence header."""
+        """Return the headers that a decoder needs before a picture, or only the mark if not `whole`."""
         return b"".join((self.mark, *self.parts, *self.matrices) if whole else (self.mark,))
 
 
 @dataclass(slots=True)
 class _Packet:
-    """What the headers of one packet say."""
+    """What the headers of one packet state."""
 
     coding_type: int = 0  # of its first picture; 0 for none
     second_type: int = 0  # of its second picture
@@ -93,12 +93,12 @@ class _Packet:
 
 
 def _is_mark(data: bytes, at: int) -> bool:
-    """Return whether FFmpeg's decoder finds the mark of an old TMPGEnc in user data that begin there in a packet."""
+    """Return whether FFmpeg's decoder finds the mark of an old TMPGEnc in the user data that begins at byte `at`."""
     return len(data) - at >= _MARK_BYTES and data.find(OLD_TMPGENC, at, at + _MARK_PLACES + len(OLD_TMPGENC) - 1) >= 0
 
 
 def _headers_behind(data: bytes, at: int) -> Iterator[int]:
-    """Yield where units begin that are no slices, from `at` on."""
+    """Yield the positions of units that are not slices, from byte `at` on."""
     if len(data) - at > _FEW_BYTES:
         rest = np.frombuffer(data, np.uint8)[at:]
         places = np.flatnonzero((rest[:-3] | rest[1:-2]) == 0)
@@ -131,7 +131,7 @@ class Mpeg12Scanner:
         self._blank = False  # the older anchor is a blank one, made up for the P field of a first I picture
 
     def feed(self, data: bytes) -> None:
-        """Look at the next packet in decode order. Raises BitstreamError for D pictures."""
+        """Read the next packet in decode order. Raises BitstreamError for D pictures."""
         packet = _Packet()
         self._read(data, packet)
         whole, number = packet.slices, len(self._rows)
@@ -152,7 +152,7 @@ class Mpeg12Scanner:
         self._rows[-1][_RENEW] = renewed
 
     def _read(self, data: bytes, packet: _Packet) -> None:
-        """Read all headers of a packet, those behind its slices as well: decoders keep what they say."""
+        """Read all headers of a packet, including those after its slices, because decoders apply them too."""
         behind: Iterator[int] | None = None  # the headers behind the first slice
         at = data.find(START_CODE)
         while 0 <= at < len(data) - 4:
@@ -204,7 +204,7 @@ class Mpeg12Scanner:
                     sequence.extension = body
 
     def _renew(self) -> bool:
-        """Note the shape of the next picture; return whether it makes a decoder begin again."""
+        """Record the shape of the next picture, and return whether it makes a decoder restart."""
         if not self._sequence.header:
             raise BitstreamError("parameter_sets", f"no sequence header before the picture of packet {len(self._rows)}")
         layout = self._sequence.layout()
@@ -220,7 +220,7 @@ class Mpeg12Scanner:
         return before not in ((), layout)
 
     def _forget(self, *, lost: bool) -> None:
-        """Drop the anchors, as a decoder that begins again does; the one held back is not output then."""
+        """Drop the anchors as a decoder that restarts does; if `lost`, the anchor that it holds back is not output."""
         if lost and self._newest >= 0 and not self._rows[self._newest][_LOW_DELAY]:
             self._rows[self._newest][_SKIPPED] = True
         self._anchors, self._newest, self._blank = 0, -1, False
@@ -278,7 +278,7 @@ class Mpeg12Scanner:
         )
 
     def _state(self, packet: _Packet) -> int:
-        """Return the number of what a decoder that starts at the next packet must be given first."""
+        """Return the number of the state that a decoder which starts at the next packet must be given first."""
         before = self._sequence.state(whole=not packet.sequence) if packet.before is None else packet.before
         return self._states.number(before) if self._rows else 0
 

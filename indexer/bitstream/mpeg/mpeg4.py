@@ -145,7 +145,8 @@ class Mpeg4Scanner:
         self._take_turn(own, data, following)
 
     def _take_turn(self, own: _Vop | None, data: bytes, following: int) -> None:
-        """Follow FFmpeg's decoder in a packet of a packed bitstream: it decodes first what the packet before left over.
+        """Simulate FFmpeg's decoder on a packed bitstream's packet: it first decodes the VOP left from the last one.
+
         Args:
             own: the first VOP of the packet.
             data: the packet.
@@ -202,7 +203,7 @@ class Mpeg4Scanner:
         return at if 0 <= at < len(data) - 3 else -1
 
     def _read_vop(self, data: bytes, at: int) -> _Vop | None:
-        """Return the head of the VOP that begins at byte `at` (6.2.5), None if there is none."""
+        """Return the head of the VOP that begins at byte `at` (6.2.5), or None if there is none."""
         if at < 0:
             return None
         layer = self._headers.layer
@@ -235,7 +236,7 @@ class Mpeg4Scanner:
         return _Vop(kind, seconds, increment, coded, damaged)
 
     def _note(self, vop: _Vop | None, data: bytes, *, damaged: bool = False) -> bool:
-        """Add a row for the packet, for which the decoder decodes this VOP. Return whether that gives a picture.
+        """Add a row for the packet, with the VOP that the decoder decodes for it. Return whether that gives a picture.
 
         Args:
             vop: None if the decoder finds no VOP.

@@ -136,7 +136,7 @@ class Mpeg4Headers:
         return replace(self, units=dict(self.units))
 
     def read(self, unit: bytes) -> None:
-        """Take note of one unit, start code included. Raises ValueError, BitstreamError."""
+        """Record one unit of headers, start code included. Raises ValueError, BitstreamError."""
         code = unit[3]
         if code <= LAST_VOL or code in (VOS, VISUAL_OBJECT):
             if code == VOS and unit[4:5] and unit[4] in STUDIO_PROFILES:

@@ -16,7 +16,7 @@ from tests.support.datasets import run, shard_clips
 
 @pytest.fixture(scope="package")
 def videos(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Videos of several kinds, some under names that would do harm, and a file that is none."""
+    """Videos of several kinds, some with hostile names, and one file that is not a video."""
     folder = tmp_path_factory.mktemp("report") / "videos"
     for source, name in zip(("h264_default.mp4", "h264_vfr.mkv", "h264_open_gop.mp4"), HOSTILE, strict=True):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def dataset(index: Path) -> Path:
 
 @pytest.fixture(scope="package")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of 10 000 videos whose names have 60 characters, most of which no other name shares."""
+    """An index of 10 000 videos. Their names have 59 characters, most of them a hash that no other name shares."""
     out = tmp_path_factory.mktemp("many") / "INDEX"
     write_many_videos(out, ROWS, kinds=300)
     rename_media(out, lambda n: f"cameras/{n % 40:02d}/{hashlib.sha256(str(n).encode()).hexdigest()[:44]}.mp4")

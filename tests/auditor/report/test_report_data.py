@@ -1,4 +1,4 @@
-"""The data of a report's charts and of its table is complete, or the report says what was left out for want of room."""
+"""The data of a report's charts and table: it is complete, or the report states what the size limit left out."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_texts_come_out_of_the_script_as_they_went_in(texts: list[str], ascendin
 
 
 def _decoded(column: dict[str, Any]) -> list[str | None]:
-    """Return what page.js makes of a column of texts."""
+    """Return the texts of a column, decoded as page.js decodes them."""
     if "values" in column:
         return list(column["values"])
     if "words" in column:

@@ -1,4 +1,4 @@
-"""audit --report: one page that needs nothing else, safe whatever the data says, with every finding in it."""
+"""The page of `audit --report`: it is self-contained, safe for any data, and contains every finding."""
 
 from __future__ import annotations
 

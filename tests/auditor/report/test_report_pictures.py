@@ -1,4 +1,4 @@
-"""Pictures and the timeline of a report show the frames that they name; where there are none, the report says why."""
+"""Pictures and the timeline of a report show the frames that they name. A missing picture has a stated reason."""
 
 from __future__ import annotations
 

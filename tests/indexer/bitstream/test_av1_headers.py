@@ -1,4 +1,4 @@
-"""AV1 sequence and frame headers give the fields that were written."""
+"""Parsing AV1 sequence and frame headers gives the fields that were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the AV1 scanner says of encoded media holds when they are decoded from there."""
+"""The AV1 scanner's start points and droppable units hold when encoded media are decoded by them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_random_access_equals_the_full_decode(name: str, media_folder: Path, rng
 
 
 def _strip_later_headers(packets: Packets) -> Packets:
-    """Return the packets with the sequence headers left out of all but the first."""
+    """Return the packets without the sequence headers of all packets but the first."""
     data = packets.data[:1]
     for packet in packets.data[1:]:
         kept = bytearray()

@@ -1,4 +1,4 @@
-"""The AV1 scanner finds starts and droppable units, and refuses or marks what is damaged."""
+"""The AV1 scanner finds start points and droppable units, refuses unsupported streams and marks damaged units."""
 
 from __future__ import annotations
 

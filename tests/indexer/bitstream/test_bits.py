@@ -1,4 +1,4 @@
-"""Bit fields: the scalar and the columnar reader agree with how codes are written."""
+"""Bit fields: the scalar and the columnar reader return the values that were written."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIELDS = st.lists(
 
 
 def write(fields: list[tuple[object, int]]) -> bytes:
-    """Return fields as bits: unsigned Exp-Golomb codes ("ue") and fixed lengths."""
+    """Encode fields as bits: unsigned Exp-Golomb codes ("ue") and fixed-length codes."""
     text = ""
     for kind, value in fields:
         digits = bin(value + 1)[2:]

@@ -1,4 +1,4 @@
-"""What scanners say of real streams, and how output order is unwrapped."""
+"""Scanner results on real streams, checks of parameter sets, and the unwrapping of output order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from framedex.indexer.timeline import CLOSED, LEADING, NON_REFERENCE, OPEN, STAR
     st.lists(st.tuples(st.integers(-6, 6), st.booleans(), st.booleans()), min_size=1, max_size=60), st.integers(4, 6)
 )
 def test_unwrapped_counts_are_those_whose_low_bits_were_written(steps: list[tuple[int, bool, bool]], bits: int) -> None:
-    """Build counts as an encoder does: each near its anchor, zero at a reset; then keep the low bits alone."""
+    """Build counts as an encoder does (each near its anchor, zero at a reset), then keep only the low bits."""
     counts, resets, anchors, anchor = [], [], [], 0
     for number, (step, reset, is_anchor) in enumerate(steps):
         reset = reset or number == 0
@@ -101,7 +101,7 @@ def test_parsers_raise_value_error_alone_on_any_bytes(data: bytes) -> None:
 
 
 def _sps(*parameters: str) -> object:
-    """Return the facts of the SPS that x264 writes with some parameters."""
+    """Return the parsed SPS that x264 writes with the given parameters."""
     context = av.CodecContext.create("libx264", "w")
     assert isinstance(context, av.VideoCodecContext)
     context.width, context.height, context.pix_fmt = 64, 48, "yuv420p"
@@ -155,11 +155,11 @@ def test_a_start_that_is_no_reference_is_not_dropped() -> None:
 @pytest.mark.parametrize(
     ("parse", "unit"),
     [
-        (h264_sets.parse_sps, "67420000 0420 f4162e20"),  # 32
-        (h264_sets.parse_pps, "68 0080 c020"),  # 256
-        (h264_sets.parse_pps, "68 8210 20"),  # 0, of SPS 32
-        (hevc_sets.parse_pps, "4401 020c 03fe"),  # 64
-        (hevc_sets.parse_sps, "4201010000030000000300000003000000030008a0208105dff084"),  # 16
+        (h264_sets.parse_sps, "67420000 0420 f4162e20"),  # id 32
+        (h264_sets.parse_pps, "68 0080 c020"),  # id 256
+        (h264_sets.parse_pps, "68 8210 20"),  # id 0, refers to SPS 32
+        (hevc_sets.parse_pps, "4401 020c 03fe"),  # id 64
+        (hevc_sets.parse_sps, "4201010000030000000300000003000000030008a0208105dff084"),  # id 16
     ],
 )
 def test_ids_out_of_range_are_refused(parse: Callable[[bytes], object], unit: str) -> None:
@@ -168,7 +168,7 @@ def test_ids_out_of_range_are_refused(parse: Callable[[bytes], object], unit: st
 
 
 def test_a_sei_unit_of_tiny_payloads_is_read_whole() -> None:
-    """Quadratic work would take minutes here, and the fuzzer stops at ten seconds."""
+    """Read many payloads: quadratic work would take minutes here, and the fuzzer stops after ten seconds."""
     assert len(h264_sets.sei_payloads(b"\6" + b"\1\0" * 200_000)) == 200_000
 
 
@@ -187,7 +187,7 @@ def test_parameter_sets_that_change_without_end_are_refused() -> None:
 
 
 def test_leading_pictures_of_an_idr_picture_are_dropped() -> None:
-    """No stream may have them (H.265 7.4.2.2); decoders skip them (8.1.3, NoRaslOutputFlag)."""
+    """Skip these pictures: no stream may have them (H.265 7.4.2.2); decoders skip them (8.1.3, NoRaslOutputFlag)."""
     sets = bytes.fromhex("000001 42010100000300000003000000030000000300a0208105dff084 000001 4401c03fe0")
     scanner = hevc.HevcScanner(b"")
     for packet in (sets + bytes.fromhex("000001 2601a803fe"), bytes.fromhex("000001 1201d0a7f8")):
@@ -198,7 +198,7 @@ def test_leading_pictures_of_an_idr_picture_are_dropped() -> None:
 
 
 def test_order_counts_out_of_range_are_refused() -> None:
-    """The largest offset in a cycle of one picture: after some 65 536 wraps of frame_num, 64 bits were too few."""
+    """Use the largest offset in a cycle of one picture: about 65 536 wraps of frame_num would overflow 64 bits."""
     _, sps = h264_sets.parse_sps(H264_SETS[3:-6])
     large = replace(sps, order_count_type=1, ref_frame_offsets=((1 << 31) - 1,))
     pictures = [(number, 0, 0, not number, True) for number in range(3)]

@@ -1,4 +1,4 @@
-"""Packets taken apart in step say what packets fed one by one say: the same pictures, the same refusals."""
+"""Packets scanned in bulk give the same pictures and the same errors as packets fed one by one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCANNERS: dict[str, NalScannerType] = {"h264": H264Scanner, "hevc": HevcScanner}
 
 
 def together(packets: list[bytes], gap: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return packets behind each other in one array, `gap` bytes between them, and their offsets and sizes."""
+    """Return one array with all packets, each after `gap` zero bytes, and their offsets and sizes."""
     size = np.array([len(packet) for packet in packets], np.int64)
     offset = np.cumsum(size + gap) - size
     data = b"".join(b"\0" * gap + packet for packet in packets)
@@ -36,7 +36,7 @@ def together(packets: list[bytes], gap: int = 0) -> tuple[np.ndarray, np.ndarray
 
 
 def outcome(scan: Callable[[], Any]) -> dict[str, Any]:
-    """Return what a scanner answers, its fields as lists, or the error."""
+    """Return the fields of a scanner's result, with arrays as lists, or its error."""
     try:
         pictures = scan()
     except BitstreamError as error:
@@ -108,7 +108,7 @@ def prefixed(nals: list[bytes], length_size: int) -> bytes:
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_changed_packets(name: str, medium: Callable[[str], Path], data: st.DataObject) -> None:
-    """Units put in, cut, doubled; start codes and emulation prevention anywhere; lengths that do not tile."""
+    """Insert, cut and duplicate units, add start codes and emulation prevention, and break the tiling of lengths."""
     codec, configuration, packets = read_packets(medium(name))
     h264 = codec == "h264"
     nal_types = [1, 2, 5, 6, 6, 7, 8, 9, 12, 20] if h264 else [0, 1, 8, 19, 21, 32, 33, 34, 35, 36, 37, 39]

@@ -1,4 +1,4 @@
-"""Reference picture sets: parsed as written, predicted as the standard says, and missing pictures found."""
+"""Reference picture sets: parsed as written, predicted as the standard specifies; missing pictures are found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GAPS = st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=4)
 
 
 def explicit(gaps: list[tuple[int, bool]], sign: int) -> tuple[tuple[int, bool], ...]:
-    """Return gaps between neighbours as differences from the current picture."""
+    """Convert gaps between neighbours to differences from the current picture."""
     total, deltas = 0, []
     for gap, used in gaps:
         total += sign * gap
@@ -43,7 +43,8 @@ def test_an_explicit_set_is_read_as_written(before: list[tuple[int, bool]], afte
 
 def test_a_predicted_set_shifts_its_source() -> None:
     source = ShortTermSet(before=((-2, True), (-4, True)), after=((2, True),))
-    # predicted, one set back, shift +1: candidates -2, -4, 2 and 0; the second is dropped, the third kept but unused
+    # Predicted from the previous set with a shift of +1. The candidates are -2, -4, 2 and 0: the second is dropped,
+    # the third is kept but unused.
     fields: list[tuple[object, int]] = [(1, 1), (1, 0), ("ue", 0), (1, 1), (1, 0), (1, 0), (1, 0), (1, 1), (1, 1)]
     found = parse_short_term_set(BitReader(write(fields)), [source], in_slice=False)
     assert found == ShortTermSet(before=((-1, True),), after=((1, True), (3, False)))
@@ -105,7 +106,7 @@ def test_more_long_term_pictures_than_allowed_are_refused() -> None:
 
 
 def test_a_picture_buffer_does_not_grow_without_end() -> None:
-    """Long-term references by low bits may name every picture there is; no buffer holds more than 16."""
+    """Refer to every picture by its low bits, as long-term references may; no buffer holds more than 16."""
     every = References(short_term=(), long_term=tuple((low, False, False) for low in range(16)))
     pictures = [ReferringPicture(number, number == 0, every, 16) for number in range(40)]
     assert missing_references(pictures)[0] == 17

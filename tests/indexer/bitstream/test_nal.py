@@ -1,4 +1,4 @@
-"""NAL units: splitting whatever packets hold, and what parameter sets do to start points."""
+"""NAL units: how packets are split into units, and how parameter sets affect start points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from framedex.indexer.bitstream.h26x.nal import (
 )
 
 UNIT = st.binary(min_size=1, max_size=40).filter(lambda unit: b"\0\0\1" not in unit)
-# As a valid NAL unit is: no start code inside, and no trailing zero.
+# Like valid NAL units: no start code inside, and no trailing zero.
 STRICT_UNIT = UNIT.filter(lambda unit: b"\0\0" not in unit and unit[-1] != 0)
 
 

@@ -1,4 +1,4 @@
-"""What the VP8 scanner says of frame tags written by hand, of damage, and of media made on the spot."""
+"""The VP8 scanner on hand-written frame tags, on damaged packets, and on media encoded by the tests."""
 
 from __future__ import annotations
 

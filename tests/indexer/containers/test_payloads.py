@@ -1,4 +1,4 @@
-"""Where a packet's bytes lie in its file: looked for, never trusted."""
+"""The offset of a packet's bytes in its file is found by comparing bytes; the demuxer's position is not trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an image file may be; whatever is wrong with one is a row or a flag."""
+"""Supported image files; any problem with a file is recorded as a row's status or a packet's flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rerun sees which images changed; a dry run counts them, and the table shows a sequence like a video."""
+"""A rerun detects changed images, a dry run counts images, and the table shows a sequence like a video."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.images import encoded, sequence, tar_of, write
 
 
 def changes(tmp_path: Path) -> list[str]:
-    """Index `data` anew; return what was probed, and that a dry run said so."""
+    """Index `data` again, check the report against the plan of a dry run, and return the planned uris."""
     options = IndexOptions(sources=[str(tmp_path / "data")], out=tmp_path / "INDEX", workers=1)
     planned = [uri for uri, _ in plan_work(options).probe]
     before = plan_work(options).unchanged

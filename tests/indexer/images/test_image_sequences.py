@@ -1,4 +1,4 @@
-"""Images are grouped into sequences in natural order, wherever they lie: folders, tars, listings."""
+"""Images of folders and tars are grouped into sequences in natural order, images of listings in the listed order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images have times: of a rate, of a timestamps file, or of a listing; times that do not fit are refused."""
+"""Image times come from a rate, a timestamps file or a listing; times that do not fit the images are refused."""
 
 from __future__ import annotations
 

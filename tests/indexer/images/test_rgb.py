@@ -1,4 +1,4 @@
-"""Images as RGB: what was written comes back, whatever the mode of the file; what has no rule is refused."""
+"""Images as RGB: every file mode returns the written pixels; images without a conversion rule are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers' own structure: whole, or cut off at the end."""
+"""The container structure shows whether a file is whole or cut off at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample tables read as columns equal what PyAV's demuxer gives packet by packet, or are refused with a reason."""
+"""Sample tables read as columns equal the packets of PyAV's demuxer, or are refused with a reason."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tests.support.ffmpeg import ffmpeg
 from tests.support.media import RECIPES
 from tests.support.mp4_boxes import TrackTables, movie, random_fragments, random_tables
 
-SHOWN_AS_KEYS = {"mjpeg", "prores", "png", "dnxhd"}  # every packet of these is a key frame to libavformat
-FLAGS_FROM_PICTURES = {"h264", "av1", "vp9"}  # libavformat asks the bitstream, whatever stss says
+SHOWN_AS_KEYS = {"mjpeg", "prores", "png", "dnxhd"}  # libavformat marks every packet of these as a key frame
+FLAGS_FROM_PICTURES = {"h264", "av1", "vp9"}  # libavformat parses the bitstream and ignores stss
 RECORDS = {"h264", "hevc", "av1", "mpeg4"}
 
 REMUXES = {
@@ -68,7 +68,7 @@ def read_bytes(content: bytes, track_id: int = 1) -> SampleTable:
 
 
 def check_against_demuxer(path: Path) -> int:
-    """Compare all columns of all video tracks; return how many tracks were not refused."""
+    """Compare all columns of all video tracks; return the number of tracks that were not refused."""
     read = 0
     with av.open(str(path), **LENIENT_METADATA) as container:
         streams = [one for one in container.streams.video if not one.disposition & Disposition.attached_pic]
@@ -96,7 +96,7 @@ def check_columns(table: SampleTable, packets: list[av.Packet[Any]], stream: av.
     assert stream.time_base.denominator == table.timescale
     if codec not in SHOWN_AS_KEYS | FLAGS_FROM_PICTURES:
         assert table.sync.tolist() == [packet.is_keyframe for packet in packets]
-    if (table.pts >= table.dts).all() and not table.hidden.any():  # else libavformat makes up its own
+    if (table.pts >= table.dts).all() and not table.hidden.any():  # otherwise libavformat generates its own dts
         assert table.dts.tolist() == [packet.dts for packet in packets]
     if codec in RECORDS:
         assert table.configurations[0] == (stream.codec_context.extradata or b"")

@@ -1,4 +1,4 @@
-"""A compacted index says what it said before, in fewer parts, and at no moment less."""
+"""Compaction keeps the content of an index in fewer parts, and readers see all media at every moment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Medium = Callable[[str], Path]
 
 @pytest.fixture
 def worn(tmp_path: Path, medium: Medium, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An index in many parts, of media that were changed, are gone, and came back."""
+    """An index of many parts, with media that were changed, removed or restored."""
     monkeypatch.setattr(part_pairs, "FILES_A_PART", 2)
     monkeypatch.setattr("framedex.indexer.runs.build.FILES_A_PART", 2)
     folder, out = tmp_path / "videos", tmp_path / "INDEX"

@@ -1,4 +1,4 @@
-"""An index follows its sources: what is new, changed and gone, counted, and never a row of what is no longer there."""
+"""An index follows its sources: new, changed and gone media are counted, and gone media have no row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Medium = Callable[[str], Path]
 
 @pytest.fixture
 def sources(tmp_path: Path, medium: Medium) -> Path:
-    """A folder of four videos, one of them in a folder of its own, and of a sequence of images."""
+    """A folder with four videos, one of them in a subfolder, and a sequence of images."""
     folder = tmp_path / "videos"
     (folder / "inner").mkdir(parents=True)
     for name in ("a.mp4", "b.mp4", "c.mp4", "inner/d.mp4"):
@@ -30,7 +30,7 @@ def sources(tmp_path: Path, medium: Medium) -> Path:
 
 
 def index(sources: Path, *options: str, code: int = 0) -> dict[str, Any]:
-    """Index a folder; return what the command reports."""
+    """Index a folder and return the command's report."""
     output = run("index", sources, "--out", sources.parent / "INDEX", "--json", *options, code=code).output
     return dict(json.loads(output))
 

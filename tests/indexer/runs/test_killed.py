@@ -1,4 +1,4 @@
-"""An index that is killed at any moment: readers never see half of anything, and a rerun does the rest."""
+"""Index runs that are killed at any moment: readers never see partial data, and a rerun completes the index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Medium = Callable[[str], Path]
 Row = dict[str, Any]
 
 MEDIA, KILLS = 120, 50
-# Parts of six media, so that a run of a second writes many.
+# Six media per part, so that a run of one second writes many parts.
 DRIVER = """
 import sys
 from framedex.cli import main
@@ -38,7 +38,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def videos(tmp_path: Path, medium: Medium) -> Path:
-    """A folder of many small media, good ones and bad."""
+    """A folder of many small media; every tenth is cut in half."""
     folder = tmp_path / "videos"
     folder.mkdir()
     names = ["h264_single.mp4", "h264_all_intra.mp4", "h264_vfr.mkv", "hevc_closed.mp4", "h264_audio.mkv"]
@@ -59,7 +59,7 @@ def start(videos: Path, out: Path) -> subprocess.Popen[bytes]:
 
 
 def content(out: Path) -> dict[str, tuple[Row, list[list[int]]]]:
-    """Return everything that an index says of each medium by uri, without what differs from run to run."""
+    """Return everything that an index records of each medium, by uri, without the values that differ between runs."""
     index = Index(out)
     found = {}
     for row in index.videos.to_pylist():
@@ -78,7 +78,7 @@ def content(out: Path) -> dict[str, tuple[Row, list[list[int]]]]:
 
 @contextlib.contextmanager
 def reading(out: Path, pause: threading.Lock) -> Iterator[list[Exception | int]]:
-    """Read the whole index again and again meanwhile; gives what went wrong, or how many media were seen."""
+    """Read the whole index repeatedly in a thread; yield a list of the errors and of the numbers of media seen."""
     seen: list[Exception | int] = []
     stop = threading.Event()
 
@@ -102,7 +102,7 @@ def reading(out: Path, pause: threading.Lock) -> Iterator[list[Exception | int]]
 
 
 def survivors(out: Path) -> list[int]:
-    """Return the processes that the tests of this index's folder started, and theirs."""
+    """Return the ids of the processes that the tests of this index's folder started, and of their children."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
@@ -137,7 +137,7 @@ def test_readers_and_reruns_survive_fifty_kills(videos: Path, tmp_path: Path, mo
             done = len(content(out)) if (out / "index.json").exists() else 0
             midway += 0 < done < MEDIA
             if done == MEDIA or chance.random() < 0.2:
-                with pause:  # starting anew is this test's doing, which no reader need survive
+                with pause:  # the test removes the index itself; readers need not survive that
                     shutil.rmtree(out, ignore_errors=True)
     assert not [problem for problem in seen if isinstance(problem, Exception)]
     assert len(set(seen)) > 5, "the reader saw the index grow"
@@ -153,10 +153,10 @@ def test_workers_of_a_killed_run_go_away(videos: Path, tmp_path: Path, monkeypat
     out = tmp_path / "INDEX"
     process = start(videos, out)
     end = time.monotonic() + 90
-    while len(survivors(out)) < 3:  # the run and its two workers, if not multiprocessing's own helper
+    while len(survivors(out)) < 3:  # the run and its two workers, or multiprocessing's helper process
         assert time.monotonic() < end
         assert process.poll() is None
-    process.kill()  # the main process alone, as the kernel does when memory is short
+    process.kill()  # only the main process, as the kernel does when memory is short
     process.wait()
     while survivors(out):
         assert time.monotonic() < end

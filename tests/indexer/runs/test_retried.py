@@ -76,7 +76,7 @@ def test_retry_tries_them_again_and_says_so(videos: Path) -> None:
 def test_other_options_try_again_what_failed(options: tuple[str, ...], retried: int, videos: Path) -> None:
     index(videos)
     first, second = index(videos, *options), index(videos, *options)
-    # How a folder of images is timed is part of what tells it from others.
+    # The timing of an image folder is part of its fingerprint, so another rate counts as a change.
     assert (first["retried"], first["changed"]) == ((0, 1) if "--image-fps" in options else (retried, 0))
     assert (second["retried"], second["changed"]) == (0, 0)
 
@@ -107,7 +107,7 @@ def test_another_broken_file_is_changed(videos: Path) -> None:
 
 
 def test_a_probe_that_died_is_not_tried_again_with_the_same_time(videos: Path, long_mp4: Path) -> None:
-    shutil.copy(long_mp4, videos / "slow.mp4")  # whose decoding takes seconds
+    shutil.copy(long_mp4, videos / "slow.mp4")  # decoding it takes seconds
     words = ("--depth", "packets", "--verify", "--timeout", "0.001")
     first = index(videos, *words)
     kinds = {problem["uri"]: problem["error_kind"] for problem in first["problems"]}

@@ -1,4 +1,4 @@
-"""Files without a video stream are skipped where a search found them, and failures where somebody named them."""
+"""Files without a video stream are skipped if a search found them, and fail if the user named them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.datasets import run
 
 
 def write_sound(path: Path) -> Path:
-    """Write a file that has sound alone."""
+    """Write a file that has only an audio stream."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream("aac", rate=48_000)
         for number in range(10):
@@ -29,7 +29,7 @@ def write_sound(path: Path) -> Path:
 
 @pytest.fixture
 def folder(medium: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A folder with a video and two files of sound."""
+    """A folder with one video and two audio-only files."""
     folder = tmp_path / "videos"
     folder.mkdir()
     shutil.copy(medium("h264_single.mp4"), folder / "a.mp4")

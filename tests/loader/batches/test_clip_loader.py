@@ -1,4 +1,4 @@
-"""ClipLoader: what a run of training must be able to rely on, whatever happens to clips, files and worker processes."""
+"""ClipLoader: guarantees for training runs, even when clips, files or worker processes fail."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEDIA = ("h264_default.mp4", "hevc_closed.mp4", "h264_vfr.mkv")
 
 @pytest.fixture
 def movable(index: Index, medium: Callable[[str], Path], tmp_path: Path) -> Path:
-    """A dataset of ten clips each of three media, in a folder of its own in which files may vanish."""
+    """A dataset with ten clips of each of three media, in its own folder, so that tests may remove files."""
     folder = tmp_path / "media"
     folder.mkdir()
     for name in MEDIA:
@@ -207,8 +207,8 @@ def test_epochs_leave_no_open_files_behind(movable: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         list(loader)
-        next(iter(loader))  # broken off
-    deadline = time.monotonic() + 20  # what was broken off is still coming in
+        next(iter(loader))  # abandoned after one batch
+    deadline = time.monotonic() + 20  # abandoned tasks still return results
     while len(os.listdir("/proc/self/fd")) > before and time.monotonic() < deadline:
         time.sleep(0.05)
         gc.collect()
@@ -239,7 +239,7 @@ def test_any_iterable_of_numbers_is_a_sampler(movable: Path) -> None:
 
 
 class Echo:
-    """A function for workers."""
+    """A function for workers: returns its task, or raises, dies, hangs or counts open files on request."""
 
     def __call__(self, task: Any) -> Any:
         match task if isinstance(task, str) else None:
@@ -256,7 +256,7 @@ class Echo:
 
 @pytest.fixture(scope="module")
 def pool() -> Any:
-    """Two workers."""
+    """A pool of two workers that run `Echo`."""
     pool: WorkerPool[Any, Any] = WorkerPool(Echo(), workers=2, timeout_seconds=20)
     yield pool
     pool.close()

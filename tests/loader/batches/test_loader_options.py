@@ -1,4 +1,4 @@
-"""ClipLoader's options, each against what plain numpy makes of the items of the dataset."""
+"""ClipLoader's options, each compared with plain numpy on the items of the dataset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 @pytest.fixture(scope="module")
 def stored(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten clips of two media of one size, one of them padded."""
+    """Ten clips of two media of one size; the first clip of each medium is padded."""
     clips = [
         {"uri": name, "clip_id": f"{name}-{number}", "frames": [number, 3 * number, 2 if number else -1]}
         for number in range(5)
@@ -64,7 +64,7 @@ def test_without_normalising_bytes_are_only_laid_out(stored: Path) -> None:
 
 @pytest.fixture
 def mixed(medium: Callable[[str], Path], tmp_path: Path) -> Path:
-    """Clips of a video and of a folder of images of another size, in turns, of different lengths."""
+    """Alternating clips of a video and of an image folder of another size, with different lengths."""
     folder = tmp_path / "media"
     (folder / "shots").mkdir(parents=True)
     shutil.copy(medium("h264_default.mp4"), folder / "video.mp4")
@@ -152,7 +152,7 @@ def test_sound_is_transformed_by_dali(index: Index, tmp_path: Path) -> None:
     for number, spectrogram in enumerate(spectrograms):
         samples = dataset[number]["audio"]
         assert spectrogram.shape[:2] == (1, 129)
-        # The tone of the medium is one of 48 000 / (2 pi 20) Hz: the strongest of the bins of 62.5 Hz.
+        # The tone of the medium has 48 000 / (2 pi 20) Hz, so the bin of 62.5 Hz at that frequency is the strongest.
         strongest = int(spectrogram[0, :, 2 : samples.shape[1] // 128 - 2].mean(axis=1).argmax())
         assert abs(strongest * 62.5 - 48_000 / (40 * np.pi)) < 63
 

@@ -1,4 +1,4 @@
-"""Pictures turned upright as ffmpeg's command turns them, of files whose track header says so."""
+"""Frames of files with a rotation in the track header are turned upright as the ffmpeg command turns them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
 from tests.support.ffmpeg import ffmpeg
 from tests.support.media import damage
 
-MATRIX_AT = 44  # behind the type of a tkhd box of version 0 (ISO/IEC 14496-12 8.3.2)
+MATRIX_AT = 44  # from the type of a version 0 tkhd box (ISO/IEC 14496-12 8.3.2)
 ONE = 1 << 16
-# a, b, c, d of the matrix in a track header.
+# The entries a, b, c, d of the matrix in a track header.
 MATRICES = {
     "none": (1, 0, 0, 1),
     "quarter": (0, 1, -1, 0),
@@ -39,7 +39,7 @@ def _turned(source: Path, target: Path, turn: str) -> Path:
 
 
 def _by_command(path: Path, *before: str) -> NDArray[np.uint8]:
-    """Return uint8 [bytes]: the first picture as ffmpeg's command writes it."""
+    """Return the first picture as the ffmpeg command writes it: uint8 [bytes]."""
     command = [ffmpeg(), "-v", "error", *before, "-i", str(path), "-frames:v", "1", "-f", "rawvideo"]
     written = subprocess.run([*command, "-pix_fmt", "rgb24", "-"], capture_output=True, check=True).stdout
     return np.frombuffer(written, np.uint8)
@@ -56,7 +56,7 @@ def test_upright_is_what_ffmpeg_shows(turn: str, medium: Callable[[str], Path], 
     assert shown.shape[1:3] == stored_size((frame.height, frame.width), frame.rotation)
     height, width = shown.shape[1:3]
     expected = _by_command(path).reshape(height, width, 3).astype(np.int64)
-    # ffmpeg turns before it converts, so chroma of odd places may differ by what interpolation does to it.
+    # ffmpeg rotates before it converts to RGB, so chroma at odd positions may be interpolated differently.
     assert np.abs(shown[0] - expected).mean() < 3
     others = [
         np.abs(upright(stored, 90 * k)[0] - expected).mean()

@@ -1,4 +1,4 @@
-"""examples/train.py: it learns, and a run that is killed in mid-epoch ends where an undisturbed one does."""
+"""examples/train.py: a run that is killed in mid-epoch and resumed ends like an undisturbed run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_killed_run_sees_every_clip_once_an_epoch_and_ends_the_same(tmp_path: 
 
 
 def check_killed_run(tmp_path: Path, device: str) -> tuple[dict[str, torch.Tensor], ...]:
-    """Train on a device, undisturbed and killed twice; compare what was seen, and return both models' weights."""
+    """Train once undisturbed and once killed twice, compare the clips seen, and return both models' weights."""
     undisturbed = start(tmp_path / "undisturbed", "--device", device)
     undisturbed.communicate()
     assert undisturbed.returncode == 0

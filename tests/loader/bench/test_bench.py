@@ -1,4 +1,4 @@
-"""framedex bench: it counts what recipes say, and believes no other loader without looking at its frames."""
+"""framedex bench: costs are counted from the recipes, and the frames of other loaders are compared with ours."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_next_frame_is_another_picture_and_another_matrix_or_scaler_is_not(m
 
 
 def test_a_frame_number_in_small_digits_tells_frames_apart() -> None:
-    """What the seed benchmark's video shows: nothing but a number on a plain ground, in 1 % of the picture."""
+    """Imitate the seed benchmark's video, which shows only a number on a plain background, in 1 % of the picture."""
     plain = np.full((40, 224, 224, 3), (20, 30, 240), np.uint8)
     for number, pixels in enumerate(plain):
         for bit in range(6):

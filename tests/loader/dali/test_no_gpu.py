@@ -1,4 +1,4 @@
-"""Where there is no GPU, or not enough of it: what was found, and the remedy, and no bare RuntimeError."""
+"""Errors for a missing GPU or too little GPU memory state what was found and a remedy. None is a bare RuntimeError."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def no_gpu() -> None:
-    """Skip where there is one."""
+    """Skip the test if there is a GPU."""
     if torch.cuda.is_available():
         pytest.skip(A_GPU)
 
@@ -90,7 +90,7 @@ def test_a_device_that_no_command_knows_is_a_usage_error(dataset: Path) -> None:
 
 @pytest.fixture
 def of_cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that lets torch say what it says of a machine's GPUs."""
+    """A function that makes torch report a given CUDA version and number of GPUs."""
 
     def say(*, version: str | None = "13.0", count: int = 0) -> None:
         monkeypatch.setattr(torch.version, "cuda", version)

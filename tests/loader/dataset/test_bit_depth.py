@@ -1,4 +1,4 @@
-"""More than 8 bits become uint8: that is said once, and an audit finds all such media."""
+"""Media of more than 8 bits become uint8: each dataset warns once, and an audit finds all such media."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.support.media import Recipe, make
 from tests.support.running import ROOT
 
 LOST = "more than 8 bits"
-BAYER = "bayer"  # whose components PyAV counts per pixel of the mosaic
+BAYER = "bayer"  # PyAV counts the components of these formats per pixel of the mosaic
 
 
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each test begin as a new process does."""
+    """Let each test start like a new process, in which no warning was given yet."""
     monkeypatch.setattr(bit_depth, "_told", set())
 
 
 @pytest.fixture(scope="module")
 def index(medium: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of two media of more than 8 bits, one of them a depth map, and one of 8."""
+    """An index of three media: a depth map and a video of more than 8 bits, and a video of 8 bits."""
     folder = tmp_path_factory.mktemp("deep")
     depth = make(Recipe(name="depth.mkv", codec="ffv1", pix_fmt="gray16le", frames=5), folder)
     run("index", depth, medium("h264_high10.mkv"), medium("h264_default.mp4"), "--out", folder / "INDEX")

@@ -1,4 +1,4 @@
-"""ClipDataset, ClipSampler and ClipLoader, as a training script meets them."""
+"""ClipDataset, ClipSampler and ClipLoader, as a training script uses them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_source_that_is_gone_or_changed_is_stale(index: Index, dataset_path: P
     with pytest.raises(StaleError, match="No such file"):
         dataset[0]
     content = bytearray((Path(index.root) / "h264_default.mp4").read_bytes())
-    content[len(content) // 2] ^= 1  # as long as before
+    content[len(content) // 2] ^= 1  # the length stays the same
     (tmp_path / "moved/h264_default.mp4").write_bytes(content)
     with pytest.raises(StaleError, match="other content"):
         dataset[0]

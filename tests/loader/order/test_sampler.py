@@ -1,4 +1,4 @@
-"""ClipSampler: every clip once an epoch, shared by any number of ranks, and resumed with any other number of them."""
+"""ClipSampler: every clip once per epoch, shared by any number of ranks, and resumed with any other number of ranks."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_what_was_delivered_is_a_prefix_however_often_a_run_stops_and_changes(
             sampler.load_state_dict(json.loads(json.dumps(state)))
             remaining, iterator = sampler.remaining, iter(sampler)
             delivered.append(take(iterator, stage["steps"], size))
-            ahead = list(itertools.islice(iterator, stage["ahead"]))  # a DataLoader asks ahead
+            ahead = list(itertools.islice(iterator, stage["ahead"]))  # a DataLoader requests numbers ahead
             assert len(ahead) == min(stage["ahead"], remaining - sum(map(len, delivered[-1])))
             if rank == (0 if uneven == "allow" else stage["saver"] % world):
                 after = sampler.state_dict(delivered=len(delivered[-1]) * size)
@@ -132,7 +132,7 @@ def test_each_pass_that_is_begun_is_an_epoch() -> None:
     sampler = ClipSampler(range(50), shuffle=True, seed=5)
     epochs = [epoch_order(50, shuffle=True, seed=5, epoch=epoch).tolist() for epoch in range(4)]
     assert len({tuple(epoch) for epoch in epochs}) == 4
-    iter(sampler), iter(sampler)  # of which nothing is asked
+    iter(sampler), iter(sampler)  # no number is requested from them
     assert list(sampler) == epochs[0]
     assert next(iter(sampler)) == epochs[1][0]
     assert list(sampler) == epochs[2]
@@ -160,12 +160,12 @@ def test_set_epoch_keeps_the_rest_of_an_epoch_that_is_to_go_on() -> None:
 
 
 def test_where_deliveries_are_counted_an_iteration_goes_on_after_them() -> None:
-    """The protocol of ClipLoader: iter, deliver(0), deliver(each batch), set_epoch at the end."""
+    """Follow the protocol of ClipLoader: iter, deliver(0), deliver(each batch), set_epoch at the end."""
     sampler = ClipSampler(range(50), shuffle=True)
     order = epoch_order(50, shuffle=True, seed=0, epoch=0).tolist()
 
     def iterate(stop: int) -> list[int]:
-        numbers = list(iter(sampler))  # asked far ahead
+        numbers = list(iter(sampler))  # all numbers are requested ahead
         sampler.deliver(0)
         for begin in range(0, len(numbers), 8)[:stop]:
             sampler.deliver(len(numbers[begin : begin + 8]))
@@ -221,7 +221,7 @@ def test_wrong_arguments_are_errors(wrong: dict[str, Any]) -> None:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(1, 5), st.randoms())
 def test_a_stretch_of_the_order_touches_few_blocks(sizes: list[int], window: int, chance: Any) -> None:
     blocks = np.repeat(np.arange(len(sizes)), sizes)
-    chance.shuffle(listed := blocks.tolist())  # blocks need not be neighbours in the manifest
+    chance.shuffle(listed := blocks.tolist())  # the clips of a block need not be adjacent in the manifest
     blocks = np.array(listed)
     first, second = (
         epoch_order(len(blocks), shuffle=True, seed=1, epoch=epoch, blocks=blocks, window=window) for epoch in (0, 1)

@@ -1,4 +1,4 @@
-"""What a driver's answers mean, and a machine that has none."""
+"""How a driver's answers are interpreted, and what is reported on a machine without a driver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate to NVDEC: each rule finds what it is named for, and what was proven passes."""
+"""Routing to NVDEC: each rule finds the obstacle that it is named for, and clips of proven streams pass."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def proven(index: Index, tmp_path_factory: pytest.TempPathFactory) -> ClipDatase
 
 @pytest.fixture(scope="module")
 def vp9(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> ClipDataset:
-    """A clip of each of some streams of the corpus, 160×120, by their names."""
+    """One clip per stream in `VP9` (160×120, from the corpus), with the file's name as clip_id."""
     folder = tmp_path_factory.mktemp("vp9")
     (folder / "videos").mkdir()
     for name in VP9:
@@ -182,11 +182,11 @@ def test_hidden_frames_of_the_corpus_are_found(corpus: Path, name: str, hidden: 
     [
         (b"\x82\x49\x83\x42\x00", False),  # a shown key frame of profile 0
         (b"\x86\x00\x00", False),  # a shown frame that refers to others
-        (b"\x84\x00\x00", True),  # a hidden one
-        (b"\x88\x00", True),  # one that is shown again
+        (b"\x84\x00\x00", True),  # a hidden frame
+        (b"\x88\x00", True),  # an earlier frame that is shown again
         (b"\x92\x49\x83\x42\x00", False),  # profile 2
         (b"\xb2\x49\x83\x42\x00", True),  # profile 3
-        (b"\x02\x49\x83\x42\x00", True),  # no frame
+        (b"\x02\x49\x83\x42\x00", True),  # not a frame
         (b"\x86\x00\xc9\x01\x00\x01\x00\xc9", True),  # a superframe
     ],
 )

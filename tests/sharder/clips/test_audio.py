@@ -27,7 +27,7 @@ def facts_of(codec: str, rate: int, first: int, end: int) -> AudioFacts:
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[AudioPackets, AudioFacts]:
-    """Packets with gaps between them in time and in the file, and a stream that may present less than they hold."""
+    """Draw packets with gaps in time and in the file, and a stream that may present fewer samples than they hold."""
     length = np.array(draw(st.lists(st.integers(1, 3000), min_size=1, max_size=60)), np.int64)
     start = draw(st.integers(-5000, 100_000))
     late = np.array([draw(st.sampled_from([0, 0, 0, 0, 700])) for _ in length], np.int64)
@@ -45,7 +45,7 @@ def streams(draw: st.DrawFn) -> tuple[AudioPackets, AudioFacts]:
 
 
 def first_of(recipe: AudioRecipe, packets: AudioPackets) -> int:
-    """Return the number of a recipe's first packet, by where it lies; 0 where there is none."""
+    """Return the number of a recipe's first packet, found by its offset; 0 if the recipe has no byte ranges."""
     assert packets.offset is not None
     return int(np.searchsorted(packets.offset, recipe.range_offset[0])) if len(recipe.range_offset) else 0
 

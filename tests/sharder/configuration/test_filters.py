@@ -1,4 +1,4 @@
-"""Filters: what the language says of rows, and that nothing else can be said in it."""
+"""Filters select the rows that Python would, and every other expression is refused."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_any_text_is_a_filter_or_refused(text: str) -> None:
     try:
         answers = len(matches(TABLE, parse_filter(text), "test"))
     except PolicyError:
-        answers = len(TABLE)  # refused: it says nothing of any row
+        answers = len(TABLE)  # refused, so there are no answers to count
     assert answers == len(TABLE)
 
 

@@ -1,4 +1,4 @@
-"""Records of parameters: what is refused, where that is written, and that nothing is taken for what it is not."""
+"""Records of parameters: wrong values and types are refused, and errors state where the value is written."""
 
 from __future__ import annotations
 

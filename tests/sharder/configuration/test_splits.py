@@ -1,4 +1,4 @@
-"""Splits: by a column or by hash; nothing but a row's own value decides where it goes."""
+"""Splits by a column or by hash: only a row's own value decides which split it belongs to."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_shares_are_kept_within_chance() -> None:
 
 
 def test_a_seed_gives_another_split_and_a_split_is_the_same_for_ever() -> None:
-    """Values written down: no later version may move a video from training to test."""
+    """Compare with recorded values, because no later version may move a video from training to test."""
     even = {"a": 1, "b": 1}
     ids = [f"{number:016x}" for number in range(12)]
     assert "".join(assign({"shares": even}, media_id=ids)) == "abbaaababaaa"

@@ -1,4 +1,4 @@
-"""A stretch of audio decoded from planned packets is what a full decode presents there."""
+"""An interval of audio decoded from planned packets matches the same interval of a full decode."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tests.support.audio_media import NOISY, RECIPES, Truth, encode, truth
 from tests.support.ffmpeg import ffmpeg, ffmpeg_version
 
 CLIPS = 60
-# Opus predicts from what it gave, and a player's MP2 has 16 bits; docs/audio.md says what was measured.
+# Opus predicts from its earlier output, and players decode MP2 to 16 bits. docs/audio.md has the measurements.
 TOLERANCE = {"opus": 1e-4, "mp2": 5e-5}
-# FFmpeg's own command is of another version, whose float arithmetic is in another order.
+# The ffmpeg command has another version, which does its float arithmetic in another order.
 COMMAND_TOLERANCE = 5e-5
 LOSSLESS = ("flac", "alac", "pcm", "wavpack", "tta", "truehd")
 
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Truth]]:
-    """Return the file of an audio recipe, and its truth."""
+    """A function that returns the file of an audio recipe and its truth."""
     folder = tmp_path_factory.mktemp("sound")
 
     @functools.cache
@@ -88,7 +88,7 @@ def test_any_stretch_equals_ffmpegs_own_cut(
     path, known = sound(name)
     facts = known.facts
     whole = cut_by_command(path, facts, None)
-    # Before version 6 the command presents what Matroska calls the codec's delay; elsewhere counts agree.
+    # Before version 6, the command also presents the samples of Matroska's codec delay. Otherwise the counts agree.
     shown_before = whole.shape[1] - (facts.end_sample - facts.first_sample)
     assert shown_before in {0, facts.first_sample - int(known.packets.sample[0])}
     for _ in range(4):
@@ -103,9 +103,14 @@ def test_any_stretch_equals_ffmpegs_own_cut(
 
 
 def cut_by_command(path: Path, facts: AudioFacts, interval: tuple[int, int] | None) -> NDArray[np.float32]:
-    """Return float32 [channels, samples]: what ffmpeg's atrim lets through, which counts from the first sample shown.
+    """Return the samples that the ffmpeg command presents, float32 [channels, samples].
 
-    Vorbis is decoded by libvorbis where FFmpeg's own decoder is wrong about stereo of FFmpeg's own encoder.
+    Vorbis is decoded by libvorbis in versions whose own decoder is wrong for stereo from FFmpeg's own encoder.
+
+    Args:
+        path: The file.
+        facts: Its audio facts.
+        interval: Samples for ffmpeg's atrim, counted from the first sample that the command presents; None for all.
     """
     command = [ffmpeg(), "-v", "error"] + ["-cons_noisegen", "1"] * (facts.codec in {"ac3", "eac3"})
     command += ["-c:a", "libvorbis"] * (facts.codec == "vorbis" and ffmpeg_version() < (8, 1, 2))

@@ -1,4 +1,4 @@
-"""Sound files in memory keep samples, and are the same bytes every time."""
+"""Audio files in memory preserve the samples and have the same bytes every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixing and resampling: the same sample in every clip, with its level and its phase, and without aliases."""
+"""Mixing and resampling: a sample is the same in every clip, level and phase are kept, and there is no aliasing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RATES = [(44_100, 16_000), (48_000, 44_100), (22_050, 48_000), (8_000, 48_000), 
 
 
 def resampled(samples: np.ndarray, rate: int, out_rate: int) -> tuple[int, np.ndarray]:
-    """Return the first place and float32 [channels, count] of all output samples that have their margin."""
+    """Return the output samples that have a full margin: the first one's index, and float32 [channels, count]."""
     count, around = samples.shape[1], margin(rate, out_rate)
     first, stop = -(-around * out_rate // rate), (count - around) * out_rate // rate - 1
     mask = np.ones(count, np.bool_)
@@ -36,7 +36,7 @@ def test_a_piece_resampled_is_that_piece_of_the_whole_resampled(
     end = -(-(begin + count) * rate // out_rate) + margin(rate, out_rate)
     piece = whole[:, start:end]
     samples, mask = resample(piece, np.ones(piece.shape[1], np.bool_), start, rate, out_rate, begin, count)
-    # One rounding of float32 at most, where float64 sums differ by their order.
+    # At most one float32 rounding step, because float64 sums depend on the order of their terms.
     np.testing.assert_allclose(samples, expected[:, begin - first : begin - first + count], rtol=1.2e-7, atol=1e-12)
     assert mask.all()
 

@@ -1,4 +1,4 @@
-"""Tiny MP4s: other people's demuxers and decoders read them as meant."""
+"""Tiny MP4s: third-party demuxers and decoders read them as intended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.counted import some
 from tests.support.datasets import shard_clips
 from tests.support.media import picture
 
-# Streams whose runs splice into one stream: every start closed.
+# Streams whose runs can be joined into one stream, because every start point is closed.
 CLOSED = [
     "h264_default.mp4",
     "h264_b_pyramid.mkv",

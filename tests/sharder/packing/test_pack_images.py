@@ -1,4 +1,4 @@
-"""`--pack images`: every wanted frame stored once, in the right colours and sizes; epochs decode no video."""
+"""`--pack images`: every wanted frame is stored once, in the right colours and size, and epochs decode no video."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_png_holds_the_pixels_that_the_loader_gives_of_every_recipe(index: Index
 
 @pytest.mark.parametrize(("kind", "suffix", "close"), [("jpeg", "jpg", 38), ("webp", "webp", 34), ("png", "png", 99)])
 def test_formats_keep_colours(medium: Medium, index: Index, tmp_path: Path, kind: str, suffix: str, close: int) -> None:
-    """On BT.709 pictures of soft colours, where a wrong matrix would cost 10 dB and more."""
+    """Use BT.709 pictures of soft colours, for which a wrong matrix would cost at least 10 dB."""
     clips = [{"uri": "h264_bt709.mp4", "frames": [4, 30]}]
     quality = () if kind == "png" else ("--quality", 95)
     dataset = pack(index.path, tmp_path / "D", clips, "--image-format", kind, *quality)
@@ -100,7 +100,7 @@ def test_sizes(index: Index, tmp_path: Path, arguments: list[object], size: tupl
 
 
 def test_making_frames_smaller_does_not_alias(tmp_path: Path) -> None:
-    """Stripes of one pixel become grey, and not other stripes."""
+    """Check that stripes of one pixel become grey and not other stripes."""
     from framedex.sharder.packing.image_files import encode_image
 
     stripes = np.zeros((200, 200, 3), np.uint8)

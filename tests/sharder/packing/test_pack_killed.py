@@ -1,4 +1,4 @@
-"""Packing that is killed at any moment, or finds the disk full: a rerun gives the same bytes as an undisturbed run."""
+"""Packing that is killed at any moment or fails on a full disk: a rerun gives the same bytes as an undisturbed run."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_killed_run_is_completed_to_the_same_bytes(mixed_index: Path, tmp_path
 
 
 def size_of(path: Path) -> int:
-    """Return a file's size, 0 where there is none."""
+    """Return a file's size, or 0 if the file does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -129,7 +129,7 @@ def test_workers_and_earlier_runs_do_not_show_in_the_bytes(mixed_index: Path, tm
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path] | None]:
-    """Mount file systems of some size, where root may; else give None."""
+    """A function that mounts a tmpfs of a given size in bytes, or None if mounting fails."""
     mounted: list[Path] = []
 
     def mount(size: int) -> Path:
@@ -153,7 +153,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path] | None]:
 def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
     mixed_index: Path, tmp_path: Path, pack: str, small_disk: Callable[[int], Path] | None
 ) -> None:
-    """On a small tmpfs where root may mount one; else files may not grow past a limit, which stops the first tar."""
+    """Fill a small tmpfs. If none can be mounted, limit the size of files instead, which stops the first tar."""
     whole(command(mixed_index, tmp_path / "UNDISTURBED", *PACKS[pack]))
     expected = content(tmp_path / "UNDISTURBED")
     used = sum(path.stat().st_size for path in (tmp_path / "UNDISTURBED").rglob("*"))
@@ -190,7 +190,7 @@ def test_rows_that_find_no_room_beside_an_open_tar_are_written_once_it_is_gone(
     refused: list[bool] = []
 
     def take_room() -> None:
-        """Find the disk full the first time, when the next tar is open."""
+        """Fail as on a full disk if the next tar is open. The first call waits up to 5 seconds for that tar."""
         end = time.monotonic() + 5
         while not refused and not any(shards.glob(f"{ASIDE}*.tar")) and time.monotonic() < end:
             time.sleep(0.01)

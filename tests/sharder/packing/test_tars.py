@@ -1,4 +1,4 @@
-"""Tars: the same bytes from the same samples, read by tar, indexed as DALI's own tool indexes them."""
+"""Tars: equal samples give equal bytes, `tar` reads them, and their indexes equal those of DALI's own tool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from framedex.sharder.reading.sources import SourceFiles
 
 
 def source(path: Path) -> ByteSource:
-    """Return a file as one that was recorded."""
+    """Return a byte source that records the file's current size, time and fingerprint."""
     status = path.stat()
     with open(path, "rb") as file:
         mark = fingerprint(file.fileno(), status.st_size)
@@ -41,7 +41,7 @@ def write(path: Path, samples: list[list[Member]]) -> Path:
 
 @pytest.fixture
 def samples(tmp_path: Path) -> list[list[Member]]:
-    """Samples of bytes and file ranges, empty and uneven ones among them."""
+    """Samples of bytes and file ranges, including empty ones and ones of uneven length."""
     file = tmp_path / "source"
     file.write_bytes(os.urandom(100_000))
     here = source(file)

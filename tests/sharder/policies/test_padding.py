@@ -1,4 +1,4 @@
-"""Pad modes are those of DALI and of numpy.pad."""
+"""The pad modes give the same results as those of DALI and of `numpy.pad`."""
 
 from __future__ import annotations
 

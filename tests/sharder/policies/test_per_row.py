@@ -1,4 +1,4 @@
-"""The policy per_row samples each range of a listing as a video of its own; a row without a range is a failure."""
+"""The policy `per_row` samples each range of a listing like a separate video; a row without a range is a failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_range_of_frames_is_a_python_slice(
     video: Timeline, way: Document, ends: tuple[int, int], include_end: bool
 ) -> None:
     document = {"policy": "per_row", "unit": "frames", "include_end": include_end} | way
-    sampling = run(document, video, {"start": float(ends[0]), "end": ends[1]})  # a file list's numbers are floats
+    sampling = run(document, video, {"start": float(ends[0]), "end": ends[1]})  # the numbers in a file list are floats
     stretch = stretch_of_frames(video, *ends, include_end=include_end)
     if stretch is None:
         assert kinds(sampling) == ["row"]

@@ -1,4 +1,4 @@
-"""Each policy takes the frames that its definition says, by time or by number, on any timestamps."""
+"""Each policy takes the frames that its definition states, by time or by number, for any timestamps."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_keyframes_are_start_points() -> None:
 
 
 def test_windows_overlap_and_one_is_cut_as_dali_has_it() -> None:
-    """readers.video with sequence_length 4, step 2 over ten frames: every whole sequence, and one padded tail."""
+    """Expect what DALI's readers.video gives for sequence_length 4, step 2: each whole sequence and one padded tail."""
     ten = timeline([10] * 10)
     document = {"policy": "windows", "frames": 4, "step": 2}
     assert sample(document, ten) == [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7], [6, 7, 8, 9], [8, 9, -1, -1]]

@@ -1,4 +1,4 @@
-"""The JSON Schema of policies, by which editors complete and check them: it refuses nothing that framedex takes."""
+"""The JSON Schema with which editors complete and check policies: it accepts every policy that framedex accepts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Document = dict[str, Any]
 
 
 def valid(document: object) -> bool:
-    """Return whether a document is valid by the schema, read as JSON: keys are texts there."""
+    """Return whether the schema accepts a document after its conversion to JSON, in which all keys are strings."""
     return SCHEMA.is_valid(json.loads(json.dumps(document, default=str)))
 
 
@@ -73,7 +73,7 @@ def test_what_the_page_shows_is_valid() -> None:
         {"policy": "fps"},  # a required key is missing, or empty
         {"policy": "fps", "fps": None},
         {"policy": "segments", "segments": [{"frames": 2}]},
-        {"policy": "fps", "fps": True},  # of another type
+        {"policy": "fps", "fps": True},  # wrong type
         {"policy": "fps", "fps": "fast"},
         {"policy": "fps", "fps": [1]},
         {"policy": "fps", "fps": 1, "frames": "8"},
@@ -97,7 +97,7 @@ def test_what_the_page_shows_is_valid() -> None:
         {"policy": "frames", "frames": []},
         {"policy": "seconds", "seconds": [0, -1]},
         {"policy": "fps", "fps": 1, "split": {"shares": {}}},
-        {"policy": ["fps", "stride"], "fps": 1},  # two policies, another one, and none
+        {"policy": ["fps", "stride"], "fps": 1},  # two policies, an unknown one, and none
         {"policy": "fps", "fps": 1, "stride": 2},
         {"fps": {"fps": 1}, "stride": {"stride": 2}},
         {"policy": "magic"},
@@ -115,7 +115,7 @@ def test_a_wrong_policy_is_refused_by_the_schema_and_by_framedex(document: objec
     assert not taken(document)
 
 
-# Values that are right for some key, and nearly so: two keys of a policy that is right get one of them.
+# Values that are valid, or almost valid, for some key. The test sets one key of a valid policy to such a value.
 WORDS = (
     "nearest previous next pad partial drop skip error none edge reflect_101 time number centres ends seconds frames"
 )

@@ -1,4 +1,4 @@
-"""Random clips and jitter: inside the video, in order, spread evenly, and the same for the same seed."""
+"""Random clips and jitter: inside the video, in order, evenly spread, and always the same for one seed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_random_starts_are_spread_evenly() -> None:
 
 
 def test_random_draws_are_the_same_for_ever() -> None:
-    """Numbers written down: another version of NumPy or of the machine must not change a dataset."""
+    """Compare with fixed numbers: another version of NumPy or another machine must not change a dataset."""
     document = {"policy": "random", "clips": 4, "frames": 1, "stride": 1, "seed": 3}
     assert sample(document, timeline([10] * 300, name="0123456789abcdef")) == [[221], [74], [297], [156]]
 

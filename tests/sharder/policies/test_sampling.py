@@ -1,4 +1,4 @@
-"""Choosing frames by time agrees with a brute-force reference in exact arithmetic, on any timestamps."""
+"""Choosing frames by time agrees with a brute-force reference in exact arithmetic, for any timestamps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIME = st.fractions(min_value=-100, max_value=100_100, max_denominator=1001)
 
 
 def brute_force(pts: list[int], time: Fraction, choose: Choose) -> int:
-    """Return the chosen frame as the docs describe it, by looking at every frame."""
+    """Return the frame that the documentation's rule chooses, by looking at every frame."""
     if choose == "nearest":
         return min(range(len(pts)), key=lambda number: (abs(pts[number] - time), pts[number], number))
     if choose == "next":
@@ -46,7 +46,7 @@ def test_grids_agree_with_brute_force(pts: list[int], start: Fraction, step: Fra
 
 @pytest.mark.parametrize("choose", CHOICES)
 def test_sampling_at_the_frame_rate_visits_every_frame_once(choose: str) -> None:
-    """30 fps counted in 1/90000 s against 30 fps asked for: floats would slip by a frame here and there."""
+    """Sample timestamps of 30 fps in units of 1/90000 s at 30 fps: with floats, some frames would be off by one."""
     pts = np.arange(10_000) * 3000
     times, denominator = over_common_denominator([k * Fraction(1, 30) * 90_000 for k in range(10_000)])
     assert frames_at(pts, times, denominator, cast(Choose, choose)).tolist() == list(range(10_000))

@@ -1,4 +1,4 @@
-"""From a listing's columns to splits and subsets: filters and splits of a policy, and the clips of one split."""
+"""A policy's filters and splits use the columns of a listing, and a dataset can be opened for one split alone."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ NAMES = ("h264_default.mp4", "h264_vfr.mp4", "hevc_open_gop.mp4", "h264_vfr.mkv"
 
 @pytest.fixture
 def listed(medium: Callable[[str], Path], tmp_path: Path) -> Path:
-    """An index over a listing with labels, folds and ranges."""
+    """An index of a listing with labels, folds and ranges."""
     with open(tmp_path / "list.csv", "w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["uri", "label", "fold", "start", "end"])
         for number, name in enumerate(NAMES):
-            shutil.copy(medium(name), tmp_path / name)  # under the root, so that ids are the same in every run
+            shutil.copy(medium(name), tmp_path / name)  # below the root, so that ids are the same in every run
             rows.writerow([name, "cat" if number % 2 else "dog", number, 0.2, 0.8])
             rows.writerow([name, "bird", number, 1.0, 1.6])
     run("index", tmp_path / "list.csv", "--out", tmp_path / "INDEX")
@@ -41,14 +41,14 @@ def listed(medium: Callable[[str], Path], tmp_path: Path) -> Path:
 
 def shard(index: Path, policy: dict[str, Any], code: int = 0) -> Path:
     path, out = index.parent / "policy.yaml", index.parent / "D"
-    of_ranges = {} if policy["policy"] == "per_row" else {"range": None}  # which the listing has
+    of_ranges = {} if policy["policy"] == "per_row" else {"range": None}  # ignore the listing's ranges
     path.write_text(yaml.safe_dump(policy | of_ranges))
     run("shard", index, "--policy", path, "--out", out, "--overwrite", code=code)
     return out
 
 
 def run_shard(index: Path, policy: dict[str, Any]) -> str:
-    """Return what sharding by a policy that is refused prints."""
+    """Shard by a policy that is refused; return the printed output."""
     path = index.parent / "refused.yaml"
     path.write_text(yaml.safe_dump(policy | {"range": None}))
     return run("shard", index, "--policy", path, "--out", index.parent / "D", code=1).output

@@ -1,4 +1,4 @@
-"""Sharding: what a dataset holds, which requests fail, and what is never overwritten."""
+"""Sharding: what a dataset contains, which requests fail, and what is never overwritten."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_frames_stay_in_the_order_asked_for(index: Index, tmp_path: Path) -> Non
 
 
 def test_seconds_are_read_on_the_clock_that_items_show(index: Index, tmp_path: Path) -> None:
-    """The video starts at 10 s: its own clock says so, and so do requests."""
+    """Request seconds of a video whose own clock starts at 10 s: requests use the same clock."""
     dataset = shard_clips(
         index.path, tmp_path / "D", [{"uri": "h264_late_start.mkv", "seconds": [10.0, 10.5, 11.2, 0]}]
     )
@@ -113,7 +113,7 @@ def test_a_malformed_line_stops_before_anything_is_written(index: Index, tmp_pat
 
 @pytest.mark.parametrize(
     "config",
-    # Ranges need a listing's columns.
+    # Policies with ranges are left out: they need the columns of a listing.
     [path for path in sorted(CONFIGS.glob("*.yaml")) if not read_policy(path).policy.names_ranges],
     ids=lambda path: path.name,
 )

@@ -1,4 +1,4 @@
-"""The dataset's writer: nothing looks finished before it is, what was written stays, and a rerun completes it."""
+"""The dataset writer: an unfinished dataset never looks finished, written parts stay, and a rerun completes it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CLIPS = [{"uri": "h264_vfr.mp4", "frames": [number % 50], "note": number} for nu
 
 
 class KilledError(Exception):
-    """Stands for whatever ends a run."""
+    """Stands for anything that ends a run."""
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file below a folder."""
+    """Return the content of every file below a folder, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -42,7 +42,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def killed(index: Index, tmp_path: Path, small_parts: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The clips file of a run that ended in its 61st clip."""
+    """The clips file of a run that was killed at its 61st clip."""
     clips = write_clips(tmp_path / "clips.jsonl", CLIPS)
     add, numbers = DatasetWriter.add, itertools.count()
 
