@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.manifest import Manifest
+from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
 from framedex.loader.routing.movie import clip_movie
 from framedex.sharder.clips.audio import AudioOptions
@@ -28,10 +29,6 @@ from framedex.sharder.decoding.video import Size, decode_rgb
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, place
-
-if TYPE_CHECKING:
-    from framedex.sharder.planning.on_the_fly import ClipPlans
-    from framedex.sharder.policies.reading import PolicyFile, PolicyLike
 
 Decode = Literal["cpu", "movie"]
 
@@ -99,7 +96,7 @@ class ClipDataset:
     def from_index(
         cls,
         index: str | Path | Stored,
-        policy: PolicyLike,
+        policy: str | Path | Mapping[str, object],
         *,
         epoch: int = 0,
         seed: int | None = None,
@@ -137,12 +134,13 @@ class ClipDataset:
             FormatError: `index` is not an index.
             PolicyError: the policy is wrong.
         """
-        from framedex.sharder.planning.on_the_fly import ClipPlans  # takes 0.2 s in each worker
+        from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
+        from framedex.sharder.policies.reading import with_seed
 
         options = ItemOptions(decode=decode, size=size, threads=threads)
         plans = ClipPlans(
             place(index, cache),
-            _policy_file(policy, seed),
+            with_seed(policy, seed),
             root=root,
             keep_damaged=keep_damaged,
             audio=AudioOptions() if audio is True else audio or None,
@@ -153,14 +151,14 @@ class ClipDataset:
 
     def _hold(
         self,
-        origin: Manifest | ClipPlans,
+        origin: Origin,
         where: Mapping[str, object] | None,
         epoch: SharedEpoch,
         options: ItemOptions,
         sources: SourceFiles,
     ) -> None:
         warn_of_other_ffmpeg(str(origin.path), tuple(origin.ffmpeg))
-        self.origin: Manifest | ClipPlans = origin
+        self.origin = origin
         self.sources = sources
         self._numbers = None if where is None else origin.where(where)
         self._epoch = epoch
@@ -219,7 +217,7 @@ class ClipDataset:
 
         Yields nothing for a dataset on disk, which lists them in failures.parquet.
         """
-        yield from () if isinstance(self.origin, Manifest) else self.origin.failures()
+        yield from self.origin.failures()
 
     @property
     def columns(self) -> list[str]:
@@ -329,11 +327,3 @@ def _checked_epoch(epoch: int) -> int:
     if type(epoch) is not int or not 0 <= epoch < 1 << 63:
         raise FramedexError("an epoch is a whole number of 0 or more", found=repr(epoch))
     return epoch
-
-
-def _policy_file(policy: PolicyLike, seed: int | None) -> PolicyFile:
-    """Return a policy, with another seed if one is given. Raises PolicyError."""
-    from framedex.sharder.policies.reading import find_policy, make_policy  # likewise
-
-    found = find_policy(policy)
-    return found if seed is None else make_policy(found.resolved | {"seed": seed}, where="policy")

@@ -23,7 +23,7 @@ from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.row_checks import check_video
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
-from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.medium import Locations, Medium, Root
 from framedex.sharder.clips.rows import clip_from
 from framedex.sharder.packing.image_files import ImageOptions
@@ -182,6 +182,10 @@ class Manifest:
         if len(rows) and rows.max() < 0:
             raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
+
+    def failures(self) -> Iterator[Failure]:
+        """Yield nothing: what could not be planned is listed in failures.parquet."""
+        return iter(())
 
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
         """Return int64: the numbers of the clips whose columns have these values, ascending.

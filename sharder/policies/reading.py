@@ -78,6 +78,12 @@ def find_policy(said: PolicyLike) -> PolicyFile:
     return read_policy(shipped[said])
 
 
+def with_seed(said: PolicyLike, seed: int | None) -> PolicyFile:
+    """Return the policy that a value refers to, with another seed if one is given. Raises PolicyError."""
+    found = find_policy(said)
+    return found if seed is None else make_policy(found.resolved | {"seed": seed}, where="policy")
+
+
 def _inline(said: str) -> Mapping[str, object] | None:
     """Return the mapping that a text is in YAML, or None if it is not one, for instance a path."""
     if ":" not in said:

@@ -43,7 +43,7 @@ LIBRARIES = {
     "obstore": "storage",
     "duckdb": "auditor.tables",
     "fsspec": "auditor.tables",
-    "yaml": "sharder.policies sharder.writing",
+    "yaml": "sharder.policies sharder.writing loader.contact_sheets",
     "pydantic": "sharder.configuration",
     "tqdm": "core",
 }

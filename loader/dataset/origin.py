@@ -1,0 +1,50 @@
+"""What a ClipDataset reads its clips from: a manifest, or plans made from an index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.sharder.clips.clip import Clip, Failure
+from framedex.storage.places import Stored
+
+
+class Origin(Protocol):
+    """Clips by number. `Manifest` and `ClipPlans` have these members.
+
+    The planner's module is named here by no import: workers that read a manifest start without it.
+    """
+
+    path: Path | Stored
+
+    @property
+    def ffmpeg(self) -> Sequence[str]:
+        """The versions of FFmpeg's libraries that made the index."""
+        ...
+
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def clip(self, number: int, epoch: int = 0) -> Clip:
+        """Return a clip. `epoch` is that of random draws."""
+        ...
+
+    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
+        """Return the numbers of the clips whose columns have these values."""
+        ...
+
+    def media_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the number of each clip's medium."""
+        ...
+
+    def failures(self) -> Iterator[Failure]:
+        """Yield the clips that cannot be planned."""
+        ...
