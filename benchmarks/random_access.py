@@ -111,6 +111,7 @@ def make_dataset(video: Path, folder: Path, clips: int, frames: int, fps: float,
 def bare_decode(dataset: str, number: int) -> float:
     """Return the seconds that PyAV takes to turn a clip's planned packets, already in memory, into RGB."""
     from framedex import ClipDataset
+    from framedex.sharder.decoding.video import DECODERS
 
     clips = OPENED.setdefault(dataset, ClipDataset(dataset))
     clip = clips.clip(number)
@@ -126,7 +127,7 @@ def bare_decode(dataset: str, number: int) -> float:
     started = time.perf_counter()
     pictures = []
     for first, last in itertools.pairwise(edges):
-        decoder = av.CodecContext.create(clip.medium.codec, "r")
+        decoder = av.CodecContext.create(DECODERS.get(clip.medium.codec, clip.medium.codec), "r")
         decoder.extradata, decoder.thread_count = clip.medium.extradata, 1
         for packet in [*packets[first:last], None]:
             pictures += [frame.to_ndarray(format="rgb24") for frame in decoder.decode(packet) if frame.pts in wanted]
