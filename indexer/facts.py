@@ -113,6 +113,7 @@ class PacketColumns:
         offset: int64 [n]. None: packets are not one byte range of the file each.
         size: int64 [n].
         flags: int32 [n]; masked elements are null.
+        slots: int32 [n]. None: not read.
         start_state: int32 [starts].
         md5: with --verify: 16 bytes or None for each packet.
         crc32: of images: int64 [n].
@@ -123,6 +124,7 @@ class PacketColumns:
     offset: NDArray[np.int64] | None
     size: NDArray[np.int64]
     flags: NDArray[np.int32]
+    slots: NDArray[np.int32] | None = None
     start_state: NDArray[np.int32] | None = None
     md5: Sequence[bytes | None] | None = None
     crc32: NDArray[np.int64] | None = None

@@ -7,7 +7,7 @@ import pyarrow as pa
 from framedex.core.column_rules import FAR, ColumnRule, Key
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.3"  # readers accept every minor version of their major version
+SCHEMA_VERSION = "3.4"  # readers accept every minor version of their major version
 
 # Values of some columns, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -325,6 +325,13 @@ FRAMES = pa.schema(
             "Null: not read (depth `tables`).",
         ),
         column(
+            "slots",
+            list_of(pa.int32()),
+            "Of AV1: bits 0 to 7, the reference slots that the packet's frames use, as they are before the packet; "
+            "bits 8 to 15, the slots that they refresh; bit 16, set if both are known (if not, the packet may need "
+            "every packet before it). Null: not read.",
+        ),
+        column(
             "start_state",
             list_of(pa.int32()),
             "For each start point in turn, which of `videos.states` a decoder must be given there; null: none of "
@@ -422,6 +429,7 @@ FRAME_RULES = {
     "gap": TIME,
     "size": ColumnRule(least=0, most=MOST_FRAMES),
     "flags": ColumnRule(least=0, most=4095),
+    "slots": ColumnRule(least=0, most=(1 << 17) - 1),
     "start_state": ColumnRule(least=0, most=MOST_FRAMES),
     "crc32": ColumnRule(least=0, most=(1 << 32) - 1),
     "audio_sample": TIME,

@@ -15,6 +15,9 @@ NO_PTS = np.iinfo(np.int64).min
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
 CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
 START = CLOSED | OPEN
+FLAGS = 4095  # all of them. In memory, the bits of frames.slots follow:
+SLOTS = 12  # the first of these bits
+USED, REFRESHED, REFERENCES_KNOWN = 0xFF << SLOTS, 0xFF00 << SLOTS, 0x10000 << SLOTS
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
 # Where a medium's timestamps come from; schema.py documents the words.
@@ -55,7 +58,7 @@ def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
 
 
 def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[np.bool_] | None = None) -> Flags:
-    """Return int32 [packets]: the `frames.flags` column.
+    """Return int32 [packets]: the columns `frames.flags` and, in the bits from `SLOTS` on, `frames.slots`.
 
     Args:
         pictures: what the bitstream says of the packets.
@@ -77,6 +80,8 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[
         (pictures.changes_sets, CHANGES_SETS),
     ):
         flags |= np.multiply(column, bit, dtype=np.int32)
+    if pictures.slots is not None:
+        flags |= pictures.slots << SLOTS
     return flags
 
 

@@ -15,9 +15,9 @@ from framedex.core.column_rules import RowAt, check_row, reading
 from framedex.indexer.parts.layout import REMEDY
 from framedex.indexer.parts.row_checks import check_audio_packets, check_packets
 from framedex.indexer.schema import FRAME_RULES
-from framedex.indexer.timeline import NO_PTS, START, STATED
+from framedex.indexer.timeline import NO_PTS, SLOTS, START, STATED
 
-VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "start_state", "md5", "path", "crc32")
+VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "slots", "start_state", "md5", "path", "crc32")
 AUDIO_COLUMNS = ("audio_sample", "audio_gap", "audio_size")
 UNREAD = -1  # in place of flags that were not read
 NULLS = {"pts": NO_PTS, "flags": UNREAD}  # what stands for null in lists that may hold it
@@ -31,7 +31,7 @@ class Packets:
         pts: int64 [packets], `timeline.NO_PTS` where null.
         offset: int64 [packets], None if the medium is not addressable by bytes.
         size: int64 [packets].
-        flags: int32 [packets], 0 where not read.
+        flags: int32 [packets], 0 where not read, with the bits of `slots` as in `timeline.packet_flags`.
         read: bool [packets], whether flags were read.
         state: int32 [packets], which of the medium's decoder states a start point needs.
         md5: 16 bytes or None for each packet, or None for all.
@@ -113,6 +113,8 @@ def packets_of(row: dict[str, Any], at: RowAt) -> Packets:
     stored = np.where(is_read, row["flags"], 0).astype(np.int32)
     flags, looked_at = stored & ~STATED, (stored & STATED) == 0
     check_packets(row | {"flags": flags}, at)
+    if row["slots"] is not None:
+        flags |= row["slots"].astype(np.int32) << SLOTS
     size, gap = row["size"].astype(np.int64), row["gap"]
     state = np.zeros(len(flags), np.int32)
     if row["start_state"] is not None:

@@ -14,7 +14,7 @@ from framedex.indexer.timeline import START
 
 Row = Mapping[str, Any]
 
-PER_PACKET = ("gap", "size", "flags", "md5", "path", "crc32")
+PER_PACKET = ("gap", "size", "flags", "slots", "md5", "path", "crc32")
 
 
 def check_video(row: Row, at: RowAt) -> None:

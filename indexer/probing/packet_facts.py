@@ -17,7 +17,9 @@ from framedex.indexer.facts import (
 )
 from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.timeline import (
+    FLAGS,
     NO_PTS,
+    SLOTS,
     START,
     UNSHOWN,
     Flags,
@@ -88,10 +90,12 @@ def packet_columns(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: 
         pts: int64 [packets].
         flags: int32 [packets].
     """
+    slots = None if np.ma.is_masked(flags) else flags >> SLOTS
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         offset=demuxed.offset,
         size=demuxed.size,
-        flags=flags,
+        flags=flags & FLAGS,
+        slots=slots if slots is not None and slots.any() else None,
         start_state=state if state.any() else None,
     )

@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,12 +24,14 @@ from framedex.indexer.timeline import (
     LEADING,
     NON_REFERENCE,
     OPEN,
+    REFERENCES_KNOWN,
     RESET,
     SKIPPED,
     START,
     presentation_order,
 )
 from framedex.sharder.clips.recipe import Recipe, coalesce
+from framedex.sharder.planning.references import needed_packets
 from framedex.sharder.schema import PAD
 
 
@@ -243,7 +247,12 @@ class Planner:
                 np.searchsorted(self._starts, run_begin, side="right")
             ]
             droppable |= ((flags & (LEADING | CHANGES_SETS)) == LEADING) & (packets < next_start[run])
-        keep = ~droppable
-        keep[np.searchsorted(packets, targets)] = True
+        is_target = np.zeros(len(packets), np.bool_)
+        is_target[np.searchsorted(packets, targets)] = True
+        if (flags & REFERENCES_KNOWN).any():
+            edges = np.searchsorted(run, np.arange(len(run_begin) + 1))
+            for first, end in itertools.pairwise(edges.tolist()):
+                droppable[first:end] |= ~needed_packets(flags[first:end], is_target[first:end])
+        keep = is_target | ~droppable
         keep[1:] = np.where(self._continues[packets[1:]], keep[:-1], keep[1:])
         return packets[keep], run[keep]

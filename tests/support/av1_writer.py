@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from framedex.indexer.bitstream.av1_vpx.av1_headers import (
+    ALL_FRAMES,
     INTER_FRAME,
     INTRA_ONLY_FRAME,
     KEY_FRAME,
@@ -185,10 +186,14 @@ class Frame:
     removal: bool = False
     refresh: int = 0
     extension: int = -1
+    shows: int = 0
+    hint: int | None = None
+    short: bool = False
+    references: tuple[int, ...] = (0, 1, 2, 3, 4, 5, 6)
     filler: int = field(default=0x5A5A5A5A5A5A5A5A)
 
     def write(self, sequence: Sequence) -> tuple[bytes, int]:
-        """Return the payload, and the number of bits up to the end of refresh_frame_flags.
+        """Return the payload, and the number of bits up to the end of refresh_frame_flags, or of references if listed.
 
         The layout is that of section 5.9.2 of the AV1 specification.
         """
@@ -198,7 +203,8 @@ class Frame:
             return out.bytes(), 0
         out.u(1, self.existing)
         if self.existing:
-            return out.bytes() + b"\0", 1
+            out.u(3, self.shows)
+            return out.bytes() + b"\0", 4
         out.u(2, self.kind)
         out.u(1, self.shown)
         if self.shown and sequence.has_model and not sequence.equal_interval:
@@ -215,7 +221,7 @@ class Frame:
         out.u(14 if sequence.frame_ids else 0, self.filler)
         if self.kind != SWITCH_FRAME:
             out.u(1, self.resized)
-        out.u(sequence.order_hint_bits, self.filler)
+        out.u(sequence.order_hint_bits, self.filler if self.hint is None else self.hint)
         if not (self.kind in (KEY_FRAME, INTRA_ONLY_FRAME) or self.resilient or self.takes_all):
             out.u(3, 5)
         if sequence.has_model:
@@ -223,8 +229,41 @@ class Frame:
         if not self.takes_all:
             out.u(8, self.refresh)
         length = len(out)
+        if self._states_slots(sequence):
+            out.u(8 * sequence.order_hint_bits, self.filler)
+        if not self.is_intra:
+            out.u(1 if sequence.order_hint_bits else 0, self.short)
+            if self.lists(sequence):
+                for reference in self.references:
+                    out.u(3, reference)
+                length = len(out)
         out.u(64, self.filler)
         return out.bytes(), length
+
+    @property
+    def is_intra(self) -> bool:
+        return self.kind in (KEY_FRAME, INTRA_ONLY_FRAME)
+
+    def _states_slots(self, sequence: Sequence) -> bool:
+        """Whether the header states order hints of all slots."""
+        takes_some = not self.is_intra or not (self.takes_all or self.refresh == ALL_FRAMES)
+        return bool(sequence.order_hint_bits) and (self.resilient or self.takes_all) and takes_some
+
+    def lists(self, sequence: Sequence) -> bool:
+        """Whether the slots that the frame uses are known from its header alone."""
+        if sequence.reduced or self.existing:
+            return True
+        if self._states_slots(sequence):
+            return False
+        short = self.short and bool(sequence.order_hint_bits)
+        return self.is_intra or not (short or sequence.frame_ids or self.kind == SWITCH_FRAME)
+
+    def uses(self, sequence: Sequence) -> int:
+        """Return a bit for each slot that the frame uses, if it lists them."""
+        if sequence.reduced or (self.is_intra and not self.existing):
+            return 0
+        slots = {self.shows} if self.existing else set(self.references)
+        return sum(1 << slot for slot in slots)
 
     @property
     def takes_all(self) -> bool:

@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.av1_vpx.av1_headers import (
+    ALL_FRAMES,
     INTRA_FRAMES,
     KEY_FRAME,
+    SLOTS,
     FrameHeaders,
     SequenceHeader,
     is_within,
@@ -77,6 +79,53 @@ def sequence_header_obu(payload: bytes) -> bytes:
         field.append(size & 127 | 128)
         size >>= 7
     return bytes([SEQUENCE_HEADER << 3 | SIZED, *field, size]) + payload
+
+
+def packet_slots(packet: NDArray[np.int64], headers: FrameHeaders, start: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Return int32 [packets]: the reference slots that packets use and refresh, in the bits of `frames.slots`.
+
+    A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
+    References count as known only while order hints show that no picture is missing since the start point: a decoder
+    that meets an error on the way returns fewer pictures, or other ones.
+
+    Args:
+        packet: int64 [frames], the packet of each frame, ascending.
+        headers: the headers of these frames.
+        start: bool [packets], start points.
+    """
+    packets = len(start)
+    slots: list[tuple[bool | None, int]] = [(None, 0)] * SLOTS  # whether it holds a key frame (None: not known); hint
+    used, refreshed, known = [0] * packets, [0] * packets, [True] * packets
+    is_start, shown_hint, complete, entered = start.tolist(), 0, False, -1
+    columns = (
+        packet,
+        headers.uses,
+        headers.refresh,
+        headers.frame_type,
+        headers.existing,
+        headers.listed,
+        headers.shown,
+        headers.hint,
+        headers.hint_bits,
+    )
+    for at, uses, refresh, kind, existing, listed, shown, hint, bits in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
+        frame: tuple[bool | None, int] = kind == KEY_FRAME, hint
+        if existing:
+            frame = slots[uses.bit_length() - 1]
+            refresh = ALL_FRAMES if frame[0] else 0
+        if is_start[at] and entered != at:
+            complete, entered, shown_hint = bits > 0, at, frame[1]
+        elif shown:
+            complete &= bits > 0 and frame[1] == (shown_hint + 1) % (1 << bits)
+            shown_hint = frame[1]
+        known[at] &= complete and listed and frame[0] is not None
+        used[at] |= uses & ~refreshed[at]
+        refreshed[at] |= refresh
+        slots = [frame if refresh >> slot & 1 else before for slot, before in enumerate(slots)]
+    found = np.array(used, np.int32) | np.array(refreshed, np.int32) << SLOTS
+    return np.where(known, found | 1 << 2 * SLOTS, 0).astype(np.int32)
 
 
 class Av1Scanner:
@@ -211,6 +260,7 @@ class Av1Scanner:
             inband_sets=len(self._sequences) > self._configured,
             varying_shape=len({header.shape for header in used}) > 1 or bool(headers.resized.any()),
             chroma_format=used[0].chroma_format if used else None,
+            slots=np.where(damaged, 0, packet_slots(packet, headers, start)).astype(np.int32),
         )
 
     def _frame_headers(self, sequence: NDArray[np.int64]) -> FrameHeaders:

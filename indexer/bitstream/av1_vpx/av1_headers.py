@@ -15,6 +15,7 @@ from framedex.indexer.bitstream.base.bits import BitColumns, BitReader
 
 KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # frame_type, 6.8.2
 INTRA_FRAMES = (KEY_FRAME, INTRA_ONLY_FRAME)
+REFERENCES, SLOTS = 7, 8  # REFS_PER_FRAME and NUM_REF_FRAMES, section 3
 SELECT = 2  # SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV, section 3
 ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that takes every reference slot
 BT709, SRGB, IDENTITY = 1, 13, 0  # 6.4.2
@@ -184,6 +185,10 @@ class FrameHeaders:
         shown: bool [n].
         existing: bool [n], show_existing_frame.
         refresh: int64 [n], refresh_frame_flags; ALL_FRAMES where existing, which depends on the frame that is shown.
+        uses: int64 [n], a bit for each reference slot that the frame refers to, or shows.
+        listed: bool [n], the header lists these slots. Otherwise they are not known.
+        hint: int64 [n], order_hint, meaningless where existing.
+        hint_bits: int64 [n], number of its bits; 0 where there is none.
         resized: bool [n], the header states a size of its own.
         length: int64 [n], number of bits that were read.
     """
@@ -192,6 +197,10 @@ class FrameHeaders:
     shown: NDArray[np.bool_]
     existing: NDArray[np.bool_]
     refresh: NDArray[np.int64]
+    uses: NDArray[np.int64]
+    listed: NDArray[np.bool_]
+    hint: NDArray[np.int64]
+    hint_bits: NDArray[np.int64]
     resized: NDArray[np.bool_]
     length: NDArray[np.int64]
 
@@ -208,6 +217,10 @@ class FrameHeaders:
             shown=column("shown", np.bool_),
             existing=column("existing", np.bool_),
             refresh=column("refresh", np.int64),
+            uses=column("uses", np.int64),
+            listed=column("listed", np.bool_),
+            hint=column("hint", np.int64),
+            hint_bits=column("hint_bits", np.int64),
             resized=column("resized", np.bool_),
             length=column("length", np.int64),
         )
@@ -226,10 +239,22 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
         none, all_ = np.zeros(n, np.bool_), np.ones(n, np.bool_)
         zero = np.zeros(n, np.int64)
         refresh = np.full(n, ALL_FRAMES, np.int64)
-        return FrameHeaders(frame_type=zero, shown=all_, existing=none, refresh=refresh, resized=none, length=zero)
+        return FrameHeaders(
+            frame_type=zero,
+            shown=all_,
+            existing=none,
+            refresh=refresh,
+            uses=zero,
+            listed=all_,
+            hint=zero,
+            hint_bits=zero,
+            resized=none,
+            length=zero,
+        )
     bits = BitColumns(heads)
     existing = bits.u(1) != 0
     coded = ~existing
+    uses = np.where(existing, 1 << bits.u(3, where=existing), 0)
     frame_type = bits.u(2, where=coded)
     shown = existing | (bits.u(1, where=coded) != 0)
     bits.u(sequence.presentation_time_bits, where=coded & shown)
@@ -246,12 +271,32 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
         bits.u(1, where=coded & tools)
     bits.u(sequence.frame_id_bits, where=coded)
     resized = switch | (bits.u(1, where=coded & ~switch) != 0)
-    bits.u(sequence.order_hint_bits, where=coded)
+    hint = bits.u(sequence.order_hint_bits, where=coded)
     bits.u(3, where=coded & ~intra & ~resilient)
     _skip_removal_times(bits, coded, extension, sequence)
     refresh = np.where(all_refreshed | existing, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
+    length = bits.position
+    inter = coded & ~intra
+    # Frame ids and order hints of slots are compared with what the slots hold: all of them count then.
+    states_slots = resilient & (inter | (refresh != ALL_FRAMES)) & (sequence.order_hint_bits > 0)
+    listed = ~inter | ((~states_slots & ~switch) & (sequence.frame_id_bits == 0))
+    listed &= ~(coded & states_slots)
+    if sequence.order_hint_bits:
+        listed &= ~(inter & (bits.u(1, where=inter & listed) != 0))  # frame_refs_short_signaling
+    for _ in range(REFERENCES):
+        slot = bits.u(3, where=inter & listed)
+        uses |= np.where(inter & listed, 1 << slot, 0)
     return FrameHeaders(
-        frame_type=frame_type, shown=shown, existing=existing, refresh=refresh, resized=resized, length=bits.position
+        frame_type=frame_type,
+        shown=shown,
+        existing=existing,
+        refresh=refresh,
+        uses=uses,
+        listed=listed,
+        hint=hint,
+        hint_bits=np.full(n, sequence.order_hint_bits),
+        resized=resized,
+        length=np.where(listed, bits.position, length),
     )
 
 

@@ -55,6 +55,8 @@ class Pictures:
         chroma_format: chroma_format_idc, 0 monochrome, 1 4:2:0, 2 4:2:2, 3 4:4:4; None where not read.
         max_ref_frames: max_num_ref_frames of an H.264 stream, else None.
         doubtful: the data of some picture may end too early, which its decoder would not report.
+        slots: int32 [n], which reference slots a packet uses and refreshes, in the bits of `frames.slots`; None for
+            codecs whose references are not read.
     """
 
     start: NDArray[np.uint8]
@@ -80,6 +82,7 @@ class Pictures:
     chroma_format: int | None = None
     max_ref_frames: int | None = None
     doubtful: bool = False
+    slots: NDArray[np.int32] | None = None
 
 
 def pictures_of(start: NDArray[np.uint8], **columns: Any) -> Pictures:
