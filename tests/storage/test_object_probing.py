@@ -110,7 +110,7 @@ class TestProbing:
         uri = bucket.put("a.mp4", long_mp4)
         changed = long_mp4.with_name("front.mp4").read_bytes()
 
-        def replace_it(request: proxies.ExplicitClip) -> None:
+        def replace_it(request: proxies.HttpRequest) -> None:
             if request.number == number:
                 bucket.put("a.mp4", changed)
 

@@ -133,7 +133,7 @@ class TestWriting:
         arguments += ["--pack", "clips", "--shard-size", "20kB", "--workers", 1, "--scratch"]
         uploads: list[str] = []
 
-        def fail_at_last(request: proxies.ExplicitClip) -> Spoil | None:
+        def fail_at_last(request: proxies.HttpRequest) -> Spoil | None:
             if request.method == "PUT" and request.path.split("?")[0].endswith(".tar"):
                 uploads.append(request.path)
             return Spoil(status=500) if len(uploads) > 2 else None

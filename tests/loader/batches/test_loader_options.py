@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import shutil
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -192,10 +191,12 @@ def test_iterations_that_are_broken_off_leave_no_task_running(stored: Path) -> N
         time.sleep(0.02)
     assert pool._threads._work_queue.qsize() == 0
     assert [batch["frame_index"].shape[0] for batch in loader] == [1] * 10
+    processes = [Path(f"/proc/{process_id}") for process_id in pool.process_ids]
+    assert processes
     loader.close()
-    assert (
-        not [thread for thread in threading.enumerate() if thread.name.startswith("framedex_0")] or not pool.process_ids
-    )
+    while time.monotonic() < deadline and any(process.exists() for process in processes):
+        time.sleep(0.02)
+    assert not any(process.exists() for process in processes)
 
 
 def test_threads_change_nothing_but_speed(stored: Path) -> None:
