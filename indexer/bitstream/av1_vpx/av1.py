@@ -19,7 +19,7 @@ from framedex.indexer.bitstream.av1_vpx.av1_headers import (
 from framedex.indexer.bitstream.base.bits import HEADER_BYTES
 from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
 
-SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, TILE_LIST = 1, 3, 4, 6, 8  # obu_type, 6.2.2
+SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8  # 6.2.2
 CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # in an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
 MOST_SIZE_BYTES = 8  # in a leb128(), 4.10.5
 FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
@@ -85,8 +85,8 @@ def packet_slots(packet: NDArray[np.int64], headers: FrameHeaders, start: NDArra
     """Return int32 [packets]: the reference slots that packets use and refresh, in the bits of `frames.slots`.
 
     A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
-    References count as known only while order hints show that no picture is missing since the start point: a decoder
-    that meets an error on the way returns fewer pictures, or other ones.
+    References count as known only while order hints show that no picture is missing since the start point. They do not
+    show whether each picture can be decoded.
 
     Args:
         packet: int64 [frames], the packet of each frame, ascending.
@@ -142,6 +142,7 @@ class Av1Scanner:
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
         self._damaged: set[int] = set()
+        self._redundant: set[int] = set()  # packets with copies of frame headers, which decoders may take for new ones
         self._payloads: dict[bytes, int] = {}
         self._sequences: list[SequenceHeader] = []
         self._current = -1
@@ -203,6 +204,8 @@ class Av1Scanner:
                 self._frame_tiled[-1] = True
             elif kind == SEQUENCE_HEADER:
                 self._meet_sequence(data[start:end], number, len(self._frame_packet) == frames)
+            elif kind == REDUNDANT_FRAME_HEADER:
+                self._redundant.add(number)
             elif kind == TILE_LIST:
                 raise BitstreamError("packing", f"packet {number} holds a tile list (large scale tile coding)")
 
@@ -249,6 +252,7 @@ class Av1Scanner:
         orphan = ~np.logical_or.accumulate(start)
         intra = np.bincount(packet[np.isin(headers.frame_type, INTRA_FRAMES) & ~headers.existing], minlength=n) > 0
         waiting = ~np.logical_or.accumulate(intra)  # decoders output nothing before the first intra frame
+        unclear = damaged | np.isin(np.arange(n), list(self._redundant))
         states, state = self._states(start & ~carries, packet[first], sequence[first])
         return pictures_of(
             np.where(start, CLOSED_START, NO_START).astype(np.uint8),
@@ -260,7 +264,7 @@ class Av1Scanner:
             inband_sets=len(self._sequences) > self._configured,
             varying_shape=len({header.shape for header in used}) > 1 or bool(headers.resized.any()),
             chroma_format=used[0].chroma_format if used else None,
-            slots=np.where(damaged, 0, packet_slots(packet, headers, start)).astype(np.int32),
+            slots=np.where(unclear, 0, packet_slots(packet, headers, start)).astype(np.int32),
         )
 
     def _frame_headers(self, sequence: NDArray[np.int64]) -> FrameHeaders:

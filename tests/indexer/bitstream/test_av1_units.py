@@ -196,3 +196,13 @@ def test_empty_packets_are_refused_and_empty_streams_are_not() -> None:
 def test_the_scanner_raises_nothing_but_bitstream_errors(packets: list[bytes], configuration: bytes) -> None:
     with contextlib.suppress(BitstreamError):
         scan(SEQUENCE_OBU + KEY, *packets, b"\x32\x0c" + packets[0] if packets else KEY, configuration=configuration)
+
+
+def test_references_of_a_packet_with_a_redundant_frame_header_are_not_known() -> None:
+    first, second = frame_obu(refresh=4, hint=1), frame_obu(refresh=4, hint=2)
+    key = SEQUENCE_OBU + frame_obu(kind=KEY_FRAME, hint=0)
+    redundant = first + obu(7, Frame(refresh=4, hint=1).write(SEQUENCE)[0])
+    for packet, known in ((first, True), (redundant, False)):
+        slots = scan(key, packet, second).slots
+        assert slots is not None
+        assert (slots >> 16 != 0).tolist() == [True, known, True]
