@@ -79,7 +79,7 @@ meanwhile, and two GPUs gave 1.74 times one.
 
 def picture_sizes_section() -> str:
     """Return the part about clips of 16 frames with several picture sizes."""
-    result, many, uncached = load("nvdec.json"), load("nvdec_many.json"), load("nvdec_uncached.json")
+    result, many, uncached, again = (load(f"nvdec{which}.json") for which in ("", "_many", "_uncached", "_sizes_again"))
     rows = [
         f"| {name} | "
         + " | ".join(f"{by[decode]['warm']:.2f}" if decode in by else "–" for decode in ("gpu", "auto", "cpu"))
@@ -115,9 +115,15 @@ all of it. What was expected: a ratio of 1.0. The last column is the ratio of an
 decoders were
 cached.
 
-{_sizes_table(result["milliseconds_a_movie"], load("nvdec_sizes_again.json")["milliseconds_a_movie"])}
+{_sizes_table(result["milliseconds_a_movie"], again["milliseconds_a_movie"])}
 
-{made_by(result)}"""
+{made_by(result)} `many sizes`, 340×256 without the cache, and the last column come from these runs:
+
+{made_by(many)}
+
+{made_by(uncached)}
+
+{made_by(again)}"""
 
 
 def _sizes_table(found: dict[str, float], again: dict[str, float]) -> str:

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.base.pictures import NO_START, OPEN_START, BitstreamError, Pictures, segments
+from framedex.indexer.bitstream.base.pictures import (
+    NO_START,
+    OPEN_START,
+    REFERENCE_SLOTS,
+    SLOTS_KNOWN,
+    BitstreamError,
+    Pictures,
+    segments,
+)
 
 NO_PTS = np.iinfo(np.int64).min
 
@@ -16,8 +24,9 @@ CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8,
 CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
 START = CLOSED | OPEN
 FLAGS = 4095  # all of them. In memory, the bits of frames.slots follow:
-SLOTS = 12  # the first of these bits
-USED, REFRESHED, REFERENCES_KNOWN = 0xFF << SLOTS, 0xFF00 << SLOTS, 0x10000 << SLOTS
+USED_SHIFT = 12  # the first of these bits
+REFRESHED_SHIFT = USED_SHIFT + REFERENCE_SLOTS
+REFERENCES_KNOWN = SLOTS_KNOWN << USED_SHIFT
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
 
 # Where a medium's timestamps come from; schema.py documents the words.
@@ -58,7 +67,7 @@ def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
 
 
 def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[np.bool_] | None = None) -> Flags:
-    """Return int32 [packets]: the columns `frames.flags` and, in the bits from `SLOTS` on, `frames.slots`.
+    """Return int32 [packets]: the columns `frames.flags` and, in the bits from `USED_SHIFT` on, `frames.slots`.
 
     Args:
         pictures: what the bitstream says of the packets.
@@ -81,7 +90,7 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[
     ):
         flags |= np.multiply(column, bit, dtype=np.int32)
     if pictures.slots is not None:
-        flags |= pictures.slots << SLOTS
+        flags |= pictures.slots << USED_SHIFT
     return flags
 
 

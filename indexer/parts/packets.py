@@ -15,7 +15,7 @@ from framedex.core.column_rules import RowAt, check_row, reading
 from framedex.indexer.parts.layout import REMEDY
 from framedex.indexer.parts.row_checks import check_audio_packets, check_packets
 from framedex.indexer.schema import FRAME_RULES
-from framedex.indexer.timeline import NO_PTS, SLOTS, START, STATED
+from framedex.indexer.timeline import NO_PTS, START, STATED, USED_SHIFT
 
 VIDEO_COLUMNS = ("pts", "gap", "size", "flags", "slots", "start_state", "md5", "path", "crc32")
 AUDIO_COLUMNS = ("audio_sample", "audio_gap", "audio_size")
@@ -114,7 +114,7 @@ def packets_of(row: dict[str, Any], at: RowAt) -> Packets:
     flags, looked_at = stored & ~STATED, (stored & STATED) == 0
     check_packets(row | {"flags": flags}, at)
     if row["slots"] is not None:
-        flags |= row["slots"].astype(np.int32) << SLOTS
+        flags |= row["slots"].astype(np.int32) << USED_SHIFT
     size, gap = row["size"].astype(np.int64), row["gap"]
     state = np.zeros(len(flags), np.int32)
     if row["start_state"] is not None:

@@ -19,9 +19,9 @@ from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.timeline import (
     FLAGS,
     NO_PTS,
-    SLOTS,
     START,
     UNSHOWN,
+    USED_SHIFT,
     Flags,
     Pts,
     Summary,
@@ -90,7 +90,7 @@ def packet_columns(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: 
         pts: int64 [packets].
         flags: int32 [packets].
     """
-    slots = None if np.ma.is_masked(flags) else flags >> SLOTS
+    slots = None if np.ma.is_masked(flags) else flags >> USED_SHIFT
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         offset=demuxed.offset,

@@ -131,10 +131,9 @@ static int number_of(const void *decoder) {
     return -1;
 }
 
-static void *forget(int n) {
+static void *forget_idle(int n) {
     void *decoder = decoders[n].decoder;
-    if (decoders[n].idle)
-        idle_bytes -= bytes(&decoders[n].wanted);
+    idle_bytes -= bytes(&decoders[n].wanted);
     decoders[n] = decoders[--known];
     return decoder;
 }
@@ -144,7 +143,7 @@ static int destroy_one(void *context, int always, int *result) {
     pthread_mutex_lock(&lock);
     int too_many = always || known > MOST_DECODERS || idle_bytes > MOST_IDLE_BYTES;
     int n = too_many ? longest_idle(context) : -1;
-    void *decoder = n >= 0 ? forget(n) : NULL;
+    void *decoder = n >= 0 ? forget_idle(n) : NULL;
     pthread_mutex_unlock(&lock);
     if (decoder)
         *result = destroy(decoder);

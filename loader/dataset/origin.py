@@ -16,7 +16,7 @@ from framedex.storage.places import Stored
 class Origin(Protocol):
     """Clips by number. `Manifest` and `ClipPlans` have these members.
 
-    The planner's module is named here by no import: workers that read a manifest start without it.
+    This module does not import the planner, so workers that read a manifest start faster.
     """
 
     path: Path | Stored

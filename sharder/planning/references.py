@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.timeline import REFERENCES_KNOWN, REFRESHED, SLOTS, START, USED
+from framedex.indexer.timeline import REFERENCES_KNOWN, REFRESHED_SHIFT, START, USED_SHIFT
 
-SLOT_COUNT = 8
+SLOT_COUNT = REFRESHED_SHIFT - USED_SHIFT
 
 
 def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -22,7 +22,7 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
     if not (flags & REFERENCES_KNOWN).any():
         return np.ones(len(flags), np.bool_)
     known = ((flags & REFERENCES_KNOWN) != 0).tolist()
-    used, refreshed = ((flags & USED) >> SLOTS).tolist(), ((flags & REFRESHED) >> SLOTS + SLOT_COUNT).tolist()
+    used, refreshed = (flags >> USED_SHIFT).tolist(), (flags >> REFRESHED_SHIFT).tolist()  # their low bits count
     holds: list[int] = [0] * SLOT_COUNT  # the packet whose frame each slot holds; of the run's first packet, to begin
     refers_to: list[list[int]] = []
     for packet in range(len(flags)):

@@ -9,7 +9,6 @@ from framedex.indexer.bitstream.av1_vpx.av1_headers import (
     ALL_FRAMES,
     INTRA_FRAMES,
     KEY_FRAME,
-    SLOTS,
     FrameHeaders,
     SequenceHeader,
     is_within,
@@ -17,7 +16,15 @@ from framedex.indexer.bitstream.av1_vpx.av1_headers import (
     parse_sequence_header,
 )
 from framedex.indexer.bitstream.base.bits import HEADER_BYTES
-from framedex.indexer.bitstream.base.pictures import CLOSED_START, NO_START, BitstreamError, Pictures, pictures_of
+from framedex.indexer.bitstream.base.pictures import (
+    CLOSED_START,
+    NO_START,
+    REFERENCE_SLOTS,
+    SLOTS_KNOWN,
+    BitstreamError,
+    Pictures,
+    pictures_of,
+)
 
 SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8  # 6.2.2
 CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # in an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
@@ -94,7 +101,9 @@ def packet_slots(packet: NDArray[np.int64], headers: FrameHeaders, start: NDArra
         start: bool [packets], start points.
     """
     packets = len(start)
-    slots: list[tuple[bool | None, int]] = [(None, 0)] * SLOTS  # whether it holds a key frame (None: not known); hint
+    slots: list[tuple[bool | None, int]] = [
+        (None, 0)
+    ] * REFERENCE_SLOTS  # whether it holds a key frame (None: not known); hint
     used, refreshed, known = [0] * packets, [0] * packets, [True] * packets
     is_start, shown_hint, complete, entered = start.tolist(), 0, False, -1
     columns = (
@@ -124,8 +133,8 @@ def packet_slots(packet: NDArray[np.int64], headers: FrameHeaders, start: NDArra
         used[at] |= uses & ~refreshed[at]
         refreshed[at] |= refresh
         slots = [frame if refresh >> slot & 1 else before for slot, before in enumerate(slots)]
-    found = np.array(used, np.int32) | np.array(refreshed, np.int32) << SLOTS
-    return np.where(known, found | 1 << 2 * SLOTS, 0).astype(np.int32)
+    found = np.array(used, np.int32) | np.array(refreshed, np.int32) << REFERENCE_SLOTS
+    return np.where(known, found | SLOTS_KNOWN, 0).astype(np.int32)
 
 
 class Av1Scanner:

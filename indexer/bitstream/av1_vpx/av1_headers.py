@@ -15,7 +15,7 @@ from framedex.indexer.bitstream.base.bits import BitColumns, BitReader
 
 KEY_FRAME, INTER_FRAME, INTRA_ONLY_FRAME, SWITCH_FRAME = 0, 1, 2, 3  # frame_type, 6.8.2
 INTRA_FRAMES = (KEY_FRAME, INTRA_ONLY_FRAME)
-REFERENCES, SLOTS = 7, 8  # REFS_PER_FRAME and NUM_REF_FRAMES, section 3
+REFERENCES = 7  # REFS_PER_FRAME, section 3
 SELECT = 2  # SELECT_SCREEN_CONTENT_TOOLS and SELECT_INTEGER_MV, section 3
 ALL_FRAMES = 0xFF  # refresh_frame_flags of a frame that takes every reference slot
 BT709, SRGB, IDENTITY = 1, 13, 0  # 6.4.2
@@ -277,27 +277,42 @@ def parse_frame_headers(heads: list[bytes], extension: NDArray[np.int64], sequen
     refresh = np.where(all_refreshed | existing, ALL_FRAMES, bits.u(8, where=coded & ~all_refreshed))
     length = bits.position
     inter = coded & ~intra
-    # Frame ids and order hints of slots are compared with what the slots hold: all of them count then.
+    # If a header states order hints or frame ids of slots, decoders compare them with what all slots hold.
     states_slots = resilient & (inter | (refresh != ALL_FRAMES)) & (sequence.order_hint_bits > 0)
-    listed = ~inter | ((~states_slots & ~switch) & (sequence.frame_id_bits == 0))
-    listed &= ~(coded & states_slots)
-    if sequence.order_hint_bits:
-        listed &= ~(inter & (bits.u(1, where=inter & listed) != 0))  # frame_refs_short_signaling
-    for _ in range(REFERENCES):
-        slot = bits.u(3, where=inter & listed)
-        uses |= np.where(inter & listed, 1 << slot, 0)
+    listed = ~states_slots & (~inter | (~switch & (sequence.frame_id_bits == 0)))
+    listed, references = _references(bits, inter, listed, sequence)
     return FrameHeaders(
         frame_type=frame_type,
         shown=shown,
         existing=existing,
         refresh=refresh,
-        uses=uses,
+        uses=uses | references,
         listed=listed,
         hint=hint,
         hint_bits=np.full(n, sequence.order_hint_bits),
         resized=resized,
         length=np.where(listed, bits.position, length),
     )
+
+
+def _references(
+    bits: BitColumns, inter: NDArray[np.bool_], listed: NDArray[np.bool_], sequence: SequenceHeader
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Read from frame_refs_short_signaling to ref_frame_idx of the inter frames that may list their references.
+
+    Args:
+        inter: bool [n].
+        listed: bool [n], frames whose references follow from their headers as far as these were read.
+
+    Returns:
+        `listed` without the frames that signal their references in short, and a bit for each slot that is listed.
+    """
+    if sequence.order_hint_bits:
+        listed = listed & ~(inter & (bits.u(1, where=inter & listed) != 0))
+    uses = np.zeros(len(inter), np.int64)
+    for _ in range(REFERENCES):
+        uses |= np.where(inter & listed, 1 << bits.u(3, where=inter & listed), 0)
+    return listed, uses
 
 
 def _skip_removal_times(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.indexer.timeline import CLOSED, REFERENCES_KNOWN, SLOTS
+from framedex.indexer.timeline import CLOSED, REFERENCES_KNOWN, REFRESHED_SHIFT, USED_SHIFT
 from framedex.sharder.planning.references import SLOT_COUNT, needed_packets
 
 packets = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.booleans()), max_size=30)
@@ -15,9 +15,9 @@ packets = st.lists(st.tuples(st.integers(0, 255), st.integers(0, 255), st.boolea
 
 def flags_of(written: list[tuple[int, int, bool]]) -> np.ndarray:
     """Return the flags of a run: a key frame, then packets of (used slots, refreshed slots, known)."""
-    found = [CLOSED | 0xFF << SLOTS + SLOT_COUNT | REFERENCES_KNOWN]
+    found = [CLOSED | 0xFF << REFRESHED_SHIFT | REFERENCES_KNOWN]
     found += [
-        (used | refreshed << SLOT_COUNT) << SLOTS | REFERENCES_KNOWN if known else 0
+        used << USED_SHIFT | refreshed << REFRESHED_SHIFT | REFERENCES_KNOWN if known else 0
         for used, refreshed, known in written
     ]
     return np.array(found, np.int32)
