@@ -4,7 +4,7 @@ A frame is right if two conditions hold. Among the clip's distinct frames as the
 nearest to NVDEC's picture, and the mean absolute difference is below `--limit`. Saturated test patterns differ by up to
 17 because chroma is upsampled in another way, different pictures by 40 or more. Given a folder of media instead of a
 dataset, this program indexes them and plans clips of each: frames in random order with repeats, and one clip padded at
-both ends. Prints JSON.
+both ends. Prints JSON: counts, PSNR, and mean differences at the pictures' edges and inside.
 
 All clips pass through one pipeline in shuffled order, as in training, so that anything that one stream leaves in the
 decoder would show in the next. `--force` sends every clip to NVDEC, whatever `loader/routing/routes.py` says, with one
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.environment import environment
 from benchmarks.exactness import written
@@ -43,6 +44,7 @@ from framedex.sharder.selection.explicit_clips import ExplicitClip
 
 CLIPS_A_MEDIUM = 6
 FRAMES_A_CLIP = 7
+EDGE = 4  # pixels; NVDEC's pictures are cut out of coded ones, and chroma is upsampled across their edges
 
 
 def plan_clips(folder: Path, scratch: Path, depth: Depth) -> tuple[Path, dict[str, int]]:
@@ -110,7 +112,18 @@ def compare(clips: ClipDataset, number: int, found: Any, limit: float) -> dict[s
         "right": right,
         "worst_mean_difference": round(float(own.max()), 3),
         "psnr": round(float(10 * np.log10(255**2 / max(mean_square, 1e-9))), 2),
-    }
+    } | edge_and_inside(np.abs(found[shown] - truth[shown]))
+
+
+def edge_and_inside(apart: NDArray[np.int16]) -> dict[str, float]:
+    """Return the mean difference in levels of the outermost `EDGE` pixels of pictures, and of the others.
+
+    Args:
+        apart: absolute differences, [F, H, W, 3].
+    """
+    is_edge = np.ones(apart.shape[1:3], bool)
+    is_edge[EDGE:-EDGE, EDGE:-EDGE] = False
+    return {"edge": float(apart[:, is_edge].mean()), "inside": float(apart[:, ~is_edge].mean())}
 
 
 def groups(clips: ClipDataset, numbers: list[int], force: bool) -> list[list[int]]:
@@ -134,6 +147,14 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "wrong": [row for row in rows if row["right"] is False],
         "refused_on_cpu": [row for row in rows if row["right"] is None],
         "median_psnr": float(np.median([row["psnr"] for row in rows if "psnr" in row] or [0])),
+        "levels_by_medium": {
+            uri: {
+                place: round(float(np.mean([row[place] for row in rows if row["uri"] == uri and place in row])), 3)
+                for place in ("edge", "inside")
+            }
+            for uri, values in psnr.items()
+            if values
+        },
         "psnr_by_medium": {uri: round(float(np.median(values)), 2) for uri, values in psnr.items() if values},
     }
 

@@ -5,7 +5,8 @@ The test suite checks the output.
 The blocks of a page run in order in one folder. `console`: a command after each `$`, then its output. `python`: after
 each statement, its output as comments (`# → …`). `yaml`: if the first line names a file, the block is written to it.
 
-usage: python -m docs.sessions   (or `make docs`) writes README.md and the pages of PAGES again
+usage: python -m docs.sessions          (or `make docs`) writes the pages of PAGES again
+       python -m docs.sessions --gpu    writes those of GPU_PAGES again, on a machine with a GPU
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/python.md", "docs/recipes.md")
+GPU_PAGES = ("docs/recipes_gpu.md",)
 BLOCK = re.compile(r"```(console|python|yaml)\n(.*?)```", re.DOTALL)
 PRINTED = "# → "
 # Runs statements one by one; prints a list of [last line, what was printed] as JSON.
@@ -87,7 +89,7 @@ def draw_videos(folder: Path) -> None:
 
 
 def main() -> None:
-    for name in PAGES:
+    for name in GPU_PAGES if "--gpu" in sys.argv[1:] else PAGES:
         path = ROOT / name
         page = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.sessions import BLOCK, GPU_PAGES, draw_videos, with_output
 from framedex.indexer.parts.index import Index
 from tests.contract.test_decoders import DEVICES
 from tests.loader.batches.test_loader_examples import lines_of
@@ -60,3 +61,13 @@ def test_a_data_loader_s_workers_share_one_pipeline(stored: Path, device: str) -
 @pytest.mark.parametrize("device", GPU)
 def test_a_killed_training_goes_on_with_the_very_next_clip(tmp_path: Path, device: str) -> None:
     check_killed_run(tmp_path, device)
+
+
+@pytest.mark.parametrize("name", GPU_PAGES)
+@pytest.mark.parametrize("device", GPU)
+def test_what_pages_show_is_what_happens_on_a_gpu(name: str, device: str, tmp_path: Path) -> None:
+    """Run every terminal session and every Python block of the page."""
+    draw_videos(tmp_path)
+    page = (Path(__file__).resolve().parents[2] / name).read_text(encoding="utf-8")
+    assert len(BLOCK.findall(page)) >= 3, device
+    assert with_output(page, tmp_path) == page, "run `python -m docs.sessions --gpu` on a machine with a GPU"
