@@ -108,11 +108,15 @@ def compare(clips: ClipDataset, number: int, found: Any, limit: float) -> dict[s
     right = bool((own <= away.min(axis=1) + 1e-6).all() and own.max() < limit)
     shown = clip.mask
     mean_square = np.mean((found[shown] - truth[shown]).astype(np.float64) ** 2)
-    return row | {
-        "right": right,
-        "worst_mean_difference": round(float(own.max()), 3),
-        "psnr": round(float(10 * np.log10(255**2 / max(mean_square, 1e-9))), 2),
-    } | edge_and_inside(np.abs(found[shown] - truth[shown]))
+    return (
+        row
+        | {
+            "right": right,
+            "worst_mean_difference": round(float(own.max()), 3),
+            "psnr": round(float(10 * np.log10(255**2 / max(mean_square, 1e-9))), 2),
+        }
+        | edge_and_inside(np.abs(found[shown] - truth[shown]))
+    )
 
 
 def edge_and_inside(apart: NDArray[np.int16]) -> dict[str, float]:

@@ -142,8 +142,8 @@ def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row
             fetched = fetcher(ClipRequest(number=number, on_gpu=True))
             if isinstance(fetched, Fault):
                 raise fetched.error()
-            with decoder.working():
-                (frames,) = decoder.decode([fetched], LoaderReport())
+            with decoder.working(), decoder.decoding() as decode:
+                (frames,) = decode([fetched], LoaderReport())
                 pixels = frames.cpu().numpy()
         except Exception as error:
             yield {"number": number, "refused": _short(f"{type(error).__name__}: {error}")}

@@ -52,9 +52,9 @@ def repeat(source: Path, path: Path, times: int) -> None:
     """Write the packets of `source` several times in a row, with increasing timestamps."""
     with av.open(str(source)) as container, av.open(str(path), "w") as out:
         stream = container.streams.video[0]
-        copy = out.add_stream_from_template(stream)
+        copy = out.add_stream_from_template(stream, opaque=True)  # there is no encoder called libdav1d
         assert stream.time_base is not None
-        length = stream.duration or 0
+        length = stream.duration or round((container.duration or 0) / av.time_base / stream.time_base)
         for turn in range(times):
             container.seek(0)
             for packet in container.demux(stream):

@@ -1,26 +1,27 @@
-"""Clips as CUDA tensors: decoded by NVDEC, by nvJPEG or by workers, with each clip's frames in their order."""
+"""Batches of clips as CUDA tensors, finished on a stream of the loader's own."""
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack
 
 from framedex.loader.batches.collate import Collate, greatest_shape, have_one_shape
-from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.frames import Finish, Made
+from framedex.loader.batches.frames import Decode, Finish, Made
 from framedex.loader.dali.cuda import check_cuda, free_memory, is_out_of_memory
-from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder, transformers
-from framedex.loader.routing.joining import groups, movie_feed
-from framedex.sharder.schema import PAD
+from framedex.loader.dali.decoder import GpuDecoder, tensors_of
+from framedex.loader.dali.nvdec_cache import cache_nvdec
+from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, transformers
+
+# While one decoder sets up its movies or waits for NVDEC's last pictures, the other one keeps NVDEC busy.
+DECODERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class OnStream(Made):
 class GpuFrames:
     """Makes batches of fetched clips on one GPU.
 
-    The work runs on a stream of its own, so that it runs beside the trainer's.
+    Threads call it, one per batch. The work runs on a stream of its own, so that it runs beside the trainer's.
 
     Args:
         finish: what frames are made into.
@@ -64,8 +65,12 @@ class GpuFrames:
         self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id)
-        self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
+        # Where a movie costs time, clips are joined, and more of them at once are better.
+        self.at_once = (1, MOVIES_AT_ONCE) if cache_nvdec() else (min(batch_size, MOVIES_AT_ONCE), batch_size)
+        self._decoders: queue.SimpleQueue[GpuDecoder] = queue.SimpleQueue()
+        for _ in range(DECODERS):
+            self._decoders.put(GpuDecoder(device_id=device_id, batch_size=batch_size, threads=threads, scaled=scaled))
+        self._transforming = threading.Lock()
         self._transformer, self._audio = transformers(
             finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id
         )
@@ -84,67 +89,34 @@ class GpuFrames:
         """Return how much GPU memory is free if an error of torch, DALI or NVDEC says that it is full, else None."""
         return free_memory(self._device.index) if is_out_of_memory(error) else None
 
-    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
-        """Return uint8 [F, H, W, 3] per clip, zeros where padded. Raises RuntimeError if DALI does."""
-        frames: list[Tensor | None] = [None] * len(clips)
-        movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
-        images = [place for place, clip in enumerate(clips) if clip.images is not None]
-        begun = time.perf_counter()
-        for place, decoded in zip(movies, self._decode_movies([clips[place] for place in movies]), strict=True):
-            frames[place] = arranged(decoded, clips[place])
-        report.add_seconds(nvdec=time.perf_counter() - begun)
-        begun = time.perf_counter()
-        for place, decoded in zip(images, self._decode_images([clips[place] for place in images]), strict=True):
-            frames[place] = arranged(decoded, clips[place])
-        report.add_seconds(nvjpeg=time.perf_counter() - begun)
-        begun = time.perf_counter()
-        for place, clip in enumerate(clips):
-            if clip.frames is not None:
-                frames[place] = torch.from_numpy(clip.frames).to(self._device)
-        report.add_seconds(upload=time.perf_counter() - begun)
-        return [tensor for tensor in frames if tensor is not None]
+    def given(self, clip: Fetched) -> Tensor:
+        """Return the frames that a worker decoded, on the GPU."""
+        assert clip.frames is not None
+        return torch.from_numpy(clip.frames).to(self._device)
 
-    def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
-        if not clips:
-            return []
-        movies = [clip.movie for clip in clips if clip.movie is not None]
-        together = groups(
-            [movie.packets for movie in movies], [clip.size for clip in clips], most_packets=self._movies.most_packets
-        )
-        feeds = [
-            movie_feed([movies[n].packets for n in group], [movies[n].wanted for n in group]) for group in together
-        ]
-        outputs = self._movies.run(feeds, [clips[group[0]].size for group in together])
-        decoded = [tensor for output in outputs for tensor in tensors_of(output)]
-        by_clip: dict[int, Tensor] = {}
-        for group, frames in zip(together, decoded, strict=True):
-            by_clip |= dict(zip(group, torch.split(frames, [len(movies[n].wanted) for n in group]), strict=True))
-        return [by_clip[number] for number in range(len(clips))]
-
-    def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
-        """Return uint8 [unique, H, W, 3] per clip."""
-        if not clips:
-            return []
-        counts = [len(clip.images.content) for clip in clips if clip.images is not None]
-        images = [image for clip in clips if clip.images for image in clip.images.content]
-        sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
-        outputs = self._images.run(images, sizes)
-        pictures = [picture for output in outputs for picture in tensors_of(output)]
-        ends = np.cumsum(counts).tolist()
-        return [torch.stack(pictures[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+    @contextlib.contextmanager
+    def decoding(self) -> Iterator[Decode]:
+        """Wait until a decoder is free, and hold it. The function that is given raises RuntimeError if DALI does."""
+        decoder = self._decoders.get()
+        try:
+            yield decoder.decode
+        finally:
+            self._decoders.put(decoder)
 
     def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
         """Return a batch's frames as delivered."""
         if self._transformer is not None:
-            self._stream.synchronize()  # DALI reads these frames on a stream of its own
-            frames = tensors_of(self._transformer.run(frames))
+            with self._transforming:
+                self._stream.synchronize()  # DALI reads these frames on a stream of its own
+                frames = tensors_of(self._transformer.run(frames))
         return collated("frames", frames, self._finish.collate, self._one)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
         """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""
         if self._audio is None:
             return {}
-        made = tensors_of(self._audio.run([item.pop("audio") for item in items]))
+        with self._transforming:
+            made = tensors_of(self._audio.run([item.pop("audio") for item in items]))
         return {"audio": collated("audio", made, self._finish.collate, lambda clip: clip)}
 
     def _one(self, frames: Tensor) -> Tensor:
@@ -180,25 +152,6 @@ def collated(
     for row, clip in zip(batch, finished, strict=True):
         row[tuple(slice(size) for size in clip.shape)] = clip
     return batch
-
-
-def tensors_of(output: Any) -> list[Tensor]:
-    """Return the tensors of a DALI tensor list on the GPU, without a copy."""
-    if output.is_dense_tensor():
-        return list(from_dlpack(output.as_tensor()).unbind(0))
-    return [from_dlpack(output[number]) for number in range(len(output))]
-
-
-def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
-    """Return the frames of a clip upright at their places, zeros where padded.
-
-    The result is not a copy where the frames are in order and upright already.
-    """
-    frames, order = decoded, clip.order
-    if order is not None and not np.array_equal(order, np.arange(len(decoded))):
-        frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
-        frames[torch.from_numpy(order == PAD).to(decoded.device)] = 0
-    return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames
 
 
 def stacked(frames: list[Tensor]) -> Tensor:

@@ -211,8 +211,8 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
         return
     for clip, fetched in waiting:
         try:
-            with decoder.working():
-                (tensor,) = decoder.decode([fetched], LoaderReport())
+            with decoder.working(), decoder.decoding() as decode:
+                (tensor,) = decode([fetched], LoaderReport())
                 frames = tensor.cpu().numpy()
         except RuntimeError as error:
             from framedex.loader.dali.cuda import is_out_of_memory  # needs torch

@@ -1,0 +1,96 @@
+"""Decodes fetched clips on a GPU with one set of DALI pipelines: movies on NVDEC, images on nvJPEG."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.dlpack import from_dlpack
+
+from framedex.loader.batches.faults import LoaderReport
+from framedex.loader.batches.fetched import Fetched
+from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder
+from framedex.loader.routing.joining import groups, movie_feed
+from framedex.sharder.schema import PAD
+
+
+class GpuDecoder:
+    """Decodes clips on one GPU, for one thread at a time.
+
+    Args:
+        device_id: number of the GPU.
+        batch_size: clips per batch.
+        threads: threads of the pipeline for images.
+        scaled: whether frames are scaled, each clip to its own `size`.
+    """
+
+    def __init__(self, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
+        self._movies = MovieDecoder(scaled=scaled, batch_size=batch_size, device_id=device_id)
+        self._images = ImageDecoder(scaled=scaled, threads=threads, device_id=device_id)
+
+    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Tensor]:
+        """Return uint8 [F, H, W, 3] per clip, zeros where padded. Raises RuntimeError if DALI does."""
+        frames: dict[int, Tensor] = {}
+        movies = [place for place, clip in enumerate(clips) if clip.movie is not None]
+        images = [place for place, clip in enumerate(clips) if clip.images is not None]
+        begun = time.perf_counter()
+        for place, decoded in zip(movies, self._decode_movies([clips[place] for place in movies]), strict=True):
+            frames[place] = arranged(decoded, clips[place])
+        report.add_seconds(nvdec=time.perf_counter() - begun)
+        begun = time.perf_counter()
+        for place, decoded in zip(images, self._decode_images([clips[place] for place in images]), strict=True):
+            frames[place] = arranged(decoded, clips[place])
+        report.add_seconds(nvjpeg=time.perf_counter() - begun)
+        return [frames[place] for place in range(len(clips))]
+
+    def _decode_movies(self, clips: list[Fetched]) -> list[Tensor]:
+        if not clips:
+            return []
+        movies = [clip.movie for clip in clips if clip.movie is not None]
+        together = groups(
+            [movie.packets for movie in movies], [clip.size for clip in clips], most_packets=self._movies.most_packets
+        )
+        feeds = [
+            movie_feed([movies[n].packets for n in group], [movies[n].wanted for n in group]) for group in together
+        ]
+        outputs = self._movies.run(feeds, [clips[group[0]].size for group in together])
+        decoded = [tensor for output in outputs for tensor in tensors_of(output)]
+        by_clip: dict[int, Tensor] = {}
+        for group, frames in zip(together, decoded, strict=True):
+            by_clip |= dict(zip(group, torch.split(frames, [len(movies[n].wanted) for n in group]), strict=True))
+        return [by_clip[number] for number in range(len(clips))]
+
+    def _decode_images(self, clips: list[Fetched]) -> list[Tensor]:
+        """Return uint8 [unique, H, W, 3] per clip."""
+        if not clips:
+            return []
+        counts = [len(clip.images.content) for clip in clips if clip.images is not None]
+        images = [image for clip in clips if clip.images for image in clip.images.content]
+        sizes = [clip.size for clip, count in zip(clips, counts, strict=True) for _ in range(count)]
+        outputs = self._images.run(images, sizes)
+        pictures = [picture for output in outputs for picture in tensors_of(output)]
+        ends = np.cumsum(counts).tolist()
+        return [torch.stack(pictures[end - count : end]) for count, end in zip(counts, ends, strict=True)]
+
+
+def tensors_of(output: Any) -> list[Tensor]:
+    """Return the tensors of a DALI tensor list on the GPU, without a copy."""
+    if output.is_dense_tensor():
+        return list(from_dlpack(output.as_tensor()).unbind(0))
+    return [from_dlpack(output[number]) for number in range(len(output))]
+
+
+def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
+    """Return the frames of a clip upright at their places, zeros where padded.
+
+    The result is not a copy where the frames are in order and upright already.
+    """
+    frames, order = decoded, clip.order
+    if order is not None and not np.array_equal(order, np.arange(len(decoded))):
+        frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
+        frames[torch.from_numpy(order == PAD).to(decoded.device)] = 0
+    return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames
