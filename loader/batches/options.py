@@ -70,7 +70,12 @@ class BatchOptions:
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
 
     def ahead(self, decoding: DecodeOptions) -> int:
-        """Return how many batches begin before the one that is delivered."""
+        """Return how many batches begin before the one that is delivered.
+
+        Two clips per worker are in progress, or four if a GPU decodes beside workers: a clip then goes to a worker only
+        if the GPU has enough other clips to decode in the meantime.
+        """
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
-        return max(self.prefetch, -(-2 * decoding.num_workers // self.batch_size))
+        clips = 4 if decoding.device == "gpu" and decoding.decode == "auto" else 2
+        return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))

@@ -1,4 +1,9 @@
-"""Decodes fetched clips on a GPU with one set of DALI pipelines: movies on NVDEC, images on nvJPEG."""
+"""Decodes fetched clips on a GPU with one set of DALI pipelines: movies on NVDEC, images on nvJPEG.
+
+DALI uses the memory of its results again, or even unmaps it, once their tensors are dropped, although torch's work on
+them may not have begun. So nothing of DALI's is delivered: frames are copied, and the copies are complete before the
+results are dropped.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +45,12 @@ class GpuDecoder:
         begun = time.perf_counter()
         for place, decoded in zip(movies, self._decode_movies([clips[place] for place in movies]), strict=True):
             frames[place] = arranged(decoded, clips[place])
+        torch.cuda.current_stream().synchronize()
         report.add_seconds(nvdec=time.perf_counter() - begun)
         begun = time.perf_counter()
         for place, decoded in zip(images, self._decode_images([clips[place] for place in images]), strict=True):
             frames[place] = arranged(decoded, clips[place])
+        torch.cuda.current_stream().synchronize()
         report.add_seconds(nvjpeg=time.perf_counter() - begun)
         return [frames[place] for place in range(len(clips))]
 
@@ -84,13 +91,17 @@ def tensors_of(output: Any) -> list[Tensor]:
     return [from_dlpack(output[number]) for number in range(len(output))]
 
 
-def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
-    """Return the frames of a clip upright at their places, zeros where padded.
+def owned_tensors(output: Any) -> list[Tensor]:
+    """Return copies of the tensors of a DALI tensor list on the GPU, which are complete."""
+    copies = [tensor.clone() for tensor in tensors_of(output)]
+    torch.cuda.current_stream().synchronize()
+    return copies
 
-    The result is not a copy where the frames are in order and upright already.
-    """
-    frames, order = decoded, clip.order
-    if order is not None and not np.array_equal(order, np.arange(len(decoded))):
-        frames = decoded[torch.from_numpy(np.maximum(order, 0)).to(decoded.device)]
-        frames[torch.from_numpy(order == PAD).to(decoded.device)] = 0
+
+def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
+    """Return a copy of the frames of a clip, upright at their places, zeros where padded."""
+    assert clip.order is not None
+    frames = decoded[torch.from_numpy(np.maximum(clip.order, 0)).to(decoded.device)]
+    if (clip.order == PAD).any():
+        frames[torch.from_numpy(clip.order == PAD).to(decoded.device)] = 0
     return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames

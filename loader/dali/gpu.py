@@ -16,7 +16,7 @@ from framedex.loader.batches.collate import Collate, greatest_shape, have_one_sh
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import Decode, Finish, Made
 from framedex.loader.dali.cuda import check_cuda, free_memory, is_out_of_memory
-from framedex.loader.dali.decoder import GpuDecoder, tensors_of
+from framedex.loader.dali.decoder import GpuDecoder, owned_tensors
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, transformers
 
@@ -108,7 +108,7 @@ class GpuFrames:
         if self._transformer is not None:
             with self._transforming:
                 self._stream.synchronize()  # DALI reads these frames on a stream of its own
-                frames = tensors_of(self._transformer.run(frames))
+                frames = owned_tensors(self._transformer.run(frames))
         return collated("frames", frames, self._finish.collate, self._one)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class GpuFrames:
         if self._audio is None:
             return {}
         with self._transforming:
-            made = tensors_of(self._audio.run([item.pop("audio") for item in items]))
+            made = owned_tensors(self._audio.run([item.pop("audio") for item in items]))
         return {"audio": collated("audio", made, self._finish.collate, lambda clip: clip)}
 
     def _one(self, frames: Tensor) -> Tensor:
@@ -145,25 +145,10 @@ def collated(
     if collate == "list":
         return [finish(clip) for clip in clips]
     if have_one_shape(name, [tuple(clip.shape) for clip in clips], collate):
-        return finish(stacked(clips))
+        return finish(torch.stack(clips))
     finished = [finish(clip) for clip in clips]
     shape = greatest_shape([tuple(clip.shape) for clip in finished])
     batch = finished[0].new_zeros([len(finished), *shape])
     for row, clip in zip(batch, finished, strict=True):
         row[tuple(slice(size) for size in clip.shape)] = clip
     return batch
-
-
-def stacked(frames: list[Tensor]) -> Tensor:
-    """Return clips of one shape as one tensor, without a copy where they are adjacent in the same memory."""
-    first, step = frames[0], frames[0].numel()
-    together = all(
-        tensor.is_contiguous()
-        and tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        and tensor.storage_offset() == first.storage_offset() + number * step
-        for number, tensor in enumerate(frames)
-    )
-    if together and len(frames) > 1:
-        strides = (step, *first.stride())
-        return first.as_strided((len(frames), *first.shape), strides, first.storage_offset())
-    return torch.stack(frames)

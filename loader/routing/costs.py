@@ -14,7 +14,6 @@ from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.clip import Clip
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuRate:
     """What a core needs to decode a codec.
