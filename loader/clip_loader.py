@@ -65,7 +65,7 @@ class ClipLoader:
             "replace", which takes another clip. The number of batches is the same with all of them.
         num_workers: processes that fetch and decode. 0: all work is done in this process.
         threads: decoder threads per clip.
-        prefetch: batches made ahead.
+        prefetch: batches made ahead, at least. With workers, two clips or more per worker are always in progress.
         output: "torch" tensors, or "numpy" arrays, which do not need torch.
 
     Raises:
@@ -129,7 +129,7 @@ class ClipLoader:
         )
         self._maker = BatchMaker(
             self._supply,
-            _frames(finish, decoding, batch_size=batch_size),
+            _frames(finish, decoding, batch_size=batch_size, in_progress=batch_size * (self._ahead + 1)),
             threads=self._ahead + 1 if device == "gpu" else 0,
             options=batching,
             balance=self._balance,
@@ -257,7 +257,7 @@ def _fetching(decoding: DecodeOptions) -> FetchOptions:
     )
 
 
-def _frames(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Frames:
+def _frames(finish: Finish, decoding: DecodeOptions, *, batch_size: int, in_progress: int) -> Frames:
     """Return what makes batches on the device."""
     threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
     if decoding.device == "cpu":
@@ -268,6 +268,7 @@ def _frames(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Fram
         finish,
         device_id=decoding.device_id,
         batch_size=batch_size,
+        in_progress=in_progress,
         threads=threads,
         scaled=decoding.size is not None,
     )

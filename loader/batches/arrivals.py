@@ -1,4 +1,4 @@
-"""The clips of a batch as workers have fetched them."""
+"""The clips of a batch in the order in which workers have fetched them."""
 
 from __future__ import annotations
 
@@ -14,27 +14,16 @@ class Arrivals:
 
     Args:
         fetched: the future result of each clip.
-        as_requested: give places in ascending order, without waiting for clips.
     """
 
-    def __init__(self, fetched: Sequence[Future[Any]], *, as_requested: bool) -> None:
+    def __init__(self, fetched: Sequence[Future[Any]]) -> None:
         self._places: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self.outstanding = len(fetched)
         for place, future in enumerate(fetched):
-            if as_requested:
-                self._places.put(place)
-            else:
-                future.add_done_callback(functools.partial(self._arrive, place))
+            future.add_done_callback(functools.partial(self._arrive, place))
 
     def _arrive(self, place: int, future: Future[Any]) -> None:
         self._places.put(place)
 
     def next(self) -> int:
         """Wait for a clip and return its place."""
-        place = self._places.get()
-        self.outstanding -= 1
-        return place
-
-    def is_waiting(self) -> bool:
-        """Return whether a clip is there already."""
-        return not self._places.empty()
+        return self._places.get()

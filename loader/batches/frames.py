@@ -73,17 +73,15 @@ class Frames(Protocol):
     """Makes batches of fetched clips on one device.
 
     Attributes:
+        decoders: functions that decode clips on the device, each for one thread at a time.
         at_once: how many clips a decoder takes at once: the fewest that are worth waiting for, and the most.
     """
 
+    decoders: Sequence[Decode]
     at_once: tuple[int, int]
 
     def given(self, clip: Fetched) -> Any:
         """Return the frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
-        ...
-
-    def decoding(self) -> AbstractContextManager[Decode]:
-        """Wait until a decoder of the device is free, and hold it for one thread."""
         ...
 
     def finish(self, frames: list[Any]) -> Any:
@@ -121,6 +119,7 @@ class CpuFrames:
         audio: runs the audio transform of `finish`. None: there is no audio transform.
     """
 
+    decoders: Sequence[Decode] = ()
     at_once = (1, 1)
 
     def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
@@ -129,10 +128,6 @@ class CpuFrames:
     def given(self, clip: Fetched) -> Any:
         """Return the frames that a worker decoded."""
         return clip.frames
-
-    def decoding(self) -> AbstractContextManager[Decode]:
-        """Raise an error: workers decode all clips."""
-        raise NotImplementedError("workers decode all clips")
 
     def finish(self, frames: list[NDArray[Any]]) -> Any:
         """Return a batch's frames as delivered."""

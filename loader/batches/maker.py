@@ -1,31 +1,25 @@
-"""Makes batches of fetched clips: decodes, finishes and collates them, in threads of its own if a GPU decodes.
-
-A GPU decodes the clips of a batch in parts, as they arrive, while workers still fetch or decode the others.
-"""
+"""Makes batches of fetched clips: has them decoded, finishes and collates them, in threads of its own beside a GPU."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import logging
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from framedex.errors import DecodeError, FramedexError, printable
+from framedex.errors import DecodeError, FramedexError
 from framedex.loader.batches.arrivals import Arrivals
 from framedex.loader.batches.collate import collate_clips
+from framedex.loader.batches.decoding import Decoded, DecodingThreads
 from framedex.loader.batches.faults import Fault, LoaderReport
 from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.frames import Decode, Frames, Made
+from framedex.loader.batches.frames import Frames, Made
 from framedex.loader.batches.options import BatchOptions
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.batches.tensors import tensor_maker
 from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
-
-LOG = logging.getLogger("framedex.loader")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +73,8 @@ class BatchMaker:
     ) -> None:
         self._supply, self._frames, self._options, self._balance = supply, frames, options, balance
         self._size, self._report = size, report
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="framedex-gpu") if threads else None
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="framedex-batch") if threads else None
+        self._gpu = DecodingThreads(frames, supply.decoded_by_cpu, balance=balance, report=report) if threads else None
         self._as_torch = tensor_maker() if options.output == "torch" else None
 
     def begin(self, batch: Batch) -> None:
@@ -101,6 +96,8 @@ class BatchMaker:
         """Cancel the batches that are waiting, and wait for those that are being made."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
+        if self._gpu is not None:
+            self._gpu.close()
 
     def _make(self, batch: Batch) -> Made:
         try:
@@ -151,36 +148,25 @@ class BatchMaker:
         self._report.add_seconds(finishing=time.perf_counter() - begun)
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
-    def _decoded(self, batch: Batch) -> dict[int, tuple[Fetched, Any]]:
+    def _decoded(self, batch: Batch) -> dict[int, Decoded]:
         """Return the available clips of a batch, or their replacements, with their frames, by place in ascending order.
 
-        The GPU's clips are decoded as they arrive, in parts: whatever has arrived when a decoder is free.
+        The GPU decodes its clips as they arrive, while workers fetch or decode the others.
         """
-        had: dict[int, tuple[Fetched, Any] | None] = {}
-        arrivals = Arrivals(batch.fetched, as_requested=self._threads is None)  # then errors come in their order
-        waiting: dict[int, Fetched] = {}
-
-        def accept() -> None:
-            begun = time.perf_counter()
-            place = arrivals.next()
-            self._report.add_seconds(fetching=time.perf_counter() - begun)
-            clip = self._supply.take(batch.numbers[place], batch.fetched[place])
-            if clip is not None and clip.frames is None:
-                waiting[place] = clip
-            else:
-                had[place] = None if clip is None else (clip, self._given(clip))
-
-        fewest, most = self._frames.at_once
-        while arrivals.outstanding or waiting:
-            while arrivals.outstanding and len(waiting) < fewest:
-                accept()
-            if waiting:
-                with self._frames.decoding() as decode:
-                    while arrivals.is_waiting() and len(waiting) < most:
-                        accept()
-                    part = dict(itertools.islice(waiting.items(), most))
-                    waiting = {place: clip for place, clip in waiting.items() if place not in part}
-                    had |= zip(part, self._part(batch, list(part.values()), decode), strict=True)
+        had: dict[int, Decoded | None] = {}
+        on_gpu: dict[int, Future[Decoded | None]] = {}
+        try:
+            for place in self._places(batch):
+                clip = self._supply.take(batch.numbers[place], batch.fetched[place])
+                if clip is None or clip.frames is not None:
+                    had[place] = None if clip is None else (clip, self._given(clip))
+                else:
+                    assert self._gpu is not None
+                    on_gpu[place] = self._gpu.submit(batch.key, clip)
+            had |= {place: future.result() for place, future in on_gpu.items()}
+        finally:
+            for future in on_gpu.values():
+                future.cancel()
         clips_had = {place: pair for place, pair in sorted(had.items()) if pair is not None}
         if not clips_had:
             other = self._supply.another(batch.numbers[0])
@@ -189,38 +175,21 @@ class BatchMaker:
             self._report.count(clip)
         return clips_had
 
+    def _places(self, batch: Batch) -> Iterator[int]:
+        """Yield the places of a batch as their clips arrive; without threads in order, so that errors are in order."""
+        if self._threads is None:
+            yield from range(len(batch.numbers))
+            return
+        arrivals = Arrivals(batch.fetched)
+        for _ in batch.fetched:
+            begun = time.perf_counter()
+            place = arrivals.next()
+            self._report.add_seconds(fetching=time.perf_counter() - begun)
+            yield place
+
     def _given(self, clip: Fetched) -> Any:
         """Return the frames that a worker decoded."""
         begun = time.perf_counter()
         frames = self._frames.given(clip)
         self._report.add_seconds(upload=time.perf_counter() - begun)
         return frames
-
-    def _part(self, batch: Batch, clips: list[Fetched], decode: Decode) -> list[tuple[Fetched, Any] | None]:
-        """Return each clip, or its replacement, with its frames. An entry is None where there is neither."""
-        with contextlib.ExitStack() as measured:
-            if self._balance is not None:
-                estimated = sum(clip.cost.gpu for clip in clips)
-                measured.enter_context(self._balance.decoding(batch.key, estimated))
-            try:
-                return list(zip(clips, decode(clips, self._report), strict=True))
-            except RuntimeError as error:
-                if self._frames.memory_left(error) is not None:
-                    raise
-                LOG.warning("a decoder on the GPU failed on a batch, which is decoded clip by clip: %s", error)
-                self._report.add(retried="batch")
-                return [self._alone(clip, decode) for clip in clips]
-
-    def _alone(self, clip: Fetched, decode: Decode) -> tuple[Fetched, Any] | None:
-        """Decode one clip by itself. If the GPU fails on it, a worker decodes it."""
-        try:
-            return clip, decode([clip], self._report)[0]
-        except RuntimeError as error:
-            if self._frames.memory_left(error) is not None:
-                raise
-            LOG.warning(
-                "a decoder on the GPU failed on clip %s, which the CPU gets: %s", printable(clip.item["clip_id"]), error
-            )
-            self._report.add(retried="clip")
-        other = self._supply.decoded_by_cpu(clip.number)
-        return None if other is None else (other, self._given(other))

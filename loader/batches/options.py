@@ -72,10 +72,12 @@ class BatchOptions:
     def ahead(self, decoding: DecodeOptions) -> int:
         """Return how many batches begin before the one that is delivered.
 
-        Two clips per worker are in progress, or four if a GPU decodes beside workers: a clip then goes to a worker only
-        if the GPU has enough other clips to decode in the meantime.
+        Two clips per worker are in progress. If a GPU decodes beside workers, there are six, because a clip goes to a
+        worker only if the GPU has enough other clips to decode in the meantime. Unscaled frames would take too much of
+        the GPU's memory for that.
         """
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
-        clips = 4 if decoding.device == "gpu" and decoding.decode == "auto" else 2
+        shared = decoding.device == "gpu" and decoding.decode == "auto" and decoding.size is not None
+        clips = 6 if shared else 2
         return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))

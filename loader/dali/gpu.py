@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +21,7 @@ from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, transformers
 
 # While one decoder sets up its movies or waits for NVDEC's last pictures, the other one keeps NVDEC busy.
 DECODERS = 2
+FEWEST_CLIPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +56,24 @@ class GpuFrames:
         finish: what frames are made into.
         device_id: number of the GPU.
         batch_size: clips per batch.
+        in_progress: clips that are in progress at the same time.
         threads: threads of DALI's pipelines for images and transforms.
         scaled: whether frames are scaled, each clip to its own `size`.
     """
 
-    def __init__(self, finish: Finish, *, device_id: int, batch_size: int, threads: int, scaled: bool) -> None:
+    def __init__(
+        self, finish: Finish, *, device_id: int, batch_size: int, in_progress: int, threads: int, scaled: bool
+    ) -> None:
         check_cuda(device_id)
         self._finish = finish
         self._device = torch.device("cuda", device_id)
         self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        # Where a movie costs time, clips are joined, and more of them at once are better.
-        self.at_once = (1, MOVIES_AT_ONCE) if cache_nvdec() else (min(batch_size, MOVIES_AT_ONCE), batch_size)
-        self._decoders: queue.SimpleQueue[GpuDecoder] = queue.SimpleQueue()
-        for _ in range(DECODERS):
-            self._decoders.put(GpuDecoder(device_id=device_id, batch_size=batch_size, threads=threads, scaled=scaled))
+        self.at_once = at_once(in_progress, is_cached=cache_nvdec())
+        made = [
+            GpuDecoder(device_id=device_id, batch_size=batch_size, threads=threads, scaled=scaled)
+            for _ in range(DECODERS)
+        ]
+        self.decoders: Sequence[Decode] = [decoder.decode for decoder in made]
         self._transforming = threading.Lock()
         self._transformer, self._audio = transformers(
             finish.transform, finish.audio_transform, batch_size=batch_size, threads=threads, device_id=device_id
@@ -94,15 +98,6 @@ class GpuFrames:
         assert clip.frames is not None
         return torch.from_numpy(clip.frames).to(self._device)
 
-    @contextlib.contextmanager
-    def decoding(self) -> Iterator[Decode]:
-        """Wait until a decoder is free, and hold it. The function that is given raises RuntimeError if DALI does."""
-        decoder = self._decoders.get()
-        try:
-            yield decoder.decode
-        finally:
-            self._decoders.put(decoder)
-
     def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
         """Return a batch's frames as delivered."""
         if self._transformer is not None:
@@ -126,6 +121,17 @@ class GpuFrames:
         if self._finish.layout == "FCHW":
             frames = frames.movedim(-1, -3).contiguous()
         return frames
+
+
+def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:
+    """Return the fewest clips for which a run of DALI is worth its time, and the most that a run takes.
+
+    Args:
+        in_progress: clips that are in progress at the same time; a quarter of them may be waited for.
+        is_cached: whether movies cost no time. Else clips are joined, and more of them at once are better.
+    """
+    fewest, most = (FEWEST_CLIPS, MOVIES_AT_ONCE) if is_cached else (MOVIES_AT_ONCE, FEWEST_CLIPS * MOVIES_AT_ONCE)
+    return max(1, min(fewest, in_progress // 4)), most
 
 
 def collated(

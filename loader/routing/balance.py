@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from framedex.loader.routing.costs import ClipCost
 
+# Seconds of work that the GPU always has before workers decode anything. It decodes many clips at once nearly as fast
+# as a few, and takes them one after the other where its queue is short.
+LEAST_QUEUE = 0.04
 CPU_MEMORY = 0.9  # the weight of what was known when a worker has decoded another clip
 GPU_MEMORY = 0.8  # the same for each part that a GPU decoded
 
@@ -56,7 +59,7 @@ class Balance:
             factor = self._gpu_factor()
             by_cpu = cost.cpu * self._cpu_factors.get(cost.codec, 1.0)
             by_gpu = self._waiting(factor) + cost.gpu * factor
-            if by_cpu < by_gpu:
+            if max(by_cpu, LEAST_QUEUE) < by_gpu:
                 return False
             if batch in self._queued:
                 self._queued[batch] += cost.gpu
@@ -69,15 +72,15 @@ class Balance:
             self._cpu_factors[cost.codec] = CPU_MEMORY * before + (1 - CPU_MEMORY) * seconds / cost.cpu
 
     @contextmanager
-    def decoding(self, batch: int, estimated: float) -> Iterator[None]:
-        """Measure a part that the GPU decodes.
+    def decoding(self, seconds: Mapping[int, float]) -> Iterator[None]:
+        """Measure clips that the GPU decodes together.
 
-        Several parts may be decoded at once. What counts is the time in which at least one is.
+        Several such parts may be decoded at once. What counts is the time in which at least one is.
 
         Args:
-            batch: the batch.
-            estimated: the estimated seconds of its clips.
+            seconds: the estimated seconds of the clips, by batch.
         """
+        estimated = sum(seconds.values())
         with self._lock:
             self._advance()
             self._active.append(estimated)
@@ -90,8 +93,8 @@ class Balance:
                 self._gpu_estimated = GPU_MEMORY * self._gpu_estimated + estimated
                 self._active.remove(estimated)
                 self._done = max(0.0, self._done - estimated * self._gpu_factor()) if self._active else 0.0
-                if batch in self._queued:
-                    self._queued[batch] = max(0.0, self._queued[batch] - estimated)
+                for batch in seconds.keys() & self._queued.keys():
+                    self._queued[batch] = max(0.0, self._queued[batch] - seconds[batch])
 
     def _advance(self) -> float:
         """Count the time since a part began or ended, if the GPU was decoding. Return it."""

@@ -43,7 +43,7 @@ def test_dropped_batches_are_not_overwritten_while_they_are_in_use(
         for batch in loader:
             torch.cuda._sleep(CYCLES)  # what follows is queued behind it
             copies += [frames.clone() for frames in batch["frames"]]
-            wanted += batch["frame_index"].tolist()
+            wanted += [list(map(int, numbers)) for numbers in batch["frame_index"]]
             del batch
     torch.cuda.synchronize()
     assert len(copies) == EPOCHS * CLIPS

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import io
-import queue
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from framedex.indexer.parts.index import Index
 from framedex.loader import clip_loader
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched, NvdecClip
-from framedex.loader.batches.frames import CpuFrames, Decode, Finish
+from framedex.loader.batches.frames import CpuFrames, Finish
 from framedex.loader.routing.driver import DecoderLimits, DriverSupport
 from tests.support.datasets import shard_clips
 from tests.support.media import read_barcode
@@ -42,24 +40,14 @@ class PlayedGpu(CpuFrames):
         fails_on: names of clips that no decoder decodes.
     """
 
-    at_once = (1, 16)
+    at_once = (8, 16)
 
     def __init__(self, *, seconds: float = 0.0, fails_on: Sequence[str] = ()) -> None:
         finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="error")
         super().__init__(finish)
         self._seconds, self._fails_on = seconds, fails_on
         self.parts: list[int] = []
-        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number in range(2):
-            self._free.put(number)
-
-    @contextlib.contextmanager
-    def decoding(self) -> Iterator[Decode]:
-        number = self._free.get()
-        try:
-            yield self._decode
-        finally:
-            self._free.put(number)
+        self.decoders = [self._decode, self._decode]
 
     def _decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
         self.parts.append(len(clips))
@@ -95,7 +83,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[PlayedGpu], None]:
     monkeypatch.setattr(clip_loader, "driver_support", lambda device_id: SUPPORT)
 
     def use(gpu: PlayedGpu) -> None:
-        monkeypatch.setattr(clip_loader, "_frames", lambda finish, decoding, batch_size: gpu)
+        monkeypatch.setattr(clip_loader, "_frames", lambda finish, decoding, **sizes: gpu)
 
     return use
 
