@@ -17,17 +17,24 @@ HAZARDS_BEGIN, HAZARDS_END = (
 )
 
 
-def hazards_section(result: dict[str, Any]) -> str:
-    """Return the part of docs/exactness.md about which decoder is right for which hazard."""
+def hazards_section(made: dict[str, Any], corpus: dict[str, Any]) -> str:
+    """Return the part of docs/exactness.md about which decoder is right for which hazard.
+
+    Args:
+        made: the result of the hazards that are made.
+        corpus: the result of the corpus.
+    """
     return f"""
 The corpus' hazards remade at 320×256 with the frame number in the pixels, clips of random, consecutive and distant
 frames, shuffled and mixed in the batches of one loader. Clips that the gate keeps from the GPU were also sent there, \
 to show
 what would come out. Frames right, wrong (in bold where it is without an error), and refused:
 
-{hazards_table(result)}
+{hazards_table(made["rows"] + corpus["rows"])}
 
-{made_by(result)}
+{made_by(made)}
+
+The corpus: {made_by(corpus)}
 
 """
 
@@ -68,7 +75,7 @@ def exactness_page() -> str:
     The table of the corpus stays as it is.
     """
     before, rest = (DOCS / "exactness.md").read_text(encoding="utf-8").split(HAZARDS_BEGIN)
-    found = hazards_section(load("gpu_hazards.json")) if (RESULTS / "gpu_hazards.json").exists() else ""
+    found = hazards_section(load("gpu_hazards.json"), load("gpu_hazards_corpus.json"))
     page = before + HAZARDS_BEGIN + found + HAZARDS_END + rest.split(HAZARDS_END)[1]
     before, rest = page.split(RECIPES_BEGIN)
     found = recipes_section(load("exactness_recipes.json"))

@@ -265,10 +265,10 @@ def a_packed_clip(row: dict[str, Any]) -> dict[str, float]:
     return {"megabytes": megabytes, "milliseconds": 1000 * megabytes / row["megabytes_a_second"]["pack"]}
 
 
-def hazards_table(result: dict[str, Any]) -> str:
+def hazards_table(rows: list[dict[str, Any]]) -> str:
     """Return the tables of benchmarks/gpu_hazards.py: codec, hazard, where its clips go, and the result."""
-    made = [row for row in result["rows"] if row["set"] == "made"]
-    others = [row for row in result["rows"] if row["set"] != "made"]
+    made = [row for row in rows if row["set"] == "made"]
+    others = [row for row in rows if row["set"] != "made"]
     shown = {rule for row in made for rule in _rules(row)}
     new = [row for row in others if _rules(row) - shown or any(row[way]["wrong"] for way in ("loader", "cpu"))]
     lines = _hazard_lines(made)
