@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.exactness import markdown, try_folder
-from docs.results import DOCS, RESULTS, load, made_by
+from docs.results import DOCS, load, made_by
 from docs.tables import hazards_table, recipes_table, suites_table
 
 HAZARDS_BEGIN, HAZARDS_END = (

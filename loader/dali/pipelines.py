@@ -19,7 +19,7 @@ from framedex.loader.routing.joining import MOST_PACKETS, MovieFeed
 from framedex.sharder.decoding.video import Size
 
 # DALI frees a movie's buffers while copies out of them may be pending. With this setting, memory that is free stays
-# mapped, and such a copy cannot end the process (docs/decisions/0027-balance.md). DALI reads it at its first allocation.
+# mapped, and such a copy cannot end the process (docs/decisions/0027-balance.md).
 os.environ.setdefault("DALI_USE_VMM", "0")
 
 try:
