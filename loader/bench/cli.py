@@ -12,6 +12,7 @@ import click
 from framedex.core.printing import echo, json_text
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, placed
+from framedex.loader.bench.advice import Advice, advice
 from framedex.loader.bench.compare import PeerResult
 from framedex.loader.bench.measure import BenchOptions, BenchResult, known_peers
 from framedex.loader.bench.measure import bench as bench_dataset
@@ -103,8 +104,8 @@ def bench(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Measure how fast a dataset loads here: clips per second, what is read and decoded for them, and where the time
-    goes.
+    """Measure how fast a dataset loads here: clips per second, what is read and decoded for them, where the time goes,
+    what bounds the speed, and what would help.
 
     --compare runs what is installed of torchcodec, decord, PyNvVideoCodec, OpenCV and DALI on the same clips, by the
     frame numbers of the index and with the same number of workers, and checks that they return the same pictures. Each
@@ -123,15 +124,17 @@ def bench(
     result, found = bench_dataset(
         dataset, how, root=root, peers=names, limit_seconds=limit, on_peer=show if sys.stderr.isatty() else None
     )
-    echo(json_text(as_facts(result, found)) if as_json else as_text(result, found))
+    said = advice(result, how, os.cpu_count() or 1)
+    echo(json_text(as_facts(result, found, said)) if as_json else as_text(result, found, said))
     if sum(result.failures.values()) > max_failures * len(result.seconds):
         sys.exit(3)
 
 
-def as_facts(result: BenchResult, peers: list[PeerResult]) -> dict[str, Any]:
+def as_facts(result: BenchResult, peers: list[PeerResult], said: Advice) -> dict[str, Any]:
     """Return a measurement as a dict for JSON."""
     rates = {"clips_a_second": result.clips_a_second, "frames_a_second": result.frames_a_second}
-    return asdict(result) | rates | {"peers": [asdict(peer) | _relation(result, peer) for peer in peers]}
+    relations = [asdict(peer) | _relation(result, peer) for peer in peers]
+    return asdict(result) | rates | {"advice": asdict(said), "peers": relations}
 
 
 def _relation(result: BenchResult, peer: PeerResult) -> dict[str, Any]:
@@ -142,7 +145,7 @@ def _relation(result: BenchResult, peer: PeerResult) -> dict[str, Any]:
     return {"clips_a_second": rate, "framedex_is_faster_by": result.clips_a_second / rate}
 
 
-def as_text(result: BenchResult, peers: list[PeerResult]) -> str:
+def as_text(result: BenchResult, peers: list[PeerResult], said: Advice) -> str:
     """Return a measurement as text for people."""
     cost, load = result.cost, result.load
     each = cost.decoded_frames / max(1, cost.wanted_frames)
@@ -160,6 +163,8 @@ def as_text(result: BenchResult, peers: list[PeerResult]) -> str:
         "decoded by": _amounts(result.decoded, "{:,} clips"),
         "time went into": _amounts(result.stages, "{:.2f} s"),
         "failures": _amounts(result.failures, "{:,}"),
+        "bound by": f"{said.bound}: {said.reason}",
+        "would help": "; ".join(said.changes) or "nothing that this measurement shows",
     }
     size = f"{cost.clips:,} clips of {cost.frames:,} frames in {result.batches:,} batches"
     lines = [size, *(f"  {name:<17}{value}" for name, value in rows.items())]

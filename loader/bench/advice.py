@@ -1,0 +1,82 @@
+"""Says what bounds a loader's speed on a machine, and what would help: a pure function of a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from framedex.loader.bench.measure import BenchOptions, BenchResult
+
+Bound = Literal["this process", "NVDEC", "reading", "cores", "workers", "making batches"]
+BUSY = 0.8  # the part of the time from which something counts as busy
+MANY_DECODED = 3.0  # frames decoded for each wanted one, from which storing frames as images is worth a thought
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What bounds the speed, and what would help.
+
+    Attributes:
+        bound: what is busy most of the time. "this process": there are no workers, so it does all work. "cores": all
+            cores are busy. "workers": all workers are busy and cores are not. "making batches": none of them is busy,
+            so time goes into stacking, copying and transforming, or into waiting for the GPU.
+        reason: the measurement that says so.
+        changes: what would help, the most helpful first.
+    """
+
+    bound: Bound
+    reason: str
+    changes: list[str]
+
+
+def advice(result: BenchResult, options: BenchOptions, cores: int) -> Advice:
+    """Return what bounds the measured speed.
+
+    Args:
+        result: the measurement.
+        options: what was measured.
+        cores: cores of the machine.
+    """
+    bound, reason = _bound(result, options, cores)
+    return Advice(bound=bound, reason=reason, changes=_changes(bound, result, options, cores))
+
+
+def _bound(result: BenchResult, options: BenchOptions, cores: int) -> tuple[Bound, str]:
+    nvdec, busy_cores, seconds = result.load.nvdec_percent, result.load.cpu_cores, sum(result.seconds)
+    if nvdec is not None and nvdec >= 100 * BUSY:
+        return "NVDEC", f"it is busy for {nvdec:.0f} % of the time"
+    if not options.workers:
+        return "this process", "it reads and decodes one clip after the other"
+    reading = result.stages.get("workers reading", 0.0)
+    working = reading + result.stages.get("workers decoding", 0.0)
+    busy = working / (seconds * options.workers) if seconds else 0.0
+    if busy >= BUSY and reading > working / 2:
+        return "reading", f"workers read for {reading / working:.0%} of their time"
+    if busy_cores is not None and busy_cores >= BUSY * cores:
+        return "cores", f"{busy_cores:.1f} of {cores} cores are busy"
+    if busy >= BUSY:
+        return "workers", f"each of {options.workers} is busy for {min(busy, 1):.0%} of the time, and cores are idle"
+    return "making batches", f"workers are busy for {busy:.0%} of the time"
+
+
+def _changes(bound: Bound, result: BenchResult, options: BenchOptions, cores: int) -> list[str]:
+    decoded = result.cost.decoded_frames / max(1, result.cost.wanted_frames)
+    fewer = [
+        f"framedex shard --pack images, because {decoded:.1f} frames are decoded for each wanted one",
+    ] * (decoded >= MANY_DECODED)
+    scaled = ["a size to which frames are scaled (--size)"] * (options.size is None)
+    on_gpu = ["a GPU (--device cuda)"] * (options.device == "cpu")
+    more = min(cores, 2 * options.workers)
+    workers = [f"more workers (--workers {more})"] * (more > options.workers)
+    if bound == "this process":
+        return [f"workers (--workers {cores})", *fewer, *scaled]
+    if bound == "NVDEC":
+        shared = ["workers that decode as well (--decode auto)"] * (options.decode == "gpu")
+        return [*shared, *workers, *fewer]
+    if bound == "reading":
+        return ["framedex shard --pack needed, on a local disk or in the same region", *workers]
+    if bound == "cores":
+        return [*on_gpu, *fewer, *scaled]
+    if bound == "workers":
+        return [*workers, *on_gpu, *fewer, *scaled]
+    return [*scaled, "larger batches", "fewer workers, if the trainer needs cores"]
