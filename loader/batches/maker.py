@@ -191,5 +191,6 @@ class BatchMaker:
         """Return the frames that a worker decoded."""
         begun = time.perf_counter()
         frames = self._frames.given(clip)
-        self._report.add_seconds(upload=time.perf_counter() - begun)
+        if self._gpu is not None:
+            self._report.add_seconds(upload=time.perf_counter() - begun)
         return frames

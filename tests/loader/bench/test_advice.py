@@ -57,8 +57,8 @@ def test_images_are_worth_a_thought_where_much_more_is_decoded_than_wanted() -> 
 
 def test_the_command_says_it(index: Index, tmp_path: Path) -> None:
     stored = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_default.mp4", "frames": [0, 9]}])
-    text = run("bench", stored).output
+    text = run("bench", stored, "--workers", 0).output
     assert "bound by" in text
     assert f"workers (--workers {os.cpu_count()})" in text
-    facts: dict[str, Any] = json.loads(run("bench", stored, "--json").output)
+    facts: dict[str, Any] = json.loads(run("bench", stored, "--workers", 0, "--json").output)
     assert facts["advice"]["bound"] == "this process"
