@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.routing.costs import ClipCost
 from framedex.loader.routing.movie import GpuMovie
 from framedex.sharder.decoding.video import Size
 
@@ -57,7 +56,6 @@ class Fetched:
     Attributes:
         number: number of the clip.
         item: the entries of a batch besides frames.
-        cost: the estimated cost of decoding it.
         frames: uint8 [F, H, W, 3], if a worker decoded them.
         movie: what NVDEC decodes, if it does.
         images: what nvJPEG decodes, if it does.
@@ -73,7 +71,6 @@ class Fetched:
 
     number: int
     item: dict[str, Any]
-    cost: ClipCost
     frames: NDArray[np.uint8] | None = None
     movie: NvdecClip | None = None
     images: NvjpegClip | None = None

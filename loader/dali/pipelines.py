@@ -18,10 +18,6 @@ from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.routing.joining import MOST_PACKETS, MovieFeed
 from framedex.sharder.decoding.video import Size
 
-# DALI frees a movie's buffers while copies out of them may be pending. With this setting, memory that is free stays
-# mapped, and such a copy cannot end the process (docs/decisions/0027-balance.md).
-os.environ.setdefault("DALI_USE_VMM", "0")
-
 try:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.pipeline import DataNode
