@@ -1,7 +1,8 @@
 """Clips as CUDA tensors: decoded by NVDEC, by nvJPEG or by workers, with each clip's frames in their order.
 
-DALI uses the memory of its results again once their tensors are dropped, although torch's work on them may still be
-queued. So nothing of DALI's is delivered: its results are copied, and dropped when the copies are complete.
+The memory of DALI's results returns to DALI's pool when their tensors are dropped, and nothing tells DALI of work on them
+that torch has queued. So nothing of DALI's is delivered: its results are copied, and dropped when the copies are
+complete.
 """
 
 from __future__ import annotations
