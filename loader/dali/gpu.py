@@ -1,7 +1,7 @@
 """Clips as CUDA tensors: decoded by NVDEC, by nvJPEG or by workers, with each clip's frames in their order.
 
-The memory of DALI's results returns to DALI's pool when their tensors are dropped, and nothing tells DALI of work on them
-that torch has queued. So nothing of DALI's is delivered: its results are copied, and dropped when the copies are
+The memory of DALI's results returns to DALI's pool when their tensors are dropped, and nothing tells DALI of work on
+them that torch has queued. So nothing of DALI's is delivered: its results are copied, and dropped when the copies are
 complete.
 """
 
