@@ -20,6 +20,7 @@ import numpy as np
 from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
+from framedex.core.memory import keep_freed_memory
 from framedex.indexer.containers.planes import plane_rows
 
 UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4
@@ -109,6 +110,7 @@ def kept_converter(matrix: int, color_range: int, threads: int) -> RgbConverter:
 def _new_cache() -> Callable[[int, int, int, int], RgbConverter]:
     @functools.lru_cache(MOST_KEPT)
     def kept(thread: int, matrix: int, color_range: int, threads: int) -> RgbConverter:
+        keep_freed_memory()
         return RgbConverter(matrix, color_range, threads=threads)
 
     return kept
