@@ -151,16 +151,15 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "wrong": [row for row in rows if row["right"] is False],
         "refused_on_cpu": [row for row in rows if row["right"] is None],
         "median_psnr": float(np.median([row["psnr"] for row in rows if "psnr" in row] or [0])),
-        "levels_by_medium": {
-            uri: {
-                place: round(float(np.mean([row[place] for row in rows if row["uri"] == uri and place in row])), 3)
-                for place in ("edge", "inside")
-            }
-            for uri, values in psnr.items()
-            if values
-        },
+        "levels_by_medium": {uri: mean_levels(rows, uri) for uri, values in psnr.items() if values},
         "psnr_by_medium": {uri: round(float(np.median(values)), 2) for uri, values in psnr.items() if values},
     }
+
+
+def mean_levels(rows: list[dict[str, Any]], uri: str) -> dict[str, float]:
+    """Return the mean differences of a medium's clips at the edge and inside (`edge_and_inside`)."""
+    compared = [row for row in rows if row["uri"] == uri and "edge" in row]
+    return {place: round(float(np.mean([row[place] for row in compared])), 3) for place in ("edge", "inside")}
 
 
 def by_medium(rows: list[dict[str, Any]]) -> dict[str, Any]:

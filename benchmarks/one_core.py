@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
+import itertools
 import os
 import statistics
 import time
@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.environment import environment
+from benchmarks.row_file import RowFile
 from benchmarks.training import SAMPLINGS, SIZE, dataset_path, prepare
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
@@ -39,16 +40,10 @@ TOLERANCE_SECONDS = 0.001
 COMPARED_ROWS = 200  # of a picture, with as much of its columns
 
 
-def read_torchcodec_approximate(path: str, frames: list[int], seconds: list[float], size: Size) -> Frames:
-    """Read with torchcodec, which takes the frame rate for constant and does not scan the file."""
-    from torch.nn.functional import interpolate
-    from torchcodec.decoders import VideoDecoder
+class ApproximateTorchCodec(TorchCodec):
+    """torchcodec's VideoDecoder, which takes the frame rate for constant and does not scan the file."""
 
-    pictures = VideoDecoder(path, seek_mode="approximate", num_ffmpeg_threads=1).get_frames_at(frames).data
-    if size is not None:
-        pictures = interpolate(pictures, size, mode="bilinear", antialias=True)
-    found: Frames = pictures.permute(0, 2, 3, 1).numpy()
-    return found
+    seek_mode = "approximate"
 
 
 def read_spdl(path: str, frames: list[int], seconds: list[float], size: Size) -> Frames:
@@ -69,7 +64,7 @@ def by_number(peer: Any) -> Read:
 
 CONTENDERS: dict[str, tuple[str, Read]] = {
     "torchcodec, exact": ("torchcodec", by_number(TorchCodec())),
-    "torchcodec, approximate": ("torchcodec", read_torchcodec_approximate),
+    "torchcodec, approximate": ("torchcodec", by_number(ApproximateTorchCodec())),
     "SPDL": ("spdl", read_spdl),
     "OpenCV": ("cv2", by_number(OpenCv())),
     "decord": ("decord", by_number(Decord())),
@@ -77,12 +72,15 @@ CONTENDERS: dict[str, tuple[str, Read]] = {
 
 
 def measure(folder: Path, name: str, sampling: str, size: Size, clips: int) -> dict[str, Any]:
-    """Return the median milliseconds per clip of every contender that is installed, and which frames are the same."""
+    """Return the median milliseconds per clip of every contender, and the share of its frames that are the same.
+
+    `failed` says why a contender has no figure.
+    """
     dataset = ClipDataset(dataset_path(folder, name, sampling), size=size)
     readers = {who: read for who, (module, read) in CONTENDERS.items() if importlib.util.find_spec(module)}
     times: dict[str, list[float]] = {who: [] for who in ("framedex", *readers)}
     same: dict[str, int] = dict.fromkeys(readers, 0)
-    failed: dict[str, str] = {}
+    failed = {who: "not installed" for who in CONTENDERS if who not in readers}
     packets = []
     for number in range(clips + 1):  # the first one imports and is not counted
         begun = time.perf_counter()
@@ -141,18 +139,10 @@ def main() -> None:
     core = {min(os.sched_getaffinity(0))}
     os.sched_setaffinity(0, core)
     libraries = ("torchcodec", "torch", "spdl", "opencv-python-headless", "decord")
-    result: dict[str, Any] = {"environment": environment(*libraries), "clips": options.clips, "rows": []}
-    if options.out.exists():
-        result = json.loads(options.out.read_text(encoding="utf-8"))
-    known = {(row["format"], row["sampling"], row["size"] is None) for row in result["rows"]}
-    for name in names:
-        for sampling in options.sampling or list(SAMPLINGS):
-            for size in (None, SIZE):
-                if (name, sampling, size is None) in known:
-                    continue
-                result["rows"].append(measure(folder, name, sampling, size, options.clips))
-                print(json.dumps(result["rows"][-1]), flush=True)
-                options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    rows = RowFile(options.out, environment(*libraries), {"clips": options.clips})
+    for name, sampling, size in itertools.product(names, options.sampling or list(SAMPLINGS), (None, SIZE)):
+        if not rows.has(format=name, sampling=sampling, size=size):
+            rows.add(measure(folder, name, sampling, size, options.clips))
 
 
 if __name__ == "__main__":

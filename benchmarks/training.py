@@ -14,6 +14,7 @@ usage: python -m benchmarks.training FOLDER --out RESULTS [--only FORMAT] [--sam
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -29,7 +30,9 @@ from numpy.typing import NDArray
 
 from benchmarks.environment import environment
 from benchmarks.loader_datasets import framedex_command
+from benchmarks.row_file import Row, RowFile
 from benchmarks.training_videos import DRAWN_SECONDS, FORMATS, SECONDS, make_minute, video_path
+from framedex.loader.bench.measure import run_epoch, wait_for
 
 FRAMES, BATCH, SIZE, EPOCHS = 16, 16, (224, 224), 5
 CHECKED = 2  # clips of the first batch
@@ -37,7 +40,6 @@ WAYS = {"nvdec": ("gpu", 8), "cpu": ("cpu", 16), "auto": ("auto", 16)}  # decode
 # Clips of an epoch, and the distance of frames: None is a second.
 SAMPLINGS: dict[str, tuple[int, int | None]] = {"16 consecutive": (128, 1), "stride 4": (128, 4), "1 fps": (64, None)}
 LEAST_SECONDS = 60  # of the budget that must be left to begin another row
-Row = dict[str, Any]
 
 
 def dataset_path(folder: Path, name: str, sampling: str) -> Path:
@@ -102,32 +104,17 @@ def epochs_of(dataset: Any, truth: Truth, decode: str, workers: int, device: str
     first = time.perf_counter() - begun
     wrong = truth.count_wrong(batch)
     for batch in iterator:
-        wait_for(batch)
+        wait_for(batch["frames"])
     if decode == "gpu" and not loader.report.decoded["nvdec"]:
         loader.close()
         return {"reason": "NVDEC gets no clip of this format (docs/exactness.md says why)"}
-    seconds = []
     before = dict(loader.report.decoded)
-    for _ in range(EPOCHS):
-        begun = time.perf_counter()
-        clips = 0
-        for batch in loader:
-            clips += len(batch["frames"])
-        wait_for(batch)
-        seconds.append(round(time.perf_counter() - begun, 4))
-        assert clips == len(dataset)
+    seconds = [round(run_epoch(loader)[0], 4) for _ in range(EPOCHS)]
     decoded = {name: count - before.get(name, 0) for name, count in loader.report.decoded.items()}
     loader.close()
+    assert sum(decoded.values()) == EPOCHS * len(dataset)
     facts: Row = {"seconds": seconds, "median": statistics.median(seconds), "first_batch": round(first, 2)}
     return facts | {"decoded": decoded, "frames_compared": CHECKED * FRAMES, "frames_wrong": wrong}
-
-
-def wait_for(batch: dict[str, Any]) -> None:
-    """Wait until a batch is complete on its device."""
-    if batch["frames"].is_cuda:
-        import torch
-
-        torch.cuda.synchronize()
 
 
 class Truth:
@@ -183,25 +170,20 @@ def main() -> None:
     if options.child:
         print(json.dumps(measure(folder, *options.child, options.device)))
         return
-    result: Row = {"environment": environment("nvidia-dali-cuda120", "torch"), "rows": []}
-    if options.out.exists():
-        result = json.loads(options.out.read_text(encoding="utf-8"))
+    made = environment("nvidia-dali-cuda120", "torch")
     if options.device == "cuda":
         import torch
 
-        result["environment"]["gpu"] = torch.cuda.get_device_name(0)
-    result["setup"] = {"frames_a_clip": FRAMES, "batch_size": BATCH, "size": SIZE, "epochs": EPOCHS, "ways": WAYS}
+        made["gpu"] = torch.cuda.get_device_name(0)
+    setup = {"frames_a_clip": FRAMES, "batch_size": BATCH, "size": SIZE, "epochs": EPOCHS, "ways": WAYS}
+    rows = RowFile(options.out, made, setup)
     names = options.only or list(FORMATS)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda name: prepare(folder, name), names))
-    known = {(row["format"], row["sampling"]) for row in result["rows"]}
-    for sampling in options.sampling or list(SAMPLINGS):
-        for name in names:
-            if (name, sampling) in known or options.budget - (time.perf_counter() - began) < LEAST_SECONDS:
-                continue
-            result["rows"].append({"format": name, "sampling": sampling} | child(folder, name, sampling, options))
-            print(json.dumps(result["rows"][-1]), flush=True)
-            options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for sampling, name in itertools.product(options.sampling or list(SAMPLINGS), names):
+        left = options.budget - (time.perf_counter() - began)
+        if left >= LEAST_SECONDS and not rows.has(format=name, sampling=sampling):
+            rows.add({"format": name, "sampling": sampling} | child(folder, name, sampling, options))
 
 
 def child(folder: Path, name: str, sampling: str, options: argparse.Namespace) -> Row:

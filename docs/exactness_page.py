@@ -35,7 +35,7 @@ what would come out. Frames right, wrong (in bold where it is without an error),
 
 {made_by(made)}
 
-The corpus: {made_by(corpus)}
+The rows of the corpus come from an earlier run. {made_by(corpus)}
 
 """
 

@@ -61,17 +61,16 @@ def _bound(result: BenchResult, options: BenchOptions, cores: int) -> tuple[Boun
 
 def _changes(bound: Bound, result: BenchResult, options: BenchOptions, cores: int) -> list[str]:
     decoded = result.cost.decoded_frames / max(1, result.cost.wanted_frames)
-    fewer = [
-        f"framedex shard --pack images, because {decoded:.1f} frames are decoded for each wanted one",
-    ] * (decoded >= MANY_DECODED)
-    scaled = ["a size to which frames are scaled (--size)"] * (options.size is None)
-    on_gpu = ["a GPU (--device cuda)"] * (options.device == "cpu")
+    stored = f"framedex shard --pack images, because {decoded:.1f} frames are decoded for each wanted one"
+    fewer = [stored] if decoded >= MANY_DECODED else []
+    scaled = ["a size to which frames are scaled (--size)"] if options.size is None else []
+    on_gpu = ["a GPU (--device cuda)"] if options.device == "cpu" else []
     more = min(cores, 2 * options.workers)
-    workers = [f"more workers (--workers {more})"] * (more > options.workers)
+    workers = [f"more workers (--workers {more})"] if more > options.workers else []
     if bound == "this process":
         return [f"workers (--workers {cores})", *fewer, *scaled]
     if bound == "NVDEC":
-        shared = ["workers that decode as well (--decode auto)"] * (options.decode == "gpu")
+        shared = ["workers that decode as well (--decode auto)"] if options.decode == "gpu" else []
         return [*shared, *workers, *fewer]
     if bound == "reading":
         return ["framedex shard --pack needed, on a local disk or in the same region", *workers]

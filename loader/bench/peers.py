@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,13 +162,14 @@ class _Reads:
 class TorchCodec(CpuPeer):
     """torchcodec's VideoDecoder, which scans the file to be exact."""
 
+    seek_mode: Literal["exact", "approximate"] = "exact"
     name, distribution, module = "torchcodec", "torchcodec", "torchcodec.decoders"
 
     def read(self, path: str, frames: list[int], size: Size | None) -> Frames:
         from torch.nn.functional import interpolate
         from torchcodec.decoders import VideoDecoder
 
-        decoder = VideoDecoder(path, seek_mode="exact", num_ffmpeg_threads=1)
+        decoder = VideoDecoder(path, seek_mode=self.seek_mode, num_ffmpeg_threads=1)
         pictures = decoder.get_frames_at(frames).data
         if size is not None:
             pictures = interpolate(pictures, size, mode="bilinear", antialias=True)

@@ -102,7 +102,6 @@ class GpuFrames:
         begun = time.perf_counter()
         decoded = self._decode_images([clips[place] for place in images])
         frames_of_images = [arranged(tensor, clips[place]) for place, tensor in zip(images, decoded, strict=True)]
-        self._stream.synchronize()
         report.add_seconds(nvjpeg=time.perf_counter() - begun)
         for place, tensor in zip(movies + images, frames_of_movies + frames_of_images, strict=True):
             frames[place] = tensor
