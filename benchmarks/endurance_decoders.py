@@ -29,6 +29,7 @@ from framedex import ClipDataset, ClipLoader
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.dali.proxy import NO_MOVIE
+from framedex.loader.routing.costs import ClipCost
 from framedex.loader.routing.joining import MovieFeed, movie_feed
 from tests.support.media import Recipe, make
 
@@ -295,4 +296,4 @@ def plain_movies(home: Path) -> Iterator[tuple[MovieFeed, Fetched]]:
     for path in sorted((home / "shapes").glob("libvpx-vp9_*")):
         wanted = np.array([0, 3, 17], np.int32)
         movie = replace(NO_MOVIE, content=np.fromfile(path, np.uint8), wanted=wanted)
-        yield movie, Fetched(number=0, item={"frame_index": wanted})
+        yield movie, Fetched(number=0, item={"frame_index": wanted}, cost=ClipCost(codec="vp9", cpu=0.0, gpu=0.0))

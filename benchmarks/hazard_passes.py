@@ -136,14 +136,14 @@ def forced(dataset: ClipDataset, clips: list[int], shown: Shown) -> Iterator[Row
     fetch.gpu_movie = _movie_whatever
     fetcher = fetch.Fetcher(dataset, fetch.FetchOptions())
     finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="list")
-    decoder = GpuFrames(finish, device_id=0, batch_size=1, threads=2, scaled=False)
+    decoder = GpuFrames(finish, device_id=0, batch_size=1, in_progress=1, threads=2, scaled=False)
     for number in clips:
         try:
             fetched = fetcher(ClipRequest(number=number, on_gpu=True))
             if isinstance(fetched, Fault):
                 raise fetched.error()
             with decoder.working():
-                (frames,) = decoder.decode([fetched], LoaderReport())
+                (frames,) = decoder.decoders[0]([fetched], LoaderReport())
                 pixels = frames.cpu().numpy()
         except Exception as error:
             yield {"number": number, "refused": _short(f"{type(error).__name__}: {error}")}

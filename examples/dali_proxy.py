@@ -38,7 +38,6 @@ def main() -> None:
         batch_size=options.batch_size,
         size=size,
         transform=lambda frames: fn.flip(frames),
-        prefetch=2 * options.workers,  # batches that workers request in advance
     )
     sampler = ClipSampler(dataset, shuffle=True)
     with dali_proxy.DALIServer(pipeline) as server:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future
 from typing import Any
 
@@ -25,12 +25,13 @@ from framedex.loader.batches.rotation import Rotation
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.sampler import ClipSampler
+from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.driver import driver_support
-from framedex.loader.routing.share import CpuShare, Share
+from framedex.loader.routing.share import Share, fixed_share, is_on_cpu
 from framedex.sharder.decoding.video import Size
 
-MAKERS, DALI_THREADS = 2, 8
+DALI_THREADS = 8
 
 
 class ClipLoader:
@@ -43,11 +44,10 @@ class ClipLoader:
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
         device_id: number of the GPU, if `device` does not name it.
         decode: what decodes. "cpu": workers alone. "gpu": NVDEC and nvJPEG decode what is proven exact there
-            (`routes`), and workers decode the rest of the same batch. "auto": on a GPU as "gpu", but workers also take
-            a share of the clips.
-        cpu_share: the share of clips that workers take with "auto", 0 to 1. None: as much as this number of workers
-            decodes beside one GPU. "adaptive": as much as they turn out to decode. The route of a clip then depends on
-            time, but its frames do not.
+            (`routes`), and workers decode the rest of the same batch. "auto": on a GPU as "gpu", but a worker also
+            decodes a clip if it would be done with it before the GPU (`balance`).
+        cpu_share: the share of clips that workers decode with "auto", 0 to 1, in a fixed pattern. None: as many as they
+            turn out to decode sooner. The decoder of a clip then depends on time, and runs differ by rounding.
         colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
             decode the clips for which the GPU's colours are not close enough.
         rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
@@ -65,7 +65,7 @@ class ClipLoader:
             "replace", which takes another clip. The number of batches is the same with all of them.
         num_workers: processes that fetch and decode. 0: all work is done in this process.
         threads: decoder threads per clip.
-        prefetch: batches made ahead.
+        prefetch: batches made ahead, at least. With workers, two clips or more per worker are always in progress.
         output: "torch" tensors, or "numpy" arrays, which do not need torch.
 
     Raises:
@@ -121,16 +121,18 @@ class ClipLoader:
         self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
         self.report = LoaderReport()
         self._batching, self._ahead = batching, batching.ahead(decoding)
-        self._share = CpuShare(device, decode, cpu_share, num_workers)
+        self._share = fixed_share(device, decode, cpu_share, num_workers)
+        self._balance = Balance() if self._share is None else None
+        self._begun = 0  # batches
         self._supply = ClipSupply(
             dataset, _fetching(decoding), workers=num_workers, on_error=on_error, report=self.report
         )
         self._maker = BatchMaker(
             self._supply,
-            _stages(finish, decoding, batch_size=batch_size),
-            beside=device == "gpu",
+            _frames(finish, decoding, batch_size=batch_size, in_progress=batch_size * (self._ahead + 1)),
+            threads=self._ahead + 1 if device == "gpu" else 0,
             options=batching,
-            share=self._share,
+            balance=self._balance,
             size=decoding.size,
             report=self.report,
         )
@@ -162,7 +164,7 @@ class ClipLoader:
                 yield self._deliver(waiting.popleft())
         finally:
             for batch in waiting:
-                batch.cancel()
+                self._maker.cancel(batch)
         if isinstance(self.sampler, ClipSampler):
             self.sampler.set_epoch(self.sampler.epoch + 1)
 
@@ -208,16 +210,33 @@ class ClipLoader:
             yield [numbers[place % len(numbers)] for place in range(self._batching.batch_size)], padding
 
     def _begin(self, numbers: list[int], padding: int) -> Batch:
-        """Request the clips of a batch, those for the GPU first, so that the GPU can begin early."""
-        on_gpu = self._share.on_gpu(range(self._asked, self._asked + len(numbers)))
-        self._asked += len(numbers)
+        """Request the clips of a batch."""
+        self._begun += 1
+        first, self._asked = self._asked, self._asked + len(numbers)
+        fetched = self._balanced(numbers) if self._balance is not None else self._shared(numbers, first)
+        batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=fetched)
+        self._maker.begin(batch)
+        return batch
+
+    def _balanced(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
+        """Request clips, each of which goes to whoever would finish it first."""
+        assert self._balance is not None
+        self._balance.begin(self._begun)
+        return [self._supply.submit_balanced(number, self._balance, self._begun) for number in numbers]
+
+    def _shared(self, numbers: list[int], first: int) -> list[Future[Fetched | Fault]]:
+        """Request clips in fixed shares, those for the GPU first, so that it can begin early.
+
+        Args:
+            numbers: the clips.
+            first: the place of the first clip in the epoch.
+        """
+        assert self._share is not None
+        on_gpu = [not is_on_cpu(first + place, self._share) for place in range(len(numbers))]
         futures: dict[int, Future[Fetched | Fault]] = {}
         for place in sorted(range(len(numbers)), key=lambda place: not on_gpu[place]):
             futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])
-        fetched = [futures[place] for place in range(len(numbers))]
-        batch = Batch(numbers=numbers, on_gpu=on_gpu, padding=padding, fetched=fetched)
-        self._maker.begin(batch)
-        return batch
+        return [futures[place] for place in range(len(numbers))]
 
     def _deliver(self, batch: Batch) -> dict[str, Any]:
         begun = time.perf_counter()
@@ -238,26 +257,21 @@ def _fetching(decoding: DecodeOptions) -> FetchOptions:
     )
 
 
-def _stages(finish: Finish, decoding: DecodeOptions, *, batch_size: int) -> Sequence[Frames]:
-    """Return the stages that make batches: one on the CPU, or two on a GPU.
-
-    While one stage sets up decoders, waits for NVDEC's last pictures or finishes a batch, the other keeps NVDEC busy.
-    """
+def _frames(finish: Finish, decoding: DecodeOptions, *, batch_size: int, in_progress: int) -> Frames:
+    """Return what makes batches on the device."""
     threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
     if decoding.device == "cpu":
-        return [_cpu_frames(finish, batch_size=batch_size, threads=threads)]
+        return _cpu_frames(finish, batch_size=batch_size, threads=threads)
     from framedex.loader.dali.gpu import GpuFrames  # needs DALI and torch
 
-    return [
-        GpuFrames(
-            finish,
-            device_id=decoding.device_id,
-            batch_size=batch_size,
-            threads=threads,
-            scaled=decoding.size is not None,
-        )
-        for _ in range(MAKERS)
-    ]
+    return GpuFrames(
+        finish,
+        device_id=decoding.device_id,
+        batch_size=batch_size,
+        in_progress=in_progress,
+        threads=threads,
+        scaled=decoding.size is not None,
+    )
 
 
 def _cpu_frames(finish: Finish, *, batch_size: int, threads: int) -> CpuFrames:

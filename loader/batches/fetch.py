@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip, Nvj
 from framedex.loader.batches.items import ClipSource, describe
 from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
 from framedex.loader.routing.colour import Colour
+from framedex.loader.routing.costs import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
@@ -51,14 +53,19 @@ class Fetcher:
     def __init__(self, dataset: ClipSource, options: FetchOptions) -> None:
         self._dataset, self._options = dataset, options
 
-    def __call__(self, wanted: ClipRequest) -> Fetched | Fault:
-        """Return a clip, or the reason why it is not available. An exception that this raises is a bug."""
+    def __call__(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None = None) -> Fetched | Fault:
+        """Return a clip, or the reason why it is not available. An exception that this raises is a bug.
+
+        Args:
+            wanted: the request.
+            ask: returns whether a GPU decodes a clip of this cost, which it can decode. None: it does.
+        """
         try:
-            return self._fetch(wanted)
+            return self._fetch(wanted, ask)
         except MEDIUM_ERRORS as error:
             return fault_of(wanted.number, error)
 
-    def _fetch(self, wanted: ClipRequest) -> Fetched:
+    def _fetch(self, wanted: ClipRequest, ask: Callable[[ClipCost], bool] | None) -> Fetched:
         begun = time.perf_counter()
         clip = self._dataset.clip(wanted.number)
         encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
@@ -69,11 +76,15 @@ class Fetcher:
             item=self._dataset.sound(clip) | describe(clip),
             size=size,
             turns=quarter_turns(degrees),
+            cost=clip_cost(clip),
             read_seconds=time.perf_counter() - begun,
             bytes_read=len(encoded.payload),
             packets=len(clip.recipe.packet_size),
         )
-        if not (wanted.on_gpu and self._prepare(fetched, clip, encoded)):
+        is_for_gpu = wanted.on_gpu and self._prepare(fetched, clip, encoded)
+        if is_for_gpu and ask is not None and not ask(fetched.cost):
+            is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
+        if not is_for_gpu:
             frames = decode_rgb(clip, encoded, size=size, threads=self._options.threads)
             fetched.frames = upright(frames, degrees)
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds

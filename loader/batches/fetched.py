@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.loader.routing.costs import ClipCost
 from framedex.loader.routing.movie import GpuMovie
 from framedex.sharder.decoding.video import Size
 
@@ -56,6 +57,7 @@ class Fetched:
     Attributes:
         number: number of the clip.
         item: the entries of a batch besides frames.
+        cost: the estimated cost of decoding it.
         frames: uint8 [F, H, W, 3], if a worker decoded them.
         movie: what NVDEC decodes, if it does.
         images: what nvJPEG decodes, if it does.
@@ -71,6 +73,7 @@ class Fetched:
 
     number: int
     item: dict[str, Any]
+    cost: ClipCost
     frames: NDArray[np.uint8] | None = None
     movie: NvdecClip | None = None
     images: NvjpegClip | None = None

@@ -17,6 +17,8 @@ from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
 
 Layout = Literal["FHWC", "FCHW"]
+Decode = Callable[[Sequence[Fetched], LoaderReport], list[Any]]
+("Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.")
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
 
 
@@ -68,10 +70,18 @@ class Made:
 
 
 class Frames(Protocol):
-    """Makes batches of fetched clips on one device."""
+    """Makes batches of fetched clips on one device.
 
-    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
-        """Return the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails."""
+    Attributes:
+        decoders: functions that decode clips on the device, each for one thread at a time.
+        at_once: how many clips a decoder takes at once: the fewest that are worth waiting for, and the most.
+    """
+
+    decoders: Sequence[Decode]
+    at_once: tuple[int, int]
+
+    def given(self, clip: Fetched) -> Any:
+        """Return the frames that a worker decoded, uint8 [F, H, W, 3], on the device."""
         ...
 
     def finish(self, frames: list[Any]) -> Any:
@@ -88,7 +98,7 @@ class Frames(Protocol):
         ...
 
     def working(self) -> AbstractContextManager[Any]:
-        """Return the context in which one thread calls the other methods."""
+        """Return the context in which a thread calls the other methods."""
         ...
 
     def made(self, content: dict[str, Any]) -> Made:
@@ -109,12 +119,15 @@ class CpuFrames:
         audio: runs the audio transform of `finish`. None: there is no audio transform.
     """
 
+    decoders: Sequence[Decode] = ()
+    at_once = (1, 1)
+
     def __init__(self, finish: Finish, *, transformer: Runs | None = None, audio: Runs | None = None) -> None:
         self._finish, self._transformer, self._audio = finish, transformer, audio
 
-    def decode(self, clips: Sequence[Fetched], report: LoaderReport) -> list[Any]:
-        """Return the frames of each clip, which workers have decoded already."""
-        return [clip.frames for clip in clips]
+    def given(self, clip: Fetched) -> Any:
+        """Return the frames that a worker decoded."""
+        return clip.frames
 
     def finish(self, frames: list[NDArray[Any]]) -> Any:
         """Return a batch's frames as delivered."""

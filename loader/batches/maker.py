@@ -1,27 +1,25 @@
-"""Makes batches of fetched clips: decodes, finishes and collates them, in threads of its own if a GPU decodes."""
+"""Makes batches of fetched clips: has them decoded, finishes and collates them, in threads of its own beside a GPU."""
 
 from __future__ import annotations
 
-import logging
-import queue
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from framedex.errors import DecodeError, FramedexError, printable
+from framedex.errors import DecodeError, FramedexError
+from framedex.loader.batches.arrivals import Arrivals
 from framedex.loader.batches.collate import collate_clips
+from framedex.loader.batches.decoding import Decoded, DecodingThreads
 from framedex.loader.batches.faults import Fault, LoaderReport
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import Frames, Made
 from framedex.loader.batches.options import BatchOptions
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.batches.tensors import tensor_maker
-from framedex.loader.routing.share import CpuShare
+from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
-
-LOG = logging.getLogger("framedex.loader")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -29,15 +27,15 @@ class Batch:
     """A batch that is being fetched and made.
 
     Attributes:
+        key: a number that no other batch of the loader has.
         numbers: numbers of its clips.
-        on_gpu: per clip, whether a GPU decodes it, if it can.
         padding: how many clips at the end are padding.
         fetched: the future result of each clip.
         made: the future batch, if threads make it.
     """
 
+    key: int
     numbers: list[int]
-    on_gpu: list[bool]
     padding: int
     fetched: list[Future[Fetched | Fault]]
     made: Future[Made] | None = None
@@ -54,10 +52,10 @@ class BatchMaker:
 
     Args:
         supply: where clips come from.
-        stages: what decodes and finishes frames. Each stage serves one thread at a time.
-        beside: make batches in threads, one per stage, while the caller continues.
+        frames: what decodes and finishes frames on the device.
+        threads: how many batches are made at once in threads, while the caller continues. 0: the caller makes them.
         options: what batches are made of clips.
-        share: the CPU's share of the clips. It learns from each batch.
+        balance: what a GPU was given; it is told what the GPU decoded. None: it has no influence.
         size: (height, width) to which frames are scaled, for messages.
         report: counts clips and seconds.
     """
@@ -65,19 +63,18 @@ class BatchMaker:
     def __init__(
         self,
         supply: ClipSupply,
-        stages: Sequence[Frames],
+        frames: Frames,
         *,
-        beside: bool,
+        threads: int,
         options: BatchOptions,
-        share: CpuShare,
+        balance: Balance | None,
         size: Size | None,
         report: LoaderReport,
     ) -> None:
-        self._supply, self._options, self._share, self._size, self._report = supply, options, share, size, report
-        self._stages: queue.SimpleQueue[Frames] = queue.SimpleQueue()
-        for stage in stages:
-            self._stages.put(stage)
-        self._threads = ThreadPoolExecutor(len(stages), thread_name_prefix="framedex-gpu") if beside else None
+        self._supply, self._frames, self._options, self._balance = supply, frames, options, balance
+        self._size, self._report = size, report
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="framedex-batch") if threads else None
+        self._gpu = DecodingThreads(frames, supply.decoded_by_cpu, balance=balance, report=report) if threads else None
         self._as_torch = tensor_maker() if options.output == "torch" else None
 
     def begin(self, batch: Batch) -> None:
@@ -89,23 +86,31 @@ class BatchMaker:
         """Return a batch as delivered: wait for the thread that makes it, or make it here."""
         return self._make(batch) if batch.made is None else batch.made.result()
 
+    def cancel(self, batch: Batch) -> None:
+        """Cancel the work of a batch that has not begun."""
+        batch.cancel()
+        if self._balance is not None:
+            self._balance.end(batch.key)
+
     def close(self) -> None:
         """Cancel the batches that are waiting, and wait for those that are being made."""
         if self._threads is not None:
             self._threads.shutdown(cancel_futures=True)
+        if self._gpu is not None:
+            self._gpu.close()
 
     def _make(self, batch: Batch) -> Made:
-        stage = self._stages.get()
         try:
-            with stage.working():
-                return stage.made(self._content(batch, stage))
+            with self._frames.working():
+                return self._frames.made(self._content(batch))
         except RuntimeError as error:
-            free = stage.memory_left(error)
+            free = self._frames.memory_left(error)
             if free is None:
                 raise
             raise self._too_little_memory(batch, free, error) from error
         finally:
-            self._stages.put(stage)
+            if self._balance is not None:
+                self._balance.end(batch.key)
 
     def _too_little_memory(self, batch: Batch, free: str, error: RuntimeError) -> FramedexError:
         """Return the error that says what needed the GPU's memory, and how to need less."""
@@ -122,8 +127,8 @@ class BatchMaker:
             "look at nvidia-smi for other processes",
         )
 
-    def _content(self, batch: Batch, stage: Frames) -> dict[str, Any]:
-        had = self._decoded(batch, stage)
+    def _content(self, batch: Batch) -> dict[str, Any]:
+        had = self._decoded(batch)
         begun = time.perf_counter()
         clips, frames = [clip for clip, _ in had.values()], [frames for _, frames in had.values()]
         items = [clip.item for clip in clips]
@@ -131,9 +136,9 @@ class BatchMaker:
             real = len(batch.numbers) - batch.padding
             items = [item | {"is_padding": place >= real} for place, item in zip(had, items, strict=True)]
         try:
-            finished, sound = stage.finish(frames), stage.sound(items)
+            finished, sound = self._frames.finish(frames), self._frames.sound(items)
         except RuntimeError as error:
-            if stage.memory_left(error) is not None:
+            if self._frames.memory_left(error) is not None:
                 raise
             names = ", ".join(clip.item["clip_id"] for clip in clips)
             raise DecodeError(
@@ -143,57 +148,49 @@ class BatchMaker:
         self._report.add_seconds(finishing=time.perf_counter() - begun)
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
-    def _decoded(self, batch: Batch, stage: Frames) -> dict[int, tuple[Fetched, Any]]:
+    def _decoded(self, batch: Batch) -> dict[int, Decoded]:
         """Return the available clips of a batch, or their replacements, with their frames, by place in ascending order.
 
-        The clips for the GPU come first: workers decode the rest meanwhile.
+        The GPU decodes its clips as they arrive, while workers fetch or decode the others.
         """
-        had: dict[int, tuple[Fetched, Any] | None] = {}
-        decoding = 0.0
-        for on_gpu in (True, False):
-            places = [place for place, gpu in enumerate(batch.on_gpu) if gpu == on_gpu]
-            begun = time.perf_counter()
-            fetched = [self._supply.take(batch.numbers[place], batch.fetched[place]) for place in places]
-            waited = time.perf_counter() - begun
-            self._report.add_seconds(fetching=waited)
-            clips = {place: clip for place, clip in zip(places, fetched, strict=True) if clip is not None}
-            begun = time.perf_counter()
-            had |= dict(zip(clips, self._frames_of(list(clips.values()), stage), strict=True))
-            if on_gpu:
-                decoding = time.perf_counter() - begun
-            else:
-                self._share.learn(waited=waited, decoding=decoding)
+        had: dict[int, Decoded | None] = {}
+        on_gpu: dict[int, Future[Decoded | None]] = {}
+        try:
+            for place in self._places(batch):
+                clip = self._supply.take(batch.numbers[place], batch.fetched[place])
+                if clip is None or clip.frames is not None:
+                    had[place] = None if clip is None else (clip, self._given(clip))
+                else:
+                    assert self._gpu is not None
+                    on_gpu[place] = self._gpu.submit(batch.key, clip)
+            had |= {place: future.result() for place, future in on_gpu.items()}
+        finally:
+            for future in on_gpu.values():
+                future.cancel()
         clips_had = {place: pair for place, pair in sorted(had.items()) if pair is not None}
         if not clips_had:
             other = self._supply.another(batch.numbers[0])
-            clips_had = {0: (other, stage.decode([other], self._report)[0])}
+            clips_had = {0: (other, self._given(other))}
         for clip, _ in clips_had.values():
             self._report.count(clip)
         return clips_had
 
-    def _frames_of(self, clips: list[Fetched], stage: Frames) -> list[tuple[Fetched, Any] | None]:
-        """Return each clip, or its replacement, with its frames. An entry is None where there is neither."""
-        if not clips:
-            return []
-        try:
-            return list(zip(clips, stage.decode(clips, self._report), strict=True))
-        except RuntimeError as error:
-            if stage.memory_left(error) is not None:
-                raise
-            LOG.warning("a decoder on the GPU failed on a batch, which is decoded clip by clip: %s", error)
-            self._report.add(retried="batch")
-            return [self._alone(clip, stage) for clip in clips]
+    def _places(self, batch: Batch) -> Iterator[int]:
+        """Yield the places of a batch as their clips arrive; without threads in order, so that errors are in order."""
+        if self._threads is None:
+            yield from range(len(batch.numbers))
+            return
+        arrivals = Arrivals(batch.fetched)
+        for _ in batch.fetched:
+            begun = time.perf_counter()
+            place = arrivals.next()
+            self._report.add_seconds(fetching=time.perf_counter() - begun)
+            yield place
 
-    def _alone(self, clip: Fetched, stage: Frames) -> tuple[Fetched, Any] | None:
-        """Decode one clip by itself. If the GPU fails on it, a worker decodes it."""
-        try:
-            return clip, stage.decode([clip], self._report)[0]
-        except RuntimeError as error:
-            if stage.memory_left(error) is not None:
-                raise
-            LOG.warning(
-                "a decoder on the GPU failed on clip %s, which the CPU gets: %s", printable(clip.item["clip_id"]), error
-            )
-            self._report.add(retried="clip")
-        other = self._supply.decoded_by_cpu(clip.number)
-        return None if other is None else (other, stage.decode([other], self._report)[0])
+    def _given(self, clip: Fetched) -> Any:
+        """Return the frames that a worker decoded."""
+        begun = time.perf_counter()
+        frames = self._frames.given(clip)
+        if self._gpu is not None:
+            self._report.add_seconds(upload=time.perf_counter() - begun)
+        return frames

@@ -70,7 +70,14 @@ class BatchOptions:
         check_counts(batch_size=(self.batch_size, 1), prefetch=(self.prefetch, 0))
 
     def ahead(self, decoding: DecodeOptions) -> int:
-        """Return how many batches begin before the one that is delivered."""
+        """Return how many batches begin before the one that is delivered.
+
+        Two clips per worker are in progress. If a GPU decodes beside workers, there are six, because a clip goes to a
+        worker only if the GPU has enough other clips to decode in the meantime. Unscaled frames would take too much of
+        the GPU's memory for that.
+        """
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
-        return max(self.prefetch, -(-2 * decoding.num_workers // self.batch_size))
+        shared = decoding.device == "gpu" and decoding.decode == "auto" and decoding.size is not None
+        clips = 6 if shared else 2
+        return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))

@@ -1,6 +1,7 @@
 """Worker processes that are given one task at a time.
 
-Large arrays come back through shared memory. A worker that dies costs only the task that it was working on.
+Large arrays come back through shared memory. A worker that dies costs only the task that it was working on. A worker
+may ask its caller questions while it works.
 
 torch's DataLoader gives whole batches to workers. Here every clip is a task, so that all workers decode the same batch.
 """
@@ -8,6 +9,7 @@ torch's DataLoader gives whole batches to workers. Here every clip is a task, so
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import mmap
 import os
@@ -18,6 +20,7 @@ import struct
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.context import SpawnContext
 from typing import Any, Generic, TypeVar
@@ -28,6 +31,8 @@ from framedex.execution.spawning import spawning
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
+Answer = Callable[[Any], Any]
+
 ALIGNMENT = 64  # of arrays in shared memory
 NICENESS = 10  # so that a main process which feeds a GPU does not wait for its own workers
 SECONDS_TO_END = 5.0  # how long a worker may take to end before it is killed
@@ -37,18 +42,24 @@ class WorkerDiedError(Exception):
     """The process that worked on a task ended, or took too long and was ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    content: Any
+
+
 class WorkerPool(Generic[Task, Result]):
     """Calls a function in other processes.
 
     Processes are spawned, not forked, because decoder libraries have threads.
 
     Args:
-        function: a picklable function. Each process receives it once.
+        function: a picklable function of a task. Each process receives it once. For a task that is submitted with
+            `answer`, its second argument is a function that asks a question and returns the answer.
         workers: number of processes. 0: the function is called in this process, at once.
         timeout_seconds: time limit per call.
     """
 
-    def __init__(self, function: Callable[[Task], Result], *, workers: int, timeout_seconds: float) -> None:
+    def __init__(self, function: Callable[..., Result], *, workers: int, timeout_seconds: float) -> None:
         self._function, self._timeout = function, timeout_seconds
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         context = spawning(function if workers else None)
@@ -59,24 +70,26 @@ class WorkerPool(Generic[Task, Result]):
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="framedex") if workers else None
         self._close = weakref.finalize(self, _close, self._threads, self._workers)
 
-    def submit(self, task: Task) -> Future[Result]:
+    def submit(self, task: Task, answer: Answer | None = None) -> Future[Result]:
         """Return the future of a task's result. Tasks begin in the order in which they are submitted.
+
+        `answer` answers the worker's questions. It is called in a thread.
 
         The future raises WorkerDiedError if the process died, and InternalError for anything that the function raised.
         """
         if self._threads is not None:
-            return self._threads.submit(self._call, task)
+            return self._threads.submit(self._call, task, answer)
         done: Future[Result] = Future()
         try:
-            done.set_result(self._function(task))
+            done.set_result(_called(self._function, task, answer))
         except Exception as error:
             done.set_exception(internal_error(error))
         return done
 
-    def _call(self, task: Task) -> Result:
+    def _call(self, task: Task, answer: Answer | None) -> Result:
         worker = self._idle.get()
         try:
-            result: Result = worker.call(task, self._timeout)
+            result: Result = worker.call(task, answer, self._timeout)
             return result
         finally:
             self._idle.put(worker)
@@ -110,19 +123,25 @@ class _Worker:
     def process_id(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    def call(self, task: object, timeout: float) -> Any:
+    def call(self, task: object, answer: Answer | None, timeout: float) -> Any:
         if self._process is None:
             self._start(timeout)
         connection = self._connection
         try:
-            connection.send(task)
-            if not connection.poll(timeout):
-                raise WorkerDiedError(f"a worker took longer than {timeout:g} s and was ended")
-            done, result = _receive(connection)
+            connection.send((task, answer is not None))
+            while True:
+                if not connection.poll(timeout):
+                    raise WorkerDiedError(f"a worker took longer than {timeout:g} s and was ended")
+                received = connection.recv()
+                if not isinstance(received, _Question):
+                    break
+                assert answer is not None
+                connection.send(answer(received.content))
+            done, result = _unpacked(connection, *received)
         except (EOFError, OSError) as error:
             code = self._exit_code()
             raise WorkerDiedError(f"a worker died (exit code {code})") from error
-        except WorkerDiedError:
+        except BaseException:
             self.stop(at_once=True)
             raise
         if not done:
@@ -169,12 +188,22 @@ def _serve(connection: Any, function: Callable[[Any], Any]) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
-            task = connection.recv()
+            task, may_ask = connection.recv()
             try:
-                answer = True, function(task)
+                answer = True, _called(function, task, functools.partial(_ask, connection) if may_ask else None)
             except Exception as error:  # a bug in one task must not end the worker
                 answer = False, internal_error(error)
             _send(connection, answer)
+
+
+def _called(function: Callable[..., Any], task: object, ask: Answer | None) -> Any:
+    return function(task) if ask is None else function(task, ask)
+
+
+def _ask(connection: Any, content: object) -> Any:
+    """Ask the caller a question, and return its answer."""
+    connection.send(_Question(content))
+    return connection.recv()
 
 
 def _send(connection: Any, answer: tuple[bool, object]) -> None:
@@ -202,8 +231,8 @@ def _write(descriptor: int, view: memoryview, at: int) -> None:
         view, at = view[count:], at + count
 
 
-def _receive(connection: Any) -> tuple[bool, Any]:
-    content, places = connection.recv()
+def _unpacked(connection: Any, content: bytes, places: list[tuple[int, int]]) -> tuple[bool, Any]:
+    """Return what `_send` sent: its message was received already, the shared memory was not."""
     if not places:
         answer: tuple[bool, Any] = pickle.loads(content)
         return answer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.items import ClipSource
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
+from framedex.loader.routing.balance import Balance
 
 TASK_SECONDS = 600.0  # a clip may take in a worker
 TRIES = 8  # other clips that are tried in place of a bad one
@@ -42,6 +44,18 @@ class ClipSupply:
     def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
         """Have a worker fetch a clip. on_gpu: prepare it for a GPU, if that may decode it."""
         return self.pool.submit(ClipRequest(number=number, on_gpu=on_gpu))
+
+    def submit_balanced(self, number: int, balance: Balance, batch: int) -> Future[Fetched | Fault]:
+        """Have a worker fetch a clip of a batch, and decode it unless the GPU would be done with it earlier."""
+
+        def learn(future: Future[Fetched | Fault]) -> None:
+            fetched = None if future.cancelled() or future.exception() is not None else future.result()
+            if isinstance(fetched, Fetched) and fetched.frames is not None:
+                balance.decoded_by_cpu(fetched.cost, fetched.decode_seconds)
+
+        future = self.pool.submit(ClipRequest(number=number, on_gpu=True), partial(balance.gives_to_gpu, batch))
+        future.add_done_callback(learn)
+        return future
 
     def take(self, number: int, future: Future[Fetched | Fault]) -> Fetched | None:
         """Return the submitted clip or its replacement, or None if it is skipped.

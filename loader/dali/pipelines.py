@@ -2,11 +2,18 @@
 
 Each pipeline takes one batch and returns one tensor per sample. A pipeline for DALI Proxy does all of this in one. DALI
 declares a pipeline invalid after any error in it. It is then built again for the next batch.
+
+DALI 2.4's video decoder frees its buffers while its own copies out of them are pending on its stream, and what is freed
+can be used again at once (docs/decisions/0028-dali-memory.md). Two rules keep this harmless. Memory that is free stays
+mapped (`DALI_USE_VMM`). And no two runs are in progress on a GPU at the same time, so that whoever uses the memory next
+does so after the copies, on the same stream.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +25,8 @@ from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.routing.joining import MOST_PACKETS, MovieFeed
 from framedex.sharder.decoding.video import Size
 
+os.environ["DALI_USE_VMM"] = "0"  # read when DALI allocates for the first time
+
 try:
     from nvidia.dali import fn, pipeline_def, types
     from nvidia.dali.pipeline import DataNode
@@ -28,6 +37,7 @@ Transform = Callable[[Any], Any]
 
 MOVIES_AT_ONCE, IMAGES_AT_ONCE = 16, 1024
 FRAMES, AUDIO = "FHWC", "Ct"  # layouts of a transform's input
+_one_run: defaultdict[int | None, threading.Lock] = defaultdict(threading.Lock)  # per GPU
 
 
 @pipeline_def(prefetch_queue_depth=1)  # type: ignore[untyped-decorator]
@@ -106,9 +116,10 @@ def clip_pipeline(
     transform: Transform | None = None,
     device_id: int = 0,
     threads: int = 4,
-    prefetch: int = 2,
 ) -> Any:
     """Return a DALI pipeline for a DALIServer that receives the clips of `ClipDataset.with_proxy`.
+
+    It has one batch in progress: with more, DALI could overwrite frames (docs/decisions/0028-dali-memory.md).
 
     Args:
         batch_size: clips per batch.
@@ -116,11 +127,10 @@ def clip_pipeline(
         transform: a function of DALI operations, frames → frames. Its input is uint8 FHWC on the GPU.
         device_id: number of the GPU.
         threads: threads of the pipeline.
-        prefetch: batches in progress in the server, as many as workers request.
     """
     cache_nvdec()
     options = {"batch_size": batch_size, "num_threads": threads, "device_id": device_id}
-    return _proxied(size, transform, prefetch_queue_depth=prefetch, **options)
+    return _proxied(size, transform, prefetch_queue_depth=1, **options)
 
 
 class _Pipeline:
@@ -134,20 +144,21 @@ class _Pipeline:
     def run(self, feeds: Mapping[str, Any]) -> Any:
         """Return the tensor list of the only output. Raises RuntimeError as DALI does.
 
-        DALI copies its input. The output is not a buffer that a later run overwrites: outputs of DALI's dynamic
-        executor live as long as they are referenced.
+        Threads may call it. DALI copies its input. The output is complete, and is not a buffer that a later run
+        overwrites: outputs of DALI's dynamic executor live as long as they are referenced.
         """
-        try:
-            if self._built is None:
-                self._built = self._make(*self._arguments, **self._options)
-                self._built.build()
-            for name, values in feeds.items():
-                self._built.feed_input(name, values)
-            (output,) = self._built.run()
-            return output
-        except Exception:
-            self._built = None
-            raise
+        with _one_run[self._options["device_id"]]:
+            try:
+                if self._built is None:
+                    self._built = self._make(*self._arguments, **self._options)
+                    self._built.build()
+                for name, values in feeds.items():
+                    self._built.feed_input(name, values)
+                (output,) = self._built.run()
+                return output
+            except Exception:
+                self._built = None
+                raise
 
 
 class MovieDecoder:

@@ -145,7 +145,7 @@ def verify_on_gpu(
     media = clips.manifest.media_rows()[chosen]
     fetcher = Fetcher(clips, FetchOptions(caps=support))
     finish = Finish(transform=None, audio_transform=None, normalize=None, layout="FHWC", collate="list")
-    decoder = GpuFrames(finish, device_id=device_id, batch_size=1, threads=2, scaled=False)
+    decoder = GpuFrames(finish, device_id=device_id, batch_size=1, in_progress=1, threads=2, scaled=False)
     on_cpu: list[int] = []
     done = 0
     for row in np.unique(media):
@@ -212,7 +212,7 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
     for clip, fetched in waiting:
         try:
             with decoder.working():
-                (tensor,) = decoder.decode([fetched], LoaderReport())
+                (tensor,) = decoder.decoders[0]([fetched], LoaderReport())
                 frames = tensor.cpu().numpy()
         except RuntimeError as error:
             from framedex.loader.dali.cuda import is_out_of_memory  # needs torch

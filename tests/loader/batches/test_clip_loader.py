@@ -22,7 +22,7 @@ from framedex import ClipDataset, ClipLoader, ClipSampler
 from framedex.errors import FramedexError, InternalError, StaleError
 from framedex.indexer.parts.index import Index
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
-from framedex.loader.routing.share import MOST_SHARE, adapted, default_share, is_on_cpu
+from framedex.loader.routing.share import is_on_cpu
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
 
@@ -313,20 +313,3 @@ def test_workers_keep_no_files_of_results(pool: WorkerPool[Any, Any]) -> None:
 def test_of_any_clips_in_a_row_the_share_goes_to_the_cpu(share: float, first: int, count: int) -> None:
     on_cpu = sum(is_on_cpu(place, share) for place in range(first, first + count))
     assert abs(on_cpu - count * share) < 1 + 1e-6
-
-
-@given(st.floats(0, MOST_SHARE), st.floats(0, 100), st.floats(0.1, 100))
-def test_the_share_falls_where_workers_are_waited_for_and_grows_otherwise(
-    share: float, waited: float, decoding: float
-) -> None:
-    after = adapted(share, waited=waited, decoding=decoding)
-    assert 0 <= after <= MOST_SHARE
-    assert after <= share if waited > decoding else True
-    assert adapted(share, waited=0, decoding=decoding) >= share
-
-
-def test_more_workers_get_a_greater_share() -> None:
-    shares = [default_share(workers) for workers in (0, 1, 4, 16, 64, 10_000)]
-    assert shares == sorted(shares)
-    assert (shares[0], shares[-1]) == (0.0, MOST_SHARE)
-    assert 0.5 < default_share(16) < 0.8
