@@ -87,7 +87,7 @@ EXACTNESS := tests/contract tests/exactness/test_exact.py tests/exactness/test_c
 test-lowest: $(VENV)/.dev
 	rm -rf $(LOWEST)
 	$(PYTHON) -m venv $(LOWEST)
-	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[audit,dali,s3,torch]'
+	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct --editable '.[audit,dali,fast,s3,torch]'
 	grep -E '^(pytest|pytest-xdist|hypothesis|imageio-ffmpeg|moto)==' constraints.txt >build/test-tools.txt
 	$(BIN)/uv pip install --quiet --python $(LOWEST)/bin/python $$(sed 's/^moto==/moto[server]==/' build/test-tools.txt)
 	FRAMEDEX_STRICT_SKIPS=1 $(LOWEST)/bin/python -m pytest -n auto $(EXACTNESS) \

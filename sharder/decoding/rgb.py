@@ -3,16 +3,21 @@
 The medium's matrix and range decide; if they are not stated, BT.601 and the limited range apply. Chroma is
 interpolated, and assumed to lie in the middle of the pixels that share it. DALI supports no other location (MPEG's own
 is half a luma sample to the left).
+
+Pictures of ordinary formats at their own size are converted by compiled code, if numba is installed (`compiled_rgb`).
+The first picture of each kind is converted by both. Where they differ, libswscale converts.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 import os
 import threading
 from collections.abc import Callable
 from fractions import Fraction
+from types import ModuleType
 
 import av
 import av.filter
@@ -31,6 +36,7 @@ CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolati
 # pictures are enlarged or have 4:1:0 chroma: there, up to 0.3 % differ, by one level.
 PLANES, PACKED = "gbrp", "rgb24"
 MOST_KEPT = 16  # converters of all threads
+LOG = logging.getLogger("framedex.decoding")
 
 
 class RgbConverter:
@@ -50,6 +56,7 @@ class RgbConverter:
         self._reformatter, self._packer = VideoReformatter(), VideoReformatter()
         self._centring: av.filter.Graph | None = None
         self._centred: tuple[int, int, str] | None = None  # the shape of pictures that the graph takes
+        self._agrees: dict[tuple[object, ...], bool] = {}  # whether compiled code gives the same, by kind of picture
 
     def rows(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint8]:
         """Return a picture's RGB, scaled, as uint8 [height, 3 * width].
@@ -57,6 +64,24 @@ class RgbConverter:
         Raises:
             OSError: libswscale does not know the matrix.
         """
+        compiled = _compiled() if (picture.height, picture.width) == (height, width) else None
+        matrix = picture.colorspace if self._matrix == UNSPECIFIED else self._matrix
+        if compiled is None or not compiled.takes(picture, matrix):
+            return self._scaled(picture, height, width)
+        color_range = self._range or picture.color_range
+        kind = (height, width, picture.format.name, matrix, color_range)
+        agrees = self._agrees.get(kind)
+        if agrees is False:
+            return self._scaled(picture, height, width)
+        rows: NDArray[np.uint8] = compiled.rows(picture, matrix, color_range)
+        if agrees is None:
+            expected = self._scaled(picture, height, width)
+            self._agrees[kind] = np.array_equal(rows, expected)
+            return expected
+        return rows
+
+    def _scaled(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint8]:
+        """Return what libswscale makes of a picture, as `rows` does."""
         picture = self._with_centred_chroma(picture)
         if self._matrix != UNSPECIFIED:
             picture.colorspace = self._matrix
@@ -100,6 +125,21 @@ def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:
     )
     graph.link_nodes(*nodes).configure()
     return graph
+
+
+@functools.cache
+def _compiled() -> ModuleType | None:
+    """Return the compiled conversion, or None without numba (extra `fast`)."""
+    try:
+        from framedex.sharder.decoding import compiled_rgb
+    except ModuleNotFoundError as error:
+        if error.name != "numba":
+            raise
+        return None
+    except ImportError as error:  # numba does not work with this version of numpy
+        LOG.warning("pictures are converted more slowly, because numba cannot be used: %s", error)
+        return None
+    return compiled_rgb
 
 
 def kept_converter(matrix: int, color_range: int, threads: int) -> RgbConverter:
