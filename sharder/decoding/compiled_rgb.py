@@ -45,17 +45,20 @@ def takes(picture: av.VideoFrame, matrix: int) -> bool:
     )
 
 
-def rows(picture: av.VideoFrame, matrix: int, color_range: int) -> NDArray[np.uint8]:
+def rows(
+    picture: av.VideoFrame, matrix: int, color_range: int, into: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
     """Return a picture's RGB, uint8 [H, 3 * W].
 
     Args:
         picture: it passed `takes`.
         matrix: matrix coefficients, one of `CHROMA`.
         color_range: as libav numbers it.
+        into: uint8 [H, 3 * W], where the result is put. None: in a new array.
     """
     height, width = picture.height, picture.width
     y, u, v = (plane_rows(plane, plane.height) for plane in picture.planes)
-    rgb = np.empty((height, 3 * width), np.uint8)
+    rgb = np.empty((height, 3 * width), np.uint8) if into is None else into
     is_full = color_range == FULL_RANGE or picture.format.name == "yuvj420p"
     _convert(y, u, v, factors(matrix, full_range=is_full), rgb)
     return rgb

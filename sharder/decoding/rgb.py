@@ -58,8 +58,16 @@ class RgbConverter:
         self._centred: tuple[int, int, str] | None = None  # the shape of pictures that the graph takes
         self._agrees: dict[tuple[object, ...], bool] = {}  # whether compiled code gives the same, by kind of picture
 
-    def rows(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint8]:
+    def rows(
+        self, picture: av.VideoFrame, height: int, width: int, into: NDArray[np.uint8] | None = None
+    ) -> NDArray[np.uint8]:
         """Return a picture's RGB, scaled, as uint8 [height, 3 * width].
+
+        Args:
+            picture: The picture.
+            height: Of the result.
+            width: Of the result.
+            into: An array of that shape in which compiled code puts the result, which is then this array.
 
         Raises:
             OSError: libswscale does not know the matrix.
@@ -73,7 +81,7 @@ class RgbConverter:
         agrees = self._agrees.get(kind)
         if agrees is False:
             return self._scaled(picture, height, width)
-        rows: NDArray[np.uint8] = compiled.rows(picture, matrix, color_range)
+        rows: NDArray[np.uint8] = compiled.rows(picture, matrix, color_range, into)
         if agrees is None:
             expected = self._scaled(picture, height, width)
             self._agrees[kind] = np.array_equal(rows, expected)

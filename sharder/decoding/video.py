@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import av
@@ -14,7 +15,7 @@ from av.codec.context import CodecContext
 from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
-from framedex.core.memory import check_room
+from framedex.core.memory import check_room, pixel_array
 from framedex.errors import DecodeError
 from framedex.indexer.containers.opening import decode_packet, packet_with
 from framedex.indexer.containers.planes import picture_md5
@@ -162,17 +163,17 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     places: dict[int, list[int]] = {}
     for place, rank in enumerate(clip.recipe.position.tolist()):
         places.setdefault(rank, []).append(place)
-    frames: NDArray[np.uint8] | None = None
-    for rank, pixels in _pictures_in(clip, encoded, height, width, threads):
-        if frames is None:  # only after a picture has shown that the medium's size is right
-            frames = _room(clip, height, width)
+    # Made only after a picture has shown that the medium's size is right.
+    room = functools.cache(lambda: _room(clip, height, width).reshape(-1, height, 3 * width))
+    for rank, pixels in _pictures_in(clip, encoded, height, width, threads, lambda rank: room()[places[rank][0]]):
         for place in places[rank]:
-            frames[place].reshape(height, 3 * width)[...] = pixels
-    return _room(clip, height, width) if frames is None else frames
+            if not np.shares_memory(room()[place], pixels):
+                room()[place][...] = pixels
+    return room().reshape(-1, height, width, 3)
 
 
 def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
-    """Return zeros for all frames of a clip. Raises DecodeError if they need more memory than there is."""
+    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is."""
     count = len(clip.recipe.position)
     check_room(
         count * height * width * 3,
@@ -180,13 +181,24 @@ def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
         where=f"clip {clip.clip_id} of {clip.medium.path}",
         remedy="make clips of fewer frames, or load them with a smaller size=(height, width)",
     )
-    return np.zeros((count, height, width, 3), np.uint8)
+    frames = pixel_array((count, height, width, 3))
+    frames[clip.recipe.position == PAD] = 0
+    return frames
 
 
 def _pictures_in(
-    clip: Clip, encoded: EncodedClip, height: int, width: int, threads: int
+    clip: Clip,
+    encoded: EncodedClip,
+    height: int,
+    width: int,
+    threads: int,
+    room: Callable[[int], NDArray[np.uint8]] | None = None,
 ) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-    """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at a given size."""
+    """Yield (rank, uint8 [height, 3 * width]) of every wanted picture at a given size.
+
+    A picture may lie in the array of that shape which `room` returns for its rank. It is called for pictures whose size
+    is right.
+    """
     if clip.medium.kind == IMAGES:
         for rank, rgb in decode_images(clip, encoded):
             _check_size(clip, *rgb.shape[:2])
@@ -197,7 +209,7 @@ def _pictures_in(
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
         _check_size(clip, picture.height, picture.width)
         try:
-            yield rank, converter.rows(picture, height, width)
+            yield rank, converter.rows(picture, height, width, None if room is None else room(rank))
         except OSError as error:
             raise _undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
 

@@ -1,4 +1,4 @@
-"""Memory that pictures are freed from stays with the process, where the C library is glibc."""
+"""Memory that pictures are freed from is used again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import platform
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+
+from framedex.core import memory
+from framedex.core.memory import KEPT_BYTES, pixel_array
 
 BLOCKS, BLOCK_BYTES, ROUNDS = 3, 6 << 20, 20
 SCRIPT = f"""
@@ -33,3 +37,47 @@ def page_faults(how: str) -> int:
 def test_freed_memory_is_used_again() -> None:
     assert page_faults("keeping") < ROUNDS
     assert page_faults("as it is") > 100 * ROUNDS
+
+
+def address(array: np.ndarray) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> None:
+    memory._free_blocks.clear()
+
+
+def test_a_large_array_s_memory_is_used_again_when_its_last_view_is_gone() -> None:
+    first = pixel_array((3, KEPT_BYTES))
+    assert (first.shape, first.dtype) == ((3, KEPT_BYTES), np.uint8)
+    where, view = address(first), first[1:, ::2]
+    view[...] = 7
+    del first
+    other = pixel_array((3, KEPT_BYTES))
+    assert address(other) != where
+    assert (view == 7).all()
+    del view
+    assert address(pixel_array((2, KEPT_BYTES))) == where
+
+
+def test_arrays_that_are_alive_share_no_memory() -> None:
+    made = [pixel_array((2, KEPT_BYTES)) for _ in range(3)]
+    for number, array in enumerate(made):
+        array[...] = number
+    assert [set(array[:, ::1000].ravel().tolist()) for array in made] == [{0}, {1}, {2}]
+
+
+def test_kept_memory_is_bounded() -> None:
+    made = [pixel_array((2, KEPT_BYTES)) for _ in range(8)]
+    del made
+    kept = sum(block.nbytes for block in memory._free_blocks.values())
+    assert 0 < kept <= memory.MOST_KEPT_BLOCKS
+    too_large = pixel_array((memory.MOST_KEPT_BLOCKS + 1,))
+    assert not memory._free_blocks  # they do not fit
+    del too_large
+    assert not memory._free_blocks
+
+
+def test_small_arrays_are_numpy_s_own() -> None:
+    assert pixel_array((2, 3)).base is None
