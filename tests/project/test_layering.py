@@ -45,6 +45,7 @@ LIBRARIES = {
     "fsspec": "auditor.tables",
     "yaml": "sharder.policies sharder.writing loader.contact_sheets",
     "pydantic": "sharder.configuration",
+    "numba": "sharder.decoding",
     "tqdm": "core",
 }
 PURE = {"__future__", "collections", "dataclasses", "re", "typing", "numpy", "framedex"}
