@@ -121,7 +121,7 @@ def count_same(found: Frames, ours: Frames) -> int:
     every = max(1, ours.shape[1] // COMPARED_ROWS)
     theirs, mine = (pictures[:, ::every, ::every].astype(np.int16) for pictures in (found, ours))
     away = np.array([[np.abs(one - other).mean() for other in mine] for one in theirs])
-    return int((away.argmin(axis=1) == np.arange(len(mine))).sum())
+    return int((np.diag(away) <= away.min(axis=1)).sum())  # a clip of 16 s repeats pictures of the 10 drawn seconds
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
 """Writes the generated pages and parts of pages.
 
-These are docs/format.md, docs/commands.md, docs/performance.md, docs/scale.md, docs/audit.md, the tables in
-docs/exactness.md and docs/audio.md, the examples in docs/policies.md, and configs/policy.schema.json.
+These are docs/format.md, docs/commands.md, docs/performance.md, docs/scale.md, docs/audit.md, docs/one_core.svg, the
+tables in docs/exactness.md and docs/audio.md, the examples in docs/policies.md, and configs/policy.schema.json.
 
 usage: python docs/generate.py   (or `make docs`); tests/project/test_docs.py fails while a page is not up to date
 """
@@ -16,6 +16,7 @@ from docs.audio_page import write_audio_section
 from docs.audit_page import audit_page
 from docs.exactness_page import CORPUS, exactness_page, write_corpus_table
 from docs.format_page import format_page
+from docs.one_core_page import PLOT, one_core_plot
 from docs.performance_page import performance_page
 from docs.policies_table import policies_table
 from docs.results import DOCS, NOTE, load, made_by
@@ -68,6 +69,7 @@ PAGES = {
     "policies.md": policies_page,
     "audit.md": lambda: audit_page(load("audit.json"), NOTE, made_by(load("audit.json"))),
     "exactness.md": exactness_page,
+    PLOT: one_core_plot,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from docs.one_core_page import one_core_section
 from docs.results import NOTE, load, made_by
 from docs.storage_tables import storage_section
 from docs.tables import (
@@ -175,6 +176,7 @@ interpolated and sums are rounded, so that CPU and GPU agree.
 {whole_loader_section(access)}{made_by(access)} Videos by `python -m benchmarks.make_video OUT --seconds 60` and \
 `--seconds 3000`.
 
+{one_core_section()}
 ## Indexing
 
 One MP4 of {low["size_bytes"] / 1e6:,.0f} MB with 180 000 packets of low bit rate, and one of \
