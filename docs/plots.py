@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-LABELS, WIDTH, ROW, TOP, BOTTOM = 210, 760, 17, 44, 30  # in units of the drawing
+LABELS, WIDTH, ROW, TOP, BOTTOM, LETTER = 210, 760, 17, 44, 30, 6  # in units of the drawing
 COLOURS = ("#d1495b", "#2e86ab", "#7cb518", "#f4a259", "#8e6bbf", "#6b7280")
 STYLE = """<style>
 text { font: 11px system-ui, sans-serif; fill: #24292f }
@@ -38,9 +38,10 @@ def dot_plot(title: str, unit: str, rows: Sequence[tuple[str, Mapping[str, float
         parts.append(f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{TOP - 6}" y2="{height - BOTTOM}"/>')
         parts.append(f'<text x="{x(tick)}" y="{height - BOTTOM + 14}" text-anchor="middle">{tick:g}</text>')
     parts.append(f'<text x="{WIDTH - 20}" y="{height - 3}" text-anchor="end">{escape(unit)}</text>')
+    left = 15
     for number, name in enumerate(series):
-        left = 10 + number * (WIDTH - 20) / len(series)
-        parts.append(_dot(left + 5, 14, number) + f'<text x="{left + 15}" y="18">{escape(name)}</text>')
+        parts.append(_dot(left, 14, number) + f'<text x="{left + 10}" y="18">{escape(name)}</text>')
+        left += 36 + LETTER * len(name)
     for place, (label, values) in enumerate(rows):
         y = TOP + ROW * place + ROW / 2
         parts.append(f'<line x1="{LABELS}" x2="{WIDTH - 20}" y1="{y}" y2="{y}"/>')
