@@ -11,7 +11,6 @@ COLOURS = ("#d1495b", "#2e86ab", "#7cb518", "#f4a259", "#8e6bbf", "#6b7280")
 STYLE = """<style>
 text { font: 11px system-ui, sans-serif; fill: #24292f }
 line { stroke: #d0d7de; stroke-width: 1 }
-.first { font-weight: 600 }
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } line { stroke: #444c56 } }
 </style>"""
 

@@ -32,7 +32,7 @@ class _Waiting:
 
 
 class DecodingThreads:
-    """Threads that decode clips, each with a decoder of its own. The clips of earlier batches come first.
+    """Threads that decode clips, one for each of `frames.decoders`. The clips of earlier batches come first.
 
     Args:
         frames: what decodes.

@@ -73,7 +73,7 @@ class Frames(Protocol):
     """Makes batches of fetched clips on one device.
 
     Attributes:
-        decoders: functions that decode clips on the device, each for one thread at a time.
+        decoders: functions that decode clips on the device, one for each thread. They may be the same.
         at_once: how many clips a decoder takes at once: the fewest that are worth waiting for, and the most.
     """
 

@@ -144,7 +144,7 @@ def _compiled() -> ModuleType | None:
         if error.name != "numba":
             raise
         return None
-    except ImportError as error:  # numba does not work with this version of numpy
+    except (ImportError, RuntimeError) as error:  # numba rejects this numpy, or finds no folder for what it compiled
         LOG.warning("pictures are converted more slowly, because numba cannot be used: %s", error)
         return None
     return compiled_rgb

@@ -123,7 +123,19 @@ def test_without_numba_libswscale_converts(numba: str, warning: str, tmp_path: P
     assert bool(done.stderr) == bool(warning)
 
 
-def test_scaled_pictures_do_not_import_numba(tmp_path: Path) -> None:
+def test_where_numba_has_no_folder_for_compiled_code_libswscale_converts(tmp_path: Path) -> None:
+    (tmp_path / "numba.py").write_text(
+        "int32 = int\ndef njit(**options):\n    raise RuntimeError('cannot cache function')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT], env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}, capture_output=True, text=True
+    )
+    assert done.stdout == "(32, 96) True\n", done.stderr
+    assert "converted more slowly" in done.stderr
+    assert "cannot cache function" in done.stderr
+
+
+def test_scaled_pictures_do_not_import_numba() -> None:
     script = WITHOUT.replace("rows(picture, 32, 32)", "rows(picture, 16, 16)")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "(16, 48) False\n", done.stderr
