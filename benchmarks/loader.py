@@ -37,7 +37,7 @@ from benchmarks.make_video import PERIOD_SECONDS
 from framedex import ClipDataset
 from framedex.loader.bench.compare import CHECKED_CLIPS, count_different, load_thumbnails, run_peer
 from framedex.loader.bench.measure import checked_thumbnails, peer_clips
-from framedex.loader.bench.peers import PeerOptions
+from framedex.loader.bench.peer import PeerOptions
 from framedex.loader.order.order import epoch_order
 
 BATCH = 64
@@ -55,7 +55,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Other:
-    """Another loader by its name in bench_peers, and its number of threads or processes."""
+    """Another loader by its name in loader/bench/peers.py, and its number of threads or processes."""
 
     peer: str
     workers: int

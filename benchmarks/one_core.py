@@ -19,7 +19,6 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,43 +30,19 @@ from benchmarks.row_file import RowFile
 from benchmarks.training import SAMPLINGS, SIZE, dataset_path, prepare
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
-from framedex.loader.bench.peers import Decord, OpenCv, TorchCodec
+from framedex.loader.bench.cpu_peers import ApproximateTorchCodec, CpuPeer, Decord, OpenCv, Spdl, TorchCodec
 
 Frames = NDArray[np.uint8]
 Size = tuple[int, int] | None
-Read = Callable[[str, list[int], list[float], Size], Frames]
-TOLERANCE_SECONDS = 0.001
 COMPARED_ROWS = 200  # of a picture, with as much of its columns
 
 
-class ApproximateTorchCodec(TorchCodec):
-    """torchcodec's VideoDecoder, which takes the frame rate for constant and does not scan the file."""
-
-    seek_mode = "approximate"
-
-
-def read_spdl(path: str, frames: list[int], seconds: list[float], size: Size) -> Frames:
-    """Read with SPDL: demux the clip's seconds, and decode the wanted ones of these frames."""
-    import spdl.io
-
-    packets = spdl.io.demux_video(path, timestamp=(seconds[0] - TOLERANCE_SECONDS, seconds[-1] + TOLERANCE_SECONDS))
-    scale = "" if size is None else f"scale={size[1]}:{size[0]},"
-    wanted = [frame - frames[0] for frame in frames]
-    decoded = spdl.io.sample_decode_video(packets, wanted, filter_desc=f"{scale}format=pix_fmts=rgb24")
-    return np.asarray(spdl.io.to_numpy(spdl.io.convert_frames(decoded)))
-
-
-def by_number(peer: Any) -> Read:
-    """Return how a peer reads frames by their numbers."""
-    return lambda path, frames, seconds, size: peer.read(path, frames, size)
-
-
-CONTENDERS: dict[str, tuple[str, Read]] = {
-    "torchcodec, exact": ("torchcodec", by_number(TorchCodec())),
-    "torchcodec, approximate": ("torchcodec", by_number(ApproximateTorchCodec())),
-    "SPDL": ("spdl", read_spdl),
-    "OpenCV": ("cv2", by_number(OpenCv())),
-    "decord": ("decord", by_number(Decord())),
+CONTENDERS: dict[str, CpuPeer] = {
+    "torchcodec, exact": TorchCodec(),
+    "torchcodec, approximate": ApproximateTorchCodec(),
+    "SPDL": Spdl(),
+    "OpenCV": OpenCv(),
+    "decord": Decord(),
 }
 
 
@@ -77,7 +52,7 @@ def measure(folder: Path, name: str, sampling: str, size: Size, clips: int) -> d
     `failed` says why a contender has no figure.
     """
     dataset = ClipDataset(dataset_path(folder, name, sampling), size=size)
-    readers = {who: read for who, (module, read) in CONTENDERS.items() if importlib.util.find_spec(module)}
+    readers = {who: peer for who, peer in CONTENDERS.items() if importlib.util.find_spec(peer.module.split(".")[0])}
     times: dict[str, list[float]] = {who: [] for who in ("framedex", *readers)}
     same: dict[str, int] = dict.fromkeys(readers, 0)
     failed = {who: "not installed" for who in CONTENDERS if who not in readers}
@@ -88,12 +63,12 @@ def measure(folder: Path, name: str, sampling: str, size: Size, clips: int) -> d
         times["framedex"].append(time.perf_counter() - begun)
         clip = dataset.clip(number)
         packets.append(len(clip.recipe.packet_size))
-        for who, read in readers.items():
+        for who, peer in readers.items():
             if who in failed:
                 continue
             begun = time.perf_counter()
             try:
-                found = read(clip.medium.path, item["frame_index"].tolist(), item["seconds"].tolist(), size)
+                found = peer.read(clip.medium.path, item["frame_index"].tolist(), item["seconds"].tolist(), size)
             except Exception as error:
                 failed[who] = f"{type(error).__name__}: {error}"[:300]
                 continue

@@ -69,6 +69,22 @@ def prepare(folder: Path, name: str) -> None:
         framedex_command("shard", index, "--clips", listed, "--out", out)
 
 
+def prepare_all(folder: Path, names: list[str]) -> None:
+    """Make the videos, indexes and datasets of several formats."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: prepare(folder, name), names))
+
+
+def environment_of(device: str, *libraries: str) -> dict[str, object]:
+    """Return the command, the machine and the versions of libraries, with the name of the GPU where one is used."""
+    found = environment(*libraries)
+    if device == "cuda":
+        import torch
+
+        found["gpu"] = torch.cuda.get_device_name(0)
+    return found
+
+
 def measure(folder: Path, name: str, sampling: str, device: str) -> Row:
     """Return the seconds of epochs by way, with what decoded the clips."""
     from framedex import ClipDataset
@@ -170,16 +186,11 @@ def main() -> None:
     if options.child:
         print(json.dumps(measure(folder, *options.child, options.device)))
         return
-    made = environment("nvidia-dali-cuda120", "torch")
-    if options.device == "cuda":
-        import torch
-
-        made["gpu"] = torch.cuda.get_device_name(0)
+    made = environment_of(options.device, "nvidia-dali-cuda120", "torch")
     setup = {"frames_a_clip": FRAMES, "batch_size": BATCH, "size": SIZE, "epochs": EPOCHS, "ways": WAYS}
     rows = RowFile(options.out, made, setup)
     names = options.only or list(FORMATS)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: prepare(folder, name), names))
+    prepare_all(folder, names)
     for sampling, name in itertools.product(options.sampling or list(SAMPLINGS), names):
         left = options.budget - (time.perf_counter() - began)
         if left >= LEAST_SECONDS and not rows.has(format=name, sampling=sampling):

@@ -107,9 +107,10 @@ def bench(
     """Measure how fast a dataset loads here: clips per second, what is read and decoded for them, where the time goes,
     what bounds the speed, and what would help.
 
-    --compare runs what is installed of torchcodec, decord, PyNvVideoCodec, OpenCV and DALI on the same clips, by the
-    frame numbers of the index and with the same number of workers, and checks that they return the same pictures. Each
-    runs in a process of its own; if one fails, the reason is shown.
+    --compare runs what is installed of torchcodec, SPDL, decord, PyNvVideoCodec, OpenCV and DALI on the same clips, by
+    the frame numbers of the index and with the same number of workers, and checks that they return the same pictures.
+    Each runs in a process of its own; if one fails, the reason is shown.
+
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips failed than --max-failures.
     """

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
+from framedex.loader.bench.peer import PeerClip, PeerOptions
+from framedex.loader.bench.peers import PEERS
 
 SIDE = 64  # pixels: the side of a thumbnail
 PIECES = 16  # of SIDE * SIDE: how many of the most different places of two thumbnails count

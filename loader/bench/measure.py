@@ -18,7 +18,8 @@ from framedex.indexer.schema import IMAGES
 from framedex.loader.arguments import Decode, Device
 from framedex.loader.bench.compare import CHECKED_CLIPS, PeerResult, Thumbnails, enlarged, run_peer, thumbnails
 from framedex.loader.bench.machine_load import Load, LoadSampler
-from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
+from framedex.loader.bench.peer import PeerClip, PeerOptions
+from framedex.loader.bench.peers import PEERS
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.clip_loader import ClipLoader
 from framedex.loader.order.order import epoch_order, sample_of
@@ -323,7 +324,12 @@ def checked_thumbnails(dataset: ClipDataset, asked: list[PeerClip]) -> Thumbnail
 def peer_clips(clips: dict[int, Clip]) -> list[PeerClip]:
     """Return the clips that other loaders can load: unpadded clips of video whose packets are in the source itself."""
     return [
-        PeerClip(number=number, path=clip.medium.path, frames=tuple(clip.frame_index.tolist()))
+        PeerClip(
+            number=number,
+            path=clip.medium.path,
+            frames=tuple(clip.frame_index.tolist()),
+            seconds=tuple(clip.seconds.tolist()),
+        )
         for number, clip in clips.items()
         if clip.medium.kind != IMAGES and clip.source == clip.medium.source and bool((clip.frame_index >= 0).all())
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,8 @@ from framedex import ClipDataset
 from framedex.loader.bench.compare import DIFFERENT, PeerResult, differences, enlarged, run_peer, thumbnails
 from framedex.loader.bench.machine_load import LoadSampler
 from framedex.loader.bench.measure import EpochOrder, as_pictures, peer_clips, recipe_cost
-from framedex.loader.bench.peers import PEERS, PeerClip, PeerOptions
+from framedex.loader.bench.peer import PeerClip, PeerOptions
+from framedex.loader.bench.peers import PEERS
 from tests.support.datasets import run, shard_clips
 from tests.support.media import full_decode
 
@@ -102,10 +104,7 @@ def test_torchcodec_gives_the_frames_of_the_index_and_others_are_found_out(datas
     right = run_peer("torchcodec", asked, options, limit_seconds=120, ours=ours)
     assert right.reason is None
     assert (right.clips, right.compared, right.different) == (3, 12, 0)
-    shifted = [
-        PeerClip(number=clip.number, path=clip.path, frames=tuple(number - 1 for number in clip.frames))
-        for clip in asked[1:]
-    ]
+    shifted = [replace(clip, frames=tuple(number - 1 for number in clip.frames)) for clip in asked[1:]]
     wrong = run_peer("torchcodec", shifted, options, limit_seconds=120, ours=ours)
     assert (wrong.clips, wrong.compared, wrong.different) == (2, 8, 8)
 
@@ -125,7 +124,7 @@ def test_a_peer_that_cannot_run_says_why(dataset: Path) -> None:
 
 @pytest.mark.usefixtures("torchcodec")
 def test_a_file_that_is_gone_is_the_peers_failure_alone(tmp_path: Path) -> None:
-    asked = [PeerClip(number=0, path=str(tmp_path / "gone.mp4"), frames=(0,))]
+    asked = [PeerClip(number=0, path=str(tmp_path / "gone.mp4"), frames=(0,), seconds=(0.0,))]
     result = run_peer("torchcodec", asked, PeerOptions(batch_size=1, workers=0), limit_seconds=60, ours={})
     assert result.seconds is None
     assert result.reason
@@ -174,6 +173,8 @@ def test_every_peer_is_known_by_its_name() -> None:
         "PyNvVideoCodec",
         "OpenCV",
         "decord",
+        "SPDL",
+        "torchcodec, approximate",
         "torchcodec",
     }
     assert PeerResult(name="OpenCV").seconds is None
