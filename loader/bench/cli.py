@@ -111,7 +111,6 @@ def bench(
     the frame numbers of the index and with the same number of workers, and checks that they return the same pictures.
     Each runs in a process of its own; if one fails, the reason is shown.
 
-
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but more clips failed than --max-failures.
     """
     if device[1] is not None and gpu is not None:
