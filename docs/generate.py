@@ -1,7 +1,8 @@
 """Writes the generated pages and parts of pages.
 
-These are docs/format.md, docs/commands.md, docs/performance.md, docs/scale.md, docs/audit.md, docs/one_core.svg, the
-tables in docs/exactness.md and docs/audio.md, the examples in docs/policies.md, and configs/policy.schema.json.
+These are docs/format.md, docs/commands.md, docs/performance.md, docs/scale.md, docs/audit.md, docs/one_core.svg,
+docs/training.svg, the tables in docs/exactness.md and docs/audio.md, the examples in docs/policies.md, and
+configs/policy.schema.json.
 
 usage: python docs/generate.py   (or `make docs`); tests/project/test_docs.py fails while a page is not up to date
 """
@@ -22,6 +23,7 @@ from docs.policies_table import policies_table
 from docs.results import DOCS, NOTE, load, made_by
 from docs.scale_page import scale_page
 from docs.storage_tables import cost_section
+from docs.training_page import TRAINING_PLOT, training_plot
 from framedex.cli import COMMANDS, main
 from framedex.sharder.policies.registry import policy_schema
 
@@ -70,6 +72,7 @@ PAGES = {
     "audit.md": lambda: audit_page(load("audit.json"), NOTE, made_by(load("audit.json"))),
     "exactness.md": exactness_page,
     PLOT: one_core_plot,
+    TRAINING_PLOT: training_plot,
 }
 
 

@@ -20,6 +20,7 @@ from docs.tables import (
     random_access_table,
     whole_loader_table,
 )
+from docs.training_page import training_section
 
 
 def whole_loader_section(result: dict[str, Any]) -> str:
@@ -177,6 +178,7 @@ interpolated and sums are rounded, so that CPU and GPU agree.
 `--seconds 3000`.
 
 {one_core_section()}
+{training_section()}
 ## Indexing
 
 One MP4 of {low["size_bytes"] / 1e6:,.0f} MB with 180 000 packets of low bit rate, and one of \
