@@ -9,7 +9,7 @@ OUT ?= demo-out
 VIDEOS ?=
 SECONDS ?= 120
 
-.PHONY: help demo test test-s3 test-gpu test-lowest fresh check types lint metadata constraints wheel docs fuzz clean
+.PHONY: help demo test test-s3 test-gpu test-lowest fresh check types lint metadata constraints wheel docs fuzz mutants clean
 
 help:
 	@echo "make demo [VIDEOS=folder]   index, shard, verify and load real video; writes a contact sheet"
@@ -20,6 +20,7 @@ help:
 	@echo "make fresh                  make demo and make test as a newcomer runs them, in a minimal Debian (as root)"
 	@echo "make check                  ruff, mypy --strict, layering, metadata"
 	@echo "make fuzz [SECONDS=120]     fuzz every parser for that long"
+	@echo "make mutants [MUTANTS=2000] change small streams, and compare what clips return with full decodes"
 	@echo "make wheel                  build wheel and sdist, and try the wheel in an empty environment"
 	@echo "make docs                   write the generated pages anew, and the site into build/site"
 	@echo "make constraints            take the newest versions of everything for developing into constraints.txt"
@@ -141,6 +142,12 @@ fuzz: $(VENV)/.fuzz
 			-rss_limit_mb=6144 -malloc_limit_mb=1024 -timeout=10 -max_len=8192 -print_final_stats=1 -verbosity=0 \
 			-artifact_prefix=build/fuzz/ build/fuzz/corpus build/fuzz/seeds || exit 1; \
 	done
+
+# What is wrong lies in build/mutants/; FIRST=5000 begins with another mutant.
+MUTANTS ?= 2000
+FIRST ?= 0
+mutants: $(VENV)/.dev
+	$(BIN)/python -m fuzz.difference --mutants $(MUTANTS) --first $(FIRST) --keep build/mutants
 
 clean:
 	rm -rf build $(OUT) $(VENV)

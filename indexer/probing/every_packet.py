@@ -26,12 +26,21 @@ from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.mp4.endings import ENDINGS
 from framedex.indexer.probing.by_packets import Demuxed, demux
 from framedex.indexer.probing.by_samples import scan_samples
-from framedex.indexer.probing.full_decode import Decoded, compare, decode_all, dropped_at_ends, unsettled
+from framedex.indexer.probing.full_decode import (
+    Decoded,
+    behind_missing,
+    compare,
+    decode_all,
+    dropped_at_ends,
+    unsettled,
+)
 from framedex.indexer.probing.packet_facts import coding_of, packet_columns, remarks, summary_of, timeline_of
 from framedex.indexer.timeline import (
     CLOSED,
+    CONTAINER,
     COUNTED,
     DEALT,
+    JOINED,
     START,
     UNSHOWN,
     Flags,
@@ -102,10 +111,14 @@ def probe_packets(
     md5 = None
     # Decoding shows what parsing cannot: damage inside pictures, the output order where no timestamp confirms it, and
     # whether an unknown codec gives one picture per packet.
-    unconfirmed = make_scanner is SequentialScanner or (source in (DEALT, COUNTED) and described.codec in REORDERING)
+    unconfirmed = source == JOINED or (source in (DEALT, COUNTED) and described.codec in REORDERING)
+    unconfirmed |= make_scanner is SequentialScanner
     if verify or pictures.damaged.any() or unconfirmed or pictures.doubtful:
         decoded = decoded or decode_all(file.path, stream.index, len(flags))
-        pictures.damaged[compare(decoded, presentation_order(pts, flags), demuxed.hidden)] = True
+        expected = presentation_order(pts, flags)
+        pictures.damaged[compare(decoded, expected, demuxed.hidden)] = True
+        if source != CONTAINER:
+            pictures.damaged[behind_missing(decoded, expected)] = True
         if pictures.doubtful or described.codec in UNSETTLED_IF_DAMAGED:
             pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True
         flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)

@@ -187,3 +187,18 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
             "output_order", f"decoding gives packet {order[turned[0] + 1]} later than the index expects"
         )
     return damaged
+
+
+def behind_missing(decoded: Decoded, expected: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the packets of presented frames from the first one on that decoding does not give.
+
+    Where timestamps are not the container's, frames behind it have numbers and times that a player does not give them.
+
+    Args:
+        decoded: what `decode_all` returned.
+        expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
+    """
+    came = np.zeros(len(decoded.failed), np.bool_)
+    came[decoded.order] = True
+    missing = np.flatnonzero(~came[expected])
+    return expected[missing[0] :] if len(missing) else expected[:0]

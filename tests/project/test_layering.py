@@ -48,7 +48,7 @@ LIBRARIES = {
     "numba": "sharder.decoding",
     "tqdm": "core",
 }
-PURE = {"__future__", "collections", "dataclasses", "re", "typing", "numpy", "framedex"}
+PURE = {"__future__", "collections", "dataclasses", "re", "typing", "zlib", "numpy", "framedex"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,6 +172,7 @@ class HevcScanner(NalScanner):
         missing = self._missing_references(slices, headers, resets[packet], order[packet], dropped[packet])
         damaged = self._damage() | (segment < 0)
         damaged[packet[missing]] = True
+        damaged[packet] |= _is_repeated(np.cumsum(resets)[packet], order[packet])
         amid = activates & ~irap
         damaged |= amid
         hidden = np.zeros(n, np.bool_)
@@ -350,3 +351,13 @@ class HevcScanner(NalScanner):
                 yield ReferringPicture(count, anew, references, 1 << self._sequences[sequence].order_count_bits)
 
         return missing_references(pictures())
+
+
+def _is_repeated(period: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [pictures]: whether an earlier picture of the same sequence has the same picture order count (8.3.1).
+
+    Decoders reject such a picture as long as they hold the earlier one.
+    """
+    repeated = np.ones(len(order), np.bool_)
+    repeated[np.unique(np.stack([period, order]), axis=1, return_index=True)[1]] = False
+    return repeated
