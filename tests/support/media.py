@@ -125,7 +125,8 @@ _PYRAMID = _x264(
 )
 _LATE_INTRA = {"keyint": 250, "min_keyint": 120, "scenecut": 60, "bframes": 0}
 _PLAIN_OPEN = {"open_gop": 1, "cabac": 0, "weightp": 0, "weightb": 0, "b_pyramid": "none", "b_adapt": 0, "scenecut": 0}
-_VP8 = {"g": "30", "keyint_min": "30", "auto-alt-ref": "0", "deadline": "realtime", "cpu-used": "8"}
+# A negative cpu-used is a fixed speed; with a positive one, libvpx adapts to the time that it has.
+_VP8 = {"g": "30", "keyint_min": "30", "auto-alt-ref": "0", "deadline": "realtime", "cpu-used": "-4"}
 _MPEG = {"g": "12", "bf": "2", "sc_threshold": "1000000000", "qmin": "6"}
 _JPEG = {"huffman": "default"}
 _VC2 = {"b": "8000000000", "wavelet_type": "haar"}  # bits for 90 000 pictures
