@@ -41,11 +41,11 @@ class Kind:
 
 
 def _x264(text: str) -> dict[str, str]:
-    return {"preset": "veryfast", "x264-params": text}
+    return {"preset": "veryfast", "x264-params": f"threads=1:{text}"}
 
 
 def _x265(text: str) -> dict[str, str]:
-    return {"preset": "ultrafast", "x265-params": f"log-level=none:pools=1:{text}"}
+    return {"preset": "ultrafast", "x265-params": f"log-level=none:pools=1:frame-threads=1:{text}"}
 
 
 def _recipes(
