@@ -13,7 +13,6 @@ usage: python -m benchmarks.one_core FOLDER --out RESULTS [--only FORMAT] [--sam
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import itertools
 import os
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 
 from benchmarks.environment import environment
 from benchmarks.row_file import RowFile
-from benchmarks.training import SAMPLINGS, SIZE, dataset_path, prepare
+from benchmarks.training import SAMPLINGS, SIZE, dataset_path, grid_parser, prepare
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
 from framedex.loader.bench.cpu_peers import ApproximateTorchCodec, CpuPeer, Decord, OpenCv, Spdl, TorchCodec
@@ -100,11 +99,7 @@ def count_same(found: Frames, ours: Frames) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", action="append", default=[], choices=list(FORMATS))
-    parser.add_argument("--sampling", action="append", default=[], choices=list(SAMPLINGS))
+    parser = grid_parser(__doc__.splitlines()[0])
     parser.add_argument("--clips", type=int, default=8)
     options = parser.parse_args()
     folder = options.folder.absolute()

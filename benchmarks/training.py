@@ -171,12 +171,18 @@ class Truth:
                     break
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def grid_parser(description: str) -> argparse.ArgumentParser:
+    """Return a parser of the options that all benchmarks of these formats and samplings have."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", action="append", default=[], choices=list(FORMATS))
     parser.add_argument("--sampling", action="append", default=[], choices=list(SAMPLINGS))
+    return parser
+
+
+def main() -> None:
+    parser = grid_parser(__doc__.splitlines()[0])
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")
     parser.add_argument("--limit", type=float, default=240.0, metavar="SECONDS", help="of one row")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])

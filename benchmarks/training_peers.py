@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.row_file import RowFile
-from benchmarks.training import BATCH, LEAST_SECONDS, SAMPLINGS, SIZE, dataset_path, environment_of, prepare_all
+from benchmarks.training import (
+    BATCH,
+    LEAST_SECONDS,
+    SAMPLINGS,
+    SIZE,
+    dataset_path,
+    environment_of,
+    grid_parser,
+    prepare_all,
+)
 from benchmarks.training_videos import FORMATS
 from framedex import ClipDataset
 from framedex.loader.bench.compare import run_peer
@@ -45,11 +54,7 @@ def measure(folder: Path, name: str, sampling: str, peer: str, options: argparse
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", action="append", default=[], choices=list(FORMATS))
-    parser.add_argument("--sampling", action="append", default=[], choices=list(SAMPLINGS))
+    parser = grid_parser(__doc__.splitlines()[0])
     parser.add_argument("--peer", action="append", default=[], choices=list(PEERS))
     parser.add_argument("--clips", type=int, default=64)
     parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")

@@ -17,7 +17,7 @@ import av.error
 
 from fuzz.mutation import START_CODE, units_of
 from tests.support.bitstream_edits import Coded
-from tests.support.media import Recipe, make
+from tests.support.media import Recipe, make, read_packets
 
 FRAMES = 40
 MOST_CHANGES = 2
@@ -96,18 +96,6 @@ KINDS = {
 }
 
 
-def read(path: Path) -> tuple[bytes, Packets]:
-    """Return the configuration and the packets of a stream."""
-    with av.open(str(path)) as container:
-        video = container.streams.video[0]
-        packets = [
-            Coded(data=bytes(packet), pts=packet.pts, dts=packet.dts, key=packet.is_keyframe)
-            for packet in container.demux(video)
-            if packet.size
-        ]
-        return video.codec_context.extradata or b"", packets
-
-
 class Factory:
     """Makes mutants of streams that it encodes once.
 
@@ -146,7 +134,7 @@ class Factory:
         if recipe.name not in self._streams:
             if not path.exists():
                 make(recipe, self._folder)
-            self._streams[recipe.name] = read(path)
+            self._streams[recipe.name] = read_packets(path)
         return self._streams[recipe.name]
 
 

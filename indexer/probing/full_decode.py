@@ -38,6 +38,13 @@ class Decoded:
         self.order: list[int] = []
         self.failed = np.zeros(packets, np.bool_)
 
+    @property
+    def came(self) -> NDArray[np.bool_]:
+        """bool [n]: packets whose picture was output."""
+        came = np.zeros(len(self.md5), np.bool_)
+        came[self.order] = True
+        return came
+
     def take(self, frame: av.VideoFrame) -> None:
         """Record a picture. Its timestamp is the number of its packet."""
         if frame.pts is None or not 0 <= frame.pts < len(self.md5):
@@ -150,8 +157,7 @@ def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:
     At each start point in `pictures.forgets`, these are the last pictures of the sequence before it, in output order.
     Their number depends on how many pictures the decoder holds back, so only decoding shows it.
     """
-    came, dropped = np.zeros((2, len(pictures.start)), np.bool_)
-    came[decoded.order] = True
+    came, dropped = decoded.came, np.zeros(len(pictures.start), np.bool_)
     for begin in np.flatnonzero(pictures.forgets).tolist():
         before = np.flatnonzero((pictures.period[:begin] == pictures.period[begin - 1]) & ~pictures.skipped[:begin])
         last_first = before[np.argsort(-pictures.order[before], kind="stable")]
@@ -175,9 +181,7 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
     damaged = decoded.failed.copy()
     shown = np.zeros(len(damaged), np.bool_)
     shown[expected] = True
-    came = np.zeros(len(damaged), np.bool_)
-    came[decoded.order] = True
-    damaged |= shown != (came & ~hidden)
+    damaged |= shown != (decoded.came & ~hidden)
     order = [packet for packet in decoded.order if shown[packet]]
     rank = np.full(len(damaged), -1)
     rank[expected] = np.arange(len(expected))
@@ -198,7 +202,5 @@ def behind_missing(decoded: Decoded, expected: NDArray[np.int64]) -> NDArray[np.
         decoded: what `decode_all` returned.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
     """
-    came = np.zeros(len(decoded.failed), np.bool_)
-    came[decoded.order] = True
-    missing = np.flatnonzero(~came[expected])
+    missing = np.flatnonzero(~decoded.came[expected])
     return expected[missing[0] :] if len(missing) else expected[:0]

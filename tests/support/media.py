@@ -307,17 +307,24 @@ def encode(recipe: Recipe, path: Path) -> None:
             out.mux(tone.encode(None))
 
 
+def read_packets(path: Path) -> tuple[bytes, list[Coded]]:
+    """Return the configuration and the packets of a file's first video stream."""
+    with av.open(str(path)) as container:
+        video = container.streams.video[0]
+        packets = [
+            Coded(data=bytes(packet), pts=packet.pts, dts=packet.dts, key=packet.is_keyframe)
+            for packet in container.demux(video)
+            if packet.size
+        ]
+        return video.codec_context.extradata or b"", packets
+
+
 def rewrite(source: Path, path: Path, edit: Edit) -> None:
     """Copy a video's packets into another file, edited."""
     with av.open(str(source)) as given, av.open(str(path), "w") as out:
         video = given.streams.video[0]
         stream = out.add_stream_from_template(video)
-        packets = [
-            Coded(data=bytes(packet), pts=packet.pts, dts=packet.dts, key=packet.is_keyframe)
-            for packet in given.demux(video)
-            if packet.size
-        ]
-        for coded in edit(video.codec_context.extradata or b"", packets):
+        for coded in edit(*read_packets(source)):
             packet = av.Packet(coded.data)
             packet.pts, packet.dts, packet.is_keyframe = coded.pts, coded.dts, coded.key
             packet.time_base, packet.stream = video.time_base, stream

@@ -9,9 +9,8 @@ import pytest
 
 from benchmarks.exactness import try_folder
 from framedex.indexer.bitstream.intra.ffv1 import Ffv1Scanner, has_right_checksums
-from fuzz.mutants import read
 from tests.support.bitstream_edits import Coded
-from tests.support.media import Recipe, make, rewrite
+from tests.support.media import Recipe, make, read_packets, rewrite
 
 CHECKED = {"level": "3", "g": "1", "slices": "4"}
 UNCHECKED = CHECKED | {"slicecrc": "0"}
@@ -19,7 +18,7 @@ UNCHECKED = CHECKED | {"slicecrc": "0"}
 
 def packets_of(folder: Path, options: dict[str, str]) -> list[bytes]:
     path = make(Recipe(name="made.mkv", codec="ffv1", options=options, frames=6), folder)
-    return [packet.data for packet in read(path)[1]]
+    return [packet.data for packet in read_packets(path)[1]]
 
 
 def doubtful(packets: list[bytes]) -> bool:
