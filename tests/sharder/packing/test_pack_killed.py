@@ -28,10 +28,21 @@ from tests.support.media import Recipe, encode
 from tests.support.running import environment
 
 KILLS = 12
-DRIVER = """
-import sys
+DRIVER = f"""
+import os, signal, sys
 from framedex.cli import main
+
+def kill_at_progress():
+    flush = os.fsync
+    def flush_and_die(descriptor):
+        flush(descriptor)
+        if os.readlink(f"/proc/self/fd/{{descriptor}}").endswith("{PROGRESS_NAME}"):
+            os.killpg(0, signal.SIGKILL)
+    os.fsync = flush_and_die
+
 if __name__ == "__main__":
+    if "KILL_AT_PROGRESS" in os.environ:
+        kill_at_progress()
     main(sys.argv[1:])
 """
 PACKS = {
@@ -48,7 +59,10 @@ def content(dataset: Path) -> dict[str, str]:
 
 
 def command(index: Path, out: Path, *arguments: object) -> list[str]:
-    """Return a command line that shards all of an index into short clips."""
+    """Return a command line that shards all of an index into short clips.
+
+    With KILL_AT_PROGRESS in its environment, the command kills itself once it has written a line of progress.
+    """
     driver, policy = out.parent / "driver.py", out.parent / "policy.yaml"
     driver.write_text(DRIVER)
     policy.write_text("policy: stride\nstride: 2\nframes: 4\n")
@@ -56,9 +70,9 @@ def command(index: Path, out: Path, *arguments: object) -> list[str]:
     return [str(word) for word in words]
 
 
-def start(words: list[str], **options: object) -> subprocess.Popen[str]:
+def start(words: list[str], variables: dict[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        words, env=environment(), start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        words, env={**environment(), **(variables or {})}, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         **options,  # type: ignore[call-overload]
     )  # fmt: skip
 
@@ -88,9 +102,13 @@ def test_a_killed_run_is_completed_to_the_same_bytes(mixed_index: Path, tmp_path
     expected = content(tmp_path / "UNDISTURBED")
     assert sum(name.endswith(".tar") for name in expected) > 2
     chance = random.Random(pack)
-    out, midway = tmp_path / "D", 0
+    out = tmp_path / "D"
     words = command(mixed_index, out, *PACKS[pack], "--workers", "2")
     progress = tmp_path / "D.unfinished" / PROGRESS_NAME
+    first = start(words, {"KILL_AT_PROGRESS": "1"})
+    first.communicate()
+    assert first.returncode == -signal.SIGKILL
+    assert size_of(progress) > 0, "the first run was killed half done"
     for _ in range(KILLS):
         before = size_of(progress)
         process = start(words)
@@ -100,12 +118,10 @@ def test_a_killed_run_is_completed_to_the_same_bytes(mixed_index: Path, tmp_path
         with contextlib.suppress(ProcessLookupError):  # it may have finished
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        midway += size_of(progress) > 0
         if out.exists():
             break
     if not out.exists():
         whole(words)
-    assert midway, "some run was killed half done"
     assert content(out) == expected
     assert not (tmp_path / "D.unfinished").exists()
 
