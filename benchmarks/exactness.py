@@ -118,9 +118,9 @@ def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: i
         }
         tried = {key: _tried(index, row, truth.get(key, [])) for key, row in sorted(rows.items())}
         requests = _requests(index, rows, random.Random(seed))
-        streams = {request.clip_id: request.stream or 0 for request in requests}
+        media = {request.clip_id: (request.uri, request.stream or 0) for request in requests}
         done: dict[tuple[str, int], set[int]] = collections.defaultdict(set)
-        failed = _run(index, Path(scratch) / "TOGETHER", requests, workers, rows, truth, tried, done, streams)
+        failed = _run(index, Path(scratch) / "TOGETHER", requests, workers, rows, truth, tried, done, media)
         # A clip is refused because of a single frame; its other frames are tried alone.
         alone = [
             replace(request, clip_id=f"{request.clip_id}-{frame}", frames=[frame])
@@ -128,8 +128,8 @@ def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: i
             if request.clip_id in failed
             for frame in sorted(set(request.frames or []))
         ]
-        streams |= {request.clip_id: request.stream or 0 for request in alone}
-        refused = _run(index, Path(scratch) / "ALONE", alone, workers, rows, truth, tried, done, streams)
+        media |= {request.clip_id: (request.uri, request.stream or 0) for request in alone}
+        refused = _run(index, Path(scratch) / "ALONE", alone, workers, rows, truth, tried, done, media)
         for request in alone:
             if request.clip_id in refused:
                 tried[request.uri, request.stream or 0].refused += 1
@@ -147,13 +147,15 @@ def _run(
     truth: Oracle,
     tried: dict[tuple[str, int], Tried],
     done: dict[tuple[str, int], set[int]],
-    streams: dict[str, int],
+    media: dict[str, tuple[str, int]],
 ) -> set[str]:
     """Write a dataset of some clips, decode and compare them all; return the names of those that are not available."""
     asked = written(requests, out.with_suffix(".jsonl"))
     report = build_from_requests(index, out, asked, choose="nearest", options=ShardOptions(pack="needed"))
     for checked in verify(out, workers=workers):
-        key = (checked.uri, streams[checked.clip_id])
+        key = media[checked.clip_id]
+        if not checked.frames:  # a defect: framedex wrote this row
+            tried[key].wrong.append(f"the row of clip {checked.clip_id} cannot be read: {checked.reason}")
         lossy = rows[key]["damaged_gop_count"] or len(truth[key]) != rows[key]["frame_count"]
         by_pts = bool(lossy) and rows[key]["pts_source"] == "container"
         expected: dict[Any, set[str]] = {}

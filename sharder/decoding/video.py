@@ -37,6 +37,9 @@ NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 # FFmpeg's decoder of Dirac and VC-2 gives different pictures with slice threads, and different ones each time (Haar
 # wavelets).
 ONE_THREAD = frozenset({"dirac"})
+# FFmpeg's decoders of these make up what they cannot decode of a slice, from pictures that depend on where they started,
+# and do not mark the picture. Told to "explode", they report an error instead.
+SILENT = frozenset({"mpeg1video", "mpeg2video"})
 # Codecs for which an index records whether pictures differ in size (`varying_shape`).
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
 RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
@@ -75,7 +78,7 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
         raise _undecodable(clip, f"{len(missing)} wanted pictures did not come out of the decoder")
 
 
-def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
+def _open_decoder(medium: Medium, threads: int, *, keep_damaged: bool = False) -> VideoCodecContext:
     av.logging.set_level(None)
     try:
         context = CodecContext.create(DECODERS.get(medium.codec, medium.codec), "r")
@@ -90,6 +93,8 @@ def _open_decoder(medium: Medium, threads: int) -> VideoCodecContext:
             "the decoder does not take what is recorded of the medium", where=medium.path, found=error
         ) from error
     context.thread_count = 1 if medium.codec in ONE_THREAD else threads
+    if medium.codec in SILENT and not keep_damaged:
+        context.options = {"err_detect": "explode"}
     return context
 
 
@@ -121,7 +126,7 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
     ranks = clip.recipe.packet_rank.tolist()
     edges = [*clip.recipe.run_first.tolist(), len(ranks)]
     for run in range(len(edges) - 1):
-        context = _open_decoder(clip.medium, threads)
+        context = _open_decoder(clip.medium, threads, keep_damaged=clip.recipe.damaged)
         for number in range(edges[run], edges[run + 1]):
             packet = packet_with(payload[first[number] : first[number + 1]])
             packet.pts = ranks[number]

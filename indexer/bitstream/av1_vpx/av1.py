@@ -88,8 +88,13 @@ def sequence_header_obu(payload: bytes) -> bytes:
     return bytes([SEQUENCE_HEADER << 3 | SIZED, *field, size]) + payload
 
 
-def packet_slots(packet: NDArray[np.int64], headers: FrameHeaders, start: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return int32 [packets]: the reference slots that packets use and refresh, in the bits of `frames.slots`.
+def packet_slots(
+    packet: NDArray[np.int64], headers: FrameHeaders, start: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], bool]:
+    """Return the reference slots that packets use and refresh, and whether shown frames are out of sequence.
+
+    The slots are int32 [packets], in the bits of `frames.slots`. Shown frames are out of sequence where the order hint
+    of one does not follow that of the one before it: a packet was lost, or an encoder left out a frame.
 
     A frame that shows an existing key frame refreshes all slots; one that shows another frame refreshes none (7.21).
     References count as known only while order hints show that no picture is missing since the start point. They do not
@@ -105,7 +110,7 @@ def packet_slots(packet: NDArray[np.int64], headers: FrameHeaders, start: NDArra
         (None, 0)
     ] * REFERENCE_SLOTS  # whether it holds a key frame (None: not known); hint
     used, refreshed, known = [0] * packets, [0] * packets, [True] * packets
-    is_start, shown_hint, complete, entered = start.tolist(), 0, False, -1
+    is_start, shown_hint, complete, entered, gap = start.tolist(), 0, False, -1, False
     columns = (
         packet,
         headers.uses,
@@ -127,14 +132,16 @@ def packet_slots(packet: NDArray[np.int64], headers: FrameHeaders, start: NDArra
         if is_start[at] and entered != at:
             complete, entered, shown_hint = bits > 0, at, frame[1]
         elif shown:
-            complete &= bits > 0 and frame[1] == (shown_hint + 1) % (1 << bits)
+            follows = frame[1] == (shown_hint + 1) % (1 << bits)
+            complete &= bits > 0 and follows
+            gap |= bits > 0 and not follows
             shown_hint = frame[1]
         known[at] &= complete and listed and frame[0] is not None
         used[at] |= uses & ~refreshed[at]
         refreshed[at] |= refresh
         slots = [frame if refresh >> slot & 1 else before for slot, before in enumerate(slots)]
     found = np.array(used, np.int32) | np.array(refreshed, np.int32) << REFERENCE_SLOTS
-    return np.where(known, found | SLOTS_KNOWN, 0).astype(np.int32)
+    return np.where(known, found | SLOTS_KNOWN, 0).astype(np.int32), gap
 
 
 class Av1Scanner:
@@ -263,6 +270,7 @@ class Av1Scanner:
         waiting = ~np.logical_or.accumulate(intra)  # decoders output nothing before the first intra frame
         unclear = damaged | np.isin(np.arange(n), list(self._redundant))
         states, state = self._states(start & ~carries, packet[first], sequence[first])
+        slots, gap = packet_slots(packet, headers, start)
         return pictures_of(
             np.where(start, CLOSED_START, NO_START).astype(np.uint8),
             non_reference=(shown == 1) & ~kept & ~carries & ~damaged,
@@ -273,7 +281,8 @@ class Av1Scanner:
             inband_sets=len(self._sequences) > self._configured,
             varying_shape=len({header.shape for header in used}) > 1 or bool(headers.resized.any()),
             chroma_format=used[0].chroma_format if used else None,
-            slots=np.where(unclear, 0, packet_slots(packet, headers, start)).astype(np.int32),
+            slots=np.where(unclear, 0, slots).astype(np.int32),
+            doubtful=gap,
         )
 
     def _frame_headers(self, sequence: NDArray[np.int64]) -> FrameHeaders:

@@ -17,9 +17,17 @@ from framedex.indexer.bitstream.base.pictures import (
     pictures_of,
 )
 from framedex.indexer.bitstream.base.states import StateTable, with_unit
+from framedex.indexer.bitstream.mpeg.mpeg12_slices import (
+    HIGHEST_OF_ONE_BYTE,
+    LAST_SLICE,
+    PICTURE,
+    macroblock_rows,
+    slices_fit,
+    start_codes,
+)
 
 START_CODE = b"\0\0\1"
-PICTURE, LAST_SLICE, USER_DATA, SEQUENCE, EXTENSION, SEQUENCE_END, GOP = 0x00, 0xAF, 0xB2, 0xB3, 0xB5, 0xB7, 0xB8
+USER_DATA, SEQUENCE, EXTENSION, SEQUENCE_END, GOP = 0xB2, 0xB3, 0xB5, 0xB7, 0xB8
 SEQUENCE_EXT, DISPLAY_EXT, MATRIX_EXT, PICTURE_EXT = 1, 2, 3, 8  # extension_start_code_identifier, table 6-2
 I_PICTURE, P_PICTURE, B_PICTURE, D_PICTURE = 1, 2, 3, 4  # picture_coding_type, table 6-12
 FRAME = 3  # picture_structure, table 6-14
@@ -59,6 +67,15 @@ class _Sequence:
         # Interlaced sequences are padded to 32 lines, which matters where 16 would give another height.
         progressive = self.extension[1] >> 3 & 1 if self.extension and -height % 32 >= 16 else 1
         return (*shape, progressive)
+
+    def fits(self, data: bytes, *, field: bool) -> bool:
+        """Return whether the slices of a packet lie where its pictures have rows."""
+        height = self.shape()[1]
+        if not self.header or height > HIGHEST_OF_ONE_BYTE:
+            return True
+        progressive = not self.extension or bool(self.extension[1] >> 3 & 1)
+        rows = macroblock_rows(height, progressive=progressive, field=field)
+        return slices_fit(start_codes(data), rows, every_row=bool(self.extension))
 
     def colour(self) -> bytes:
         """Return the colour description of the sequence display extension (6.2.2.4), empty where there is none."""
@@ -134,7 +151,8 @@ class Mpeg12Scanner:
         """Read the next packet in decode order. Raises BitstreamError for D pictures."""
         packet = _Packet()
         self._read(data, packet)
-        whole, number = packet.slices, len(self._rows)
+        whole = packet.slices and self._sequence.fits(data, field=packet.structure != FRAME)
+        number = len(self._rows)
         if packet.coding_type == D_PICTURE:
             raise BitstreamError("d_picture", f"packet {number} is an MPEG-1 D picture")
         self._sync |= packet.sequence or packet.gop

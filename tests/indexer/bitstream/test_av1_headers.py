@@ -104,14 +104,20 @@ def test_a_sequence_header_obu_holds_its_payload(size: int) -> None:
     assert [(kind, data[start:end]) for kind, _, start, end in split_obus(data)] == [(1, bytes(size))]
 
 
-def slots_of(*packets: list[Frame]) -> list[tuple[int, int] | None]:
-    """Return (used, refreshed) slots of packets of frames, of which the first is a start. None: they are not known."""
+def scanned(*packets: list[Frame]) -> tuple[list[int], bool]:
+    """Return what `packet_slots` returns for packets of frames, of which the first is a start."""
     sequence = Sequence(frame_ids=False)
     frames = [frame for packet in packets for frame in packet]
     heads = [frame.write(sequence)[0] for frame in frames]
     headers = parse_frame_headers(heads, np.full(len(frames), -1), parse_sequence_header(sequence.write()))
     number = np.repeat(np.arange(len(packets)), [len(packet) for packet in packets])
-    found = packet_slots(number, headers, np.arange(len(packets)) == 0).tolist()
+    slots, gap = packet_slots(number, headers, np.arange(len(packets)) == 0)
+    return slots.tolist(), gap
+
+
+def slots_of(*packets: list[Frame]) -> list[tuple[int, int] | None]:
+    """Return (used, refreshed) slots of packets of frames, of which the first is a start. None: they are not known."""
+    found, _ = scanned(*packets)
     return [(slots & 255, slots >> 8 & 255) if slots >> 16 else None for slots in found]
 
 
@@ -157,3 +163,10 @@ def test_from_a_missing_picture_on_nothing_is_known_until_the_next_start(hints: 
 def test_order_hints_begin_again_at_zero() -> None:
     hints = [[Frame(hint=hint % 128)] for hint in range(120, 140)]
     assert None not in slots_of([replace(KEY, hint=119)], *hints)
+    assert not scanned([replace(KEY, hint=119)], *hints)[1]
+
+
+@pytest.mark.parametrize("hints", [(1, 3), (1, 1), (2, 1)], ids=str)
+def test_shown_frames_that_do_not_follow_each_other_are_a_gap(hints: tuple[int, int]) -> None:
+    _, gap = scanned([KEY], *[[Frame(hint=hint)] for hint in hints])
+    assert gap
