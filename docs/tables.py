@@ -196,6 +196,20 @@ def recipes_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def mutants_table(result: dict[str, Any]) -> str:
+    """Return the outcomes of `fuzz.difference`, with one row per codec and one for all."""
+    columns = ("compared", "refused", "wrong", "frames")
+    rows = {
+        name: [sum(count for what, count in counted.items() if what not in ("frames", "not written"))]
+        + [counted.get(column, 0) for column in columns]
+        for name, counted in result["codecs"].items()
+    }
+    rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
+    lines = ["| codec | mutants | compared | refused | wrong | frames compared |", "|---|---|---|---|---|---|"]
+    lines += [f"| {name} | {' | '.join(f'{count:,}' for count in row)} |" for name, row in rows.items()]
+    return "\n".join(lines)
+
+
 def suites_table(runs: list[dict[str, Any]]) -> str:
     """Return the results of the test suite, one row per run."""
     lines = [

@@ -4,7 +4,8 @@ Each mutant (fuzz/mutants.py) is indexed, clips over all frames that are not dam
 decoded, and each picture is compared with that of a decode from beginning to end, bit for bit, with its number or
 timestamp (benchmarks/exactness.py). A mutant may be refused; a wrong frame is a defect. Exit code 1: there was one.
 
-usage: python -m fuzz.difference [--mutants 200] [--first 0] [--depth auto|packets] [--keep FOLDER] [--json OUT]
+usage: python -m fuzz.difference [--mutants 200] [--first 0] [--kind KIND …] [--depth auto|packets] [--keep FOLDER]
+                                 [--json OUT]
 """
 
 from __future__ import annotations
@@ -23,37 +24,40 @@ from typing import Any
 
 from benchmarks.environment import environment
 from benchmarks.exactness import Tried, try_folder
-from fuzz.mutants import KINDS, Factory
+from fuzz.kinds import KINDS
+from fuzz.mutants import Factory
 
 BATCH = 40  # mutants that are indexed and planned together
 COMPARED, REFUSED, WRONG, UNWRITTEN = "compared", "refused", "wrong", "not written"
 
 
-def try_batch(first: int, count: int, depth: str, keep: Path | None) -> dict[int, dict[str, Any]]:
-    """Return the outcome of some mutants by their numbers.
+Mutant = tuple[str, int]  # kind and number
+
+
+def try_batch(mutants: list[Mutant], depth: str, keep: Path | None) -> dict[Mutant, dict[str, Any]]:
+    """Return the outcome of each of some mutants.
 
     Args:
-        first: the number of the first mutant.
-        count: how many mutants follow each other.
+        mutants: kinds and numbers.
         depth: of the index.
         keep: where files of wrong mutants are copied to, if anywhere.
     """
-    found: dict[int, dict[str, Any]] = {}
+    found: dict[Mutant, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory() as scratch:
         streams, folder = Path(scratch) / "streams", Path(scratch) / "mutants"
         streams.mkdir()
         folder.mkdir()
         factory, made = Factory(streams), {}
-        for number in range(first, first + count):
-            mutant = factory.make(number, folder)
-            if mutant is None:
-                found[number] = {"outcome": UNWRITTEN}
+        for mutant in mutants:
+            written = factory.make(*mutant, folder)
+            if written is None:
+                found[mutant] = {"outcome": UNWRITTEN}
             else:
-                made[mutant[0].name] = number, mutant[1]
+                made[written[0].name] = mutant, written[1]
         tried = {medium.uri: medium for medium in try_folder(folder, depth=depth, workers=1)}  # type: ignore[arg-type]
-        for name, (number, changes) in made.items():
-            found[number] = {"name": name, "changes": changes} | _outcome(tried.get(name))
-            if found[number]["outcome"] == WRONG and keep is not None:
+        for name, (mutant, changes) in made.items():
+            found[mutant] = {"name": name, "changes": changes} | _outcome(tried.get(name))
+            if found[mutant]["outcome"] == WRONG and keep is not None:
                 shutil.copy(folder / name, keep / name)
     return found
 
@@ -68,25 +72,31 @@ def _outcome(medium: Tried | None) -> dict[str, Any]:
     return {"outcome": REFUSED, "reason": medium.reason or "no frame outside of damage, or none that can be planned"}
 
 
-def wrong_of(outcomes: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+def wrong_of(outcomes: dict[Mutant, dict[str, Any]]) -> dict[Mutant, dict[str, Any]]:
     """Return the outcomes of mutants with a wrong frame."""
-    return {number: outcome for number, outcome in outcomes.items() if outcome["outcome"] == WRONG}
+    return {mutant: outcome for mutant, outcome in outcomes.items() if outcome["outcome"] == WRONG}
 
 
-def counts(outcomes: dict[int, dict[str, Any]]) -> dict[str, dict[str, int]]:
-    """Return how many mutants of each codec had each outcome, and how many frames were compared."""
+def counts(outcomes: dict[Mutant, dict[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how many mutants of each kind had each outcome, and how many frames were compared."""
     table: dict[str, collections.Counter[str]] = {name: collections.Counter() for name in KINDS}
-    for number, outcome in outcomes.items():
-        counter = table[list(KINDS)[number % len(KINDS)]]
+    for (name, _), outcome in outcomes.items():
+        counter = table[name]
         counter[outcome["outcome"]] += 1
         counter["frames"] += outcome.get("frames", 0) if outcome["outcome"] == COMPARED else 0
-    return {name: dict(counter) for name, counter in table.items()}
+    return {name: dict(counter) for name, counter in table.items() if counter}
+
+
+def chosen(kinds: list[str], first: int, count: int) -> list[Mutant]:
+    """Return `count` mutants from a number on, of each kind in turn."""
+    return [(kinds[number % len(kinds)], number) for number in range(first, first + count)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="may be repeated; all, if not given")
     parser.add_argument("--depth", default="auto", choices=["auto", "packets"])
     parser.add_argument("--jobs", type=int, default=2, help="batches at a time")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy wrong mutants there")
@@ -95,12 +105,12 @@ def main() -> None:
     if options.keep is not None:
         options.keep.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    outcomes: dict[int, dict[str, Any]] = {}
-    end = options.first + options.mutants
+    outcomes: dict[Mutant, dict[str, Any]] = {}
+    mutants = chosen(options.kind or list(KINDS), options.first, options.mutants)
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
         parts = [
-            pool.submit(try_batch, first, min(BATCH, end - first), options.depth, options.keep)
-            for first in range(options.first, end, BATCH)
+            pool.submit(try_batch, mutants[at : at + BATCH], options.depth, options.keep)
+            for at in range(0, len(mutants), BATCH)
         ]
         for part in as_completed(parts):
             outcomes |= part.result()
@@ -109,11 +119,11 @@ def main() -> None:
     table = counts(outcomes)
     for name, counted in table.items():
         print(f"{name:12}", "  ".join(f"{what} {count}" for what, count in sorted(counted.items())))
-    for number, outcome in sorted(wrong.items()):
+    for (_, number), outcome in sorted(wrong.items()):
         print(f"WRONG {number} {outcome['name']} {outcome['changes']}: {outcome['frames']} frames, {outcome['first']}")
     print(f"{len(outcomes)} mutants, {len(wrong)} wrong, {time.perf_counter() - began:.0f} s")
     if options.json is not None:
-        facts = {"environment": environment(), "codecs": table, "wrong": wrong}
+        facts = {"environment": environment(), "codecs": table, "wrong": list(wrong.values())}
         options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     raise SystemExit(1 if wrong else 0)
 

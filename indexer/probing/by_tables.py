@@ -49,6 +49,8 @@ LEAST_MEAN_BYTES = 20_000
 READ_AT_ONCE = 192 << 10  # bytes read from the beginning of the first GOP of an object, where requests are expensive
 HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
 # The number of largest non-sync samples that are checked. If one of them is a start point, stss is incomplete.
+COUNT_MODULUS = 16  # the least MaxPicOrderCntLsb of HEVC (7.4.3.2.1)
+COUNT_STEPS = (1, 2)  # by which encoders count pictures in output order
 SUSPECTS = 6
 
 
@@ -115,6 +117,10 @@ def _intra(table: SampleTable, demuxed: Demuxed) -> Tabulated:
     n = len(demuxed.size)
     flags = np.where(demuxed.hidden, HIDDEN, 0).astype(np.int32) | CLOSED | NON_REFERENCE
     _check_order(np.sort(demuxed.pts), flags)
+    if (np.diff(demuxed.pts[~demuxed.hidden]) < 0).any():
+        raise UntrustedTables(
+            "samples are not in the order of their timestamps, and decoders of this codec do not reorder"
+        )
     return Tabulated(
         demuxed=demuxed,
         flags=flags,
@@ -184,6 +190,10 @@ def _predicted(
     order = presentation_order(demuxed.pts, flags & ~HIDDEN if demuxed.hidden.any() else flags)
     _check_order(demuxed.pts[order], flags)
     check_ranks(ranks(order, len(flags)), reorder_depth)
+    if codec == "hevc" and seen == len(sync):
+        place = np.full(len(flags), -1, np.int64)
+        place[order] = np.arange(len(order))
+        _check_counts(pictures, place[sync])
     is_read[sync[:seen]] = True
     if seen < len(sync) and len(pictures.states) > 1:
         raise UntrustedTables("start points need states that only reading all of them tells")
@@ -251,6 +261,25 @@ def _scan_beginning(
     if pictures.start[0] == NO_START or (pictures.start[1:] != NO_START).any():
         raise UntrustedTables("the first samples are start points where the tables say otherwise")
     return only(pictures, pictures.start != NO_START), pictures
+
+
+def _check_counts(pictures: Pictures, rank: NDArray[np.int64]) -> None:
+    """Check that as many pictures lie between start points of HEVC as their picture order counts say.
+
+    Only open start points continue the counts of those before. Counts of pictures that lie far apart are only known
+    up to a multiple of the stream's MaxPicOrderCntLsb, which COUNT_MODULUS divides.
+
+    Args:
+        pictures: facts of the start points, [starts].
+        rank: int64 [starts], their places in output order.
+
+    Raises:
+        UntrustedTables: pictures are missing, or come twice.
+    """
+    continued = (np.diff(pictures.period) == 0) & (pictures.start[1:] == OPEN_START)
+    counted, there = np.diff(pictures.order)[continued], np.diff(rank)[continued]
+    if not any(((counted - step * there) % COUNT_MODULUS == 0).all() for step in COUNT_STEPS):
+        raise UntrustedTables("between start points lie more or fewer pictures than they count")
 
 
 def _check_order(times: NDArray[np.int64], flags: Flags) -> None:

@@ -28,7 +28,7 @@ from framedex.indexer.probing.by_packets import Demuxed, demux
 from framedex.indexer.probing.by_samples import scan_samples
 from framedex.indexer.probing.full_decode import (
     Decoded,
-    behind_missing,
+    behind_difference,
     compare,
     decode_all,
     dropped_at_ends,
@@ -118,7 +118,7 @@ def probe_packets(
         expected = presentation_order(pts, flags)
         pictures.damaged[compare(decoded, expected, demuxed.hidden)] = True
         if source != CONTAINER:
-            pictures.damaged[behind_missing(decoded, expected)] = True
+            pictures.damaged[behind_difference(decoded, expected, demuxed.hidden)] = True
         if pictures.doubtful or described.codec in UNSETTLED_IF_DAMAGED:
             pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True
         flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)

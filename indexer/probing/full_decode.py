@@ -193,14 +193,17 @@ def compare(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bo
     return damaged
 
 
-def behind_missing(decoded: Decoded, expected: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the packets of presented frames from the first one on that decoding does not give.
+def behind_difference(decoded: Decoded, expected: NDArray[np.int64], hidden: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the packets of presented frames from the first place on where decoding gives another picture, or none.
 
     Where timestamps are not the container's, frames behind it have numbers and times that a player does not give them.
 
     Args:
         decoded: what `decode_all` returned.
         expected: int64 [frames], the packets of presented frames, in the order in which the index numbers them.
+        hidden: bool [packets], decoded and cut away.
     """
-    missing = np.flatnonzero(~decoded.came[expected])
-    return expected[missing[0] :] if len(missing) else expected[:0]
+    given = np.array(decoded.order, np.int64)
+    given = given[~hidden[given]][: len(expected)]
+    same = given == expected[: len(given)]
+    return expected[len(given) if same.all() else int(np.argmin(same)) :]

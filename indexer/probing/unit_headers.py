@@ -1,4 +1,7 @@
-"""Find the samples that hold parameter sets or end a sequence, by reading the header of every NAL unit in a file."""
+"""Find the samples that hold parameter sets or end a sequence, by reading the header of every NAL unit in a file.
+
+Samples of HEVC are also counted by slices, because FFmpeg's decoder says nothing where a picture lacks one.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from collections.abc import Callable, Container
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner
+from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner, is_slice
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
+from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.probing.packet_headers import SCANNERS
 
 
@@ -41,11 +45,20 @@ def find_lasting(
         length_size: bytes of each unit's length.
         offset: int64 [samples], where each sample begins. All samples lie within the file.
         size: int64 [samples], in bytes.
+
+    Raises:
+        UntrustedTables: pictures differ in the number of their slices.
     """
     if size.mean() > SPARSE_BYTES:
         return _find(lambda at, count: _read_apart(descriptor, at, count), codec, length_size, offset, size)
     data = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
-    return _find(lambda at, count: data[at[:, None] + np.arange(count)], codec, length_size, offset, size)
+    return _find(
+        lambda at, count: data[np.minimum(at[:, None] + np.arange(count), len(data) - 1)],
+        codec,
+        length_size,
+        offset,
+        size,
+    )
 
 
 def _read_apart(descriptor: int, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
@@ -64,13 +77,14 @@ def _find(
     heads: Heads, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     found, ended = np.zeros(len(offset), np.bool_), np.zeros(len(offset), np.bool_)
+    slices = np.zeros(len(offset), np.int64)
     sample, at, end = np.arange(len(offset)), offset, offset + size
     for _ in range(MOST_UNITS):
         whole = at + length_size < end
         sample, at, end = sample[whole], at[whole], end[whole]
         if not len(sample):
             break
-        head = heads(at, length_size + 1)
+        head = heads(at, length_size + 2)
         length = np.zeros(len(at), np.int64)
         for byte in range(length_size):
             length = length << 8 | head[:, byte]
@@ -78,7 +92,11 @@ def _find(
         some = length > 0
         found[sample[LASTING[codec][header] & some]] = True
         ended[sample[ENDING[codec][header] & some]] = True
+        if codec == "hevc":
+            slices[sample] += (length > 1) & is_slice(header, head[:, length_size + 1])
         at = at + length_size + length
     found[sample] = True
+    if len(np.unique(slices[slices > 0])) > 1:
+        raise UntrustedTables("pictures differ in the number of their slices")
     found[1:] |= ended[:-1]
     return found

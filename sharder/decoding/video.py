@@ -37,8 +37,8 @@ NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 # FFmpeg's decoder of Dirac and VC-2 gives different pictures with slice threads, and different ones each time (Haar
 # wavelets).
 ONE_THREAD = frozenset({"dirac"})
-# FFmpeg's decoders of these make up what they cannot decode of a slice, from pictures that depend on where they started,
-# and do not mark the picture. Told to "explode", they report an error instead.
+# FFmpeg's decoders of these make up what they cannot decode of a slice, from pictures that depend on where they
+# started, and do not mark the picture. Told to "explode", they report an error instead.
 SILENT = frozenset({"mpeg1video", "mpeg2video"})
 # Codecs for which an index records whether pictures differ in size (`varying_shape`).
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))

@@ -86,6 +86,7 @@ class HevcScanner(NalScanner):
         self._begin_anew: set[int] = set()  # packets before which a coded video sequence ends
         self._lone_ends: set[int] = set()  # packets that hold the end of a sequence and no slice
         self._late_sets: set[int] = set()  # packets with parameter sets behind their first slice
+        self._slice_counts: set[int] = set()  # of pictures; where one lacks a slice, FFmpeg's decoder says nothing
 
     @staticmethod
     def unit_type(header: int) -> int:
@@ -93,7 +94,7 @@ class HevcScanner(NalScanner):
 
     def feed(self, data: bytes) -> None:
         number, spans = self._next_packet(data)
-        pictures = kinds = 0
+        pictures = kinds = slices = 0
         at_front, ended = True, False  # units that end a sequence come first; one came behind others
         for start, end in spans:
             kind = data[start] >> 1 & 63
@@ -107,6 +108,10 @@ class HevcScanner(NalScanner):
             if kind <= LAST_VCL:
                 if ended and not FIRST_IRAP <= kind <= IDR_N_LP:  # those begin a sequence anywhere
                     raise BitstreamError("end_of_sequence", f"packet {number} goes on behind the end of a sequence")
+                if not data[start + 1] & 7:  # nuh_temporal_id_plus1, never 0: decoders skip the unit
+                    self._damaged.add(number)
+                    continue
+                slices += 1
                 ended = False
                 self._begin_anew.discard(number + 1)
                 kinds |= 1 << kind
@@ -119,6 +124,8 @@ class HevcScanner(NalScanner):
                 self._meet_set(data[start:end], number)
                 if kinds:
                     self._late_sets.add(number)
+        if slices:
+            self._slice_counts.add(slices)
         if not kinds and (ended or number in self._begin_anew):
             self._lone_ends.add(number)
         self._check_packet(number, pictures, kinds)
@@ -129,6 +136,8 @@ class HevcScanner(NalScanner):
         base = (units.end - units.start >= 3) & (header >> 3 & 63 == 0)
         kind = header >> 9 & 63
         coded = base & (kind <= LAST_VCL)
+        invalid = coded & (header & 7 == 0)
+        coded &= ~invalid
         first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
         pictures = np.bincount(units.packet[first], minlength=n)
         apart = (marked(self.set_parsers, 64)[kind] & base) | marked(SEQUENCE_ENDS, 64)[kind]
@@ -137,7 +146,10 @@ class HevcScanner(NalScanner):
         last_of_kind = np.full(n, -1)
         last_of_kind[packet] = kind[coded]
         mixed = np.bincount(packet[kind[coded] != last_of_kind[packet]], minlength=n) > 0
-        return first, apart, mixed | ((last_of_kind >= 0) & (pictures == 0))
+        counts = np.bincount(packet, minlength=n)[~units.unread]
+        self._slice_counts.update(np.unique(counts[counts > 0]).tolist())
+        damaged = mixed | (np.bincount(units.packet[invalid], minlength=n) > 0)
+        return first, apart, damaged | ((last_of_kind >= 0) & (pictures == 0))
 
     def _check_packet(self, number: int, pictures: int, kinds: int) -> None:
         """Check a packet by how many pictures begin in it, and by the set of its slices' NAL unit types."""
@@ -201,6 +213,7 @@ class HevcScanner(NalScanner):
             inner_start_codes=self._inner_start_codes,
             varying_shape=len({sequence.shape for sequence in used}) > 1,
             chroma_format=chroma.pop() if len(chroma) == 1 else None,
+            doubtful=len(self._slice_counts) > 1,
             may_hide=headers.may_hide,
             begins_amid=bool(amid.any()),
             drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
@@ -361,3 +374,15 @@ def _is_repeated(period: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray
     repeated = np.ones(len(order), np.bool_)
     repeated[np.unique(np.stack([period, order]), axis=1, return_index=True)[1]] = False
     return repeated
+
+
+def is_slice(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return bool [n]: NAL units that hold a slice of the base layer (7.3.1.2).
+
+    Args:
+        first: uint8 [n], the first byte of each unit.
+        second: uint8 [n], the second one.
+    """
+    kind, layer_is_0 = first >> 1 & 63, (first & 1 == 0) & (second >> 3 == 0)
+    slices: NDArray[np.bool_] = (kind <= LAST_VCL) & layer_is_0 & (second & 7 != 0)
+    return slices

@@ -28,7 +28,8 @@ def start_codes(data: bytes) -> NDArray[np.uint8]:
         return raw[:0]
     places = np.flatnonzero((raw[:-3] | raw[1:-2]) == 0)
     places = places[raw[places + 2] == 1]
-    return raw[places + 3]
+    codes: NDArray[np.uint8] = raw[places + 3]
+    return codes
 
 
 def slices_fit(codes: NDArray[np.uint8], rows: int, *, every_row: bool) -> bool:

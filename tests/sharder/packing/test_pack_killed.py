@@ -72,9 +72,14 @@ def command(index: Path, out: Path, *arguments: object) -> list[str]:
 
 def start(words: list[str], variables: dict[str, str] | None = None, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        words, env={**environment(), **(variables or {})}, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        words,
+        env={**environment(), **(variables or {})},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         **options,  # type: ignore[call-overload]
-    )  # fmt: skip
+    )
 
 
 def whole(words: list[str]) -> None:
