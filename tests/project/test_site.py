@@ -121,6 +121,10 @@ def test_pages_open_without_complaints_and_search_finds(address: str, pages: dic
         with chromium.page(f"{address}/index.html") as page:
             page.evaluate("document.querySelector('.md-search__input').focus()")
             page.type("ClipSampler")
-            page.wait("document.querySelectorAll('.md-search-result__item').length > 0")
+            # What is typed before the page listens is searched for when the next key comes up.
+            page.wait(
+                "document.querySelector('.md-search__input').dispatchEvent(new Event('keyup', {bubbles: true})) && "
+                "document.querySelectorAll('.md-search-result__item').length > 0"
+            )
             links = page.evaluate("[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)")
             assert any(link.startswith(f"{address}/api.html") for link in links)
