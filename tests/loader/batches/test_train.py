@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.counted import some
 from tests.support.running import ROOT, environment
 
 EPOCHS = 3
@@ -49,8 +48,11 @@ def seen(out: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_a_killed_run_sees_every_clip_once_an_epoch_and_ends_the_same(tmp_path: Path) -> None:
     undisturbed, resumed = check_killed_run(tmp_path, "cpu")
-    for name, weights in some(undisturbed.items()):  # convolutions round differently from run to run
-        assert torch.allclose(weights, resumed[name], atol=0.02), name
+    # Convolutions round differently from run to run, and Adam enlarges that: weights that begin 1e-6 apart end 0.009 of
+    # their norm apart. An optimizer that begins anew after a kill ends 0.56 apart.
+    weights, again = (torch.cat([tensor.flatten() for tensor in model.values()]) for model in (undisturbed, resumed))
+    assert len(weights) > 1000
+    assert torch.linalg.vector_norm(weights - again) < 0.1 * torch.linalg.vector_norm(weights)
 
 
 def check_killed_run(tmp_path: Path, device: str) -> tuple[dict[str, torch.Tensor], ...]:
