@@ -18,14 +18,18 @@ def environment(*libraries: str) -> dict[str, object]:
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         model = next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "unknown")
     return {
-        "command": " ".join(
-            ["python -m", f"benchmarks.{os.path.basename(sys.argv[0]).removesuffix('.py')}", *sys.argv[1:]]
-        ),
+        "command": " ".join(["python", *_program(), *sys.argv[1:]]),
         "cpu": model,
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "versions": versions,
     }
+
+
+def _program() -> list[str]:
+    """Return how Python was told what to run: "-m" and a module's name, or a file."""
+    spec = sys.modules["__main__"].__spec__
+    return [sys.argv[0]] if spec is None else ["-m", spec.name]
 
 
 def _version(distribution: str) -> str:

@@ -197,7 +197,7 @@ def recipes_table(result: dict[str, Any]) -> str:
 
 
 def mutants_table(result: dict[str, Any]) -> str:
-    """Return the outcomes of `fuzz.difference`, with one row per codec and one for all."""
+    """Return the outcomes of `fuzz.difference`, with one row per kind of stream and one for all."""
     columns = ("compared", "refused", "wrong", "frames")
     rows = {
         name: [sum(count for what, count in counted.items() if what not in ("frames", "not written"))]
@@ -205,7 +205,7 @@ def mutants_table(result: dict[str, Any]) -> str:
         for name, counted in result["codecs"].items()
     }
     rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    lines = ["| codec | mutants | compared | refused | wrong | frames compared |", "|---|---|---|---|---|---|"]
+    lines = ["| kind of stream | mutants | compared | refused | wrong | frames compared |", "|---|---|---|---|---|---|"]
     lines += [f"| {name} | {' | '.join(f'{count:,}' for count in row)} |" for name, row in rows.items()]
     return "\n".join(lines)
 

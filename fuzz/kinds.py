@@ -11,7 +11,7 @@ FRAMES = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """A codec of mutants.
+    """A kind of streams, from which mutants are made.
 
     Attributes:
         recipes: streams that are changed; they give parameter sets and packets to each other.

@@ -48,9 +48,9 @@ MOST_LOOKED_AT = 16  # packets of the first GOP; all reorderings that a GOP show
 LEAST_MEAN_BYTES = 20_000
 READ_AT_ONCE = 192 << 10  # bytes read from the beginning of the first GOP of an object, where requests are expensive
 HIGH_444 = bytes([244])  # profile_idc of High 4:4:4 Predictive, which may be lossless (H.264 A.2.7)
-# The number of largest non-sync samples that are checked. If one of them is a start point, stss is incomplete.
 COUNT_MODULUS = 16  # the least MaxPicOrderCntLsb of HEVC (7.4.3.2.1)
 COUNT_STEPS = (1, 2)  # by which encoders count pictures in output order
+# The number of largest non-sync samples that are checked. If one of them is a start point, stss is incomplete.
 SUSPECTS = 6
 
 

@@ -93,7 +93,7 @@ def _find(
         found[sample[LASTING[codec][header] & some]] = True
         ended[sample[ENDING[codec][header] & some]] = True
         if codec == "hevc":
-            slices[sample] += (length > 1) & is_slice(header, head[:, length_size + 1])
+            slices[sample] += (length > 1) & is_slice(header.astype(np.int64) << 8 | head[:, length_size + 1])
         at = at + length_size + length
     found[sample] = True
     if len(np.unique(slices[slices > 0])) > 1:

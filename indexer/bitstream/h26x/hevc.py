@@ -135,9 +135,8 @@ class HevcScanner(NalScanner):
         header = data[units.start].astype(np.int64) << 8 | data[np.minimum(units.start + 1, last)]
         base = (units.end - units.start >= 3) & (header >> 3 & 63 == 0)
         kind = header >> 9 & 63
-        coded = base & (kind <= LAST_VCL)
-        invalid = coded & (header & 7 == 0)
-        coded &= ~invalid
+        coded = base & is_slice(header)
+        invalid = base & (kind <= LAST_VCL) & ~coded
         first = coded & (data[np.minimum(units.start + 2, last)] & 0x80 != 0)
         pictures = np.bincount(units.packet[first], minlength=n)
         apart = (marked(self.set_parsers, 64)[kind] & base) | marked(SEQUENCE_ENDS, 64)[kind]
@@ -376,13 +375,12 @@ def _is_repeated(period: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray
     return repeated
 
 
-def is_slice(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def is_slice(header: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return bool [n]: NAL units that hold a slice of the base layer (7.3.1.2).
 
     Args:
-        first: uint8 [n], the first byte of each unit.
-        second: uint8 [n], the second one.
+        header: int64 [n], the first two bytes of each unit.
     """
-    kind, layer_is_0 = first >> 1 & 63, (first & 1 == 0) & (second >> 3 == 0)
-    slices: NDArray[np.bool_] = (kind <= LAST_VCL) & layer_is_0 & (second & 7 != 0)
+    kind, layer = header >> 9 & 63, header >> 3 & 63
+    slices: NDArray[np.bool_] = (kind <= LAST_VCL) & (layer == 0) & (header & 7 != 0)
     return slices

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.make_video import encode, repeat
 from framedex.indexer.parts.index import Index
 from tests.support.datasets import content, run
 from tests.support.images import sequence
@@ -106,8 +107,17 @@ def test_another_broken_file_is_changed(videos: Path) -> None:
     assert counts(index(videos)) == (0, 1, 0, 3, 3)
 
 
-def test_a_probe_that_died_is_not_tried_again_with_the_same_time(videos: Path, long_mp4: Path) -> None:
-    shutil.copy(long_mp4, videos / "slow.mp4")  # decoding it takes seconds
+@pytest.fixture
+def slow_mp4(tmp_path: Path) -> Path:
+    """2,000 frames of 1920x1080, so few bytes that demuxing is fast. To decode them takes more than ten seconds."""
+    short, long = tmp_path / "short.mp4", tmp_path / "long.mp4"
+    encode(short, width=1920, height=1080, fps=20, count=20)
+    repeat(short, long, 100)
+    return long
+
+
+def test_a_probe_that_died_is_not_tried_again_with_the_same_time(videos: Path, slow_mp4: Path) -> None:
+    slow_mp4.rename(videos / "slow.mp4")
     words = ("--depth", "packets", "--verify", "--timeout", "0.001")
     first = index(videos, *words)
     kinds = {problem["uri"]: problem["error_kind"] for problem in first["problems"]}
