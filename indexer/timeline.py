@@ -22,9 +22,10 @@ NO_PTS = np.iinfo(np.int64).min
 # The bits of frames.flags; schema.py documents them.
 CLOSED, OPEN, NON_REFERENCE, LEADING, HIDDEN, SKIPPED, FIELD_CODED = 1, 2, 4, 8, 16, 32, 64
 CONTINUES, DAMAGED, RESET, STATED, CHANGES_SETS = 128, 256, 512, 1024, 2048
+NOT_REPRODUCIBLE = 4096  # together with DAMAGED
 START = CLOSED | OPEN
-FLAGS = 4095  # all of them. In memory, the bits of frames.slots follow:
-USED_SHIFT = 12  # the first of these bits
+FLAGS = 8191  # all of them. In memory, the bits of frames.slots follow:
+USED_SHIFT = 13  # the first of these bits
 REFRESHED_SHIFT = USED_SHIFT + REFERENCE_SLOTS
 REFERENCES_KNOWN = SLOTS_KNOWN << USED_SHIFT
 UNSHOWN = HIDDEN | SKIPPED | CONTINUES
@@ -66,17 +67,24 @@ def ranks(order: NDArray[np.int64], packets: int) -> NDArray[np.int64]:
     return place if len(order) == packets else place[place >= 0]
 
 
-def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[np.bool_] | None = None) -> Flags:
+def packet_flags(
+    pictures: Pictures,
+    hidden: NDArray[np.bool_],
+    resets: NDArray[np.bool_] | None = None,
+    differs: NDArray[np.bool_] | None = None,
+) -> Flags:
     """Return int32 [packets]: the columns `frames.flags` and, in the bits from `USED_SHIFT` on, `frames.slots`.
 
     Args:
         pictures: what the bitstream says of the packets.
         hidden: bool [packets], cut away by an edit list.
         resets: bool [packets], start points over which no decoder session may run. None: those of `pictures` alone.
+        differs: bool [packets], pictures that runs do not give as a full decode does. None: none.
     """
     flags = np.where(pictures.start == OPEN_START, OPEN, np.where(pictures.start != NO_START, CLOSED, 0)).astype(
         np.int32
     )
+    unlike = np.zeros(len(hidden), np.bool_) if differs is None else _spread(pictures, differs)
     for column, bit in (
         (pictures.non_reference, NON_REFERENCE),
         (pictures.leading, LEADING),
@@ -84,9 +92,10 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[
         (pictures.skipped, SKIPPED),
         (pictures.field_coded, FIELD_CODED),
         (pictures.continues, CONTINUES),
-        (spread_damage(pictures), DAMAGED),
+        (_spread(pictures, pictures.damaged), DAMAGED),
         (pictures.forgets if resets is None else pictures.forgets | resets, RESET),
         (pictures.changes_sets, CHANGES_SETS),
+        (unlike, DAMAGED | NOT_REPRODUCIBLE),
     ):
         flags |= np.multiply(column, bit, dtype=np.int32)
     if pictures.slots is not None:
@@ -94,16 +103,16 @@ def packet_flags(pictures: Pictures, hidden: NDArray[np.bool_], resets: NDArray[
     return flags
 
 
-def spread_damage(pictures: Pictures) -> NDArray[np.bool_]:
-    """Return bool [packets]: packets of damaged GOPs.
+def _spread(pictures: Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool [packets]: packets of the GOPs in which some packets are damaged, given as bool [packets].
 
     These are all packets of a GOP that holds a damaged packet, and the leading pictures of the start point after it.
     """
     n = len(pictures.start)
-    if not pictures.damaged.any():
+    if not damaged.any():
         return np.zeros(n, np.bool_)
     segment = segments(pictures.start)
-    broken = segment[pictures.damaged]  # ascending, -1 before the first start
+    broken = segment[damaged]  # ascending, -1 before the first start
     broken = broken[np.diff(broken, prepend=-2) > 0]
     begins = np.flatnonzero(pictures.start != NO_START)
     after = np.searchsorted(begins, broken, side="right")

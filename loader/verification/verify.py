@@ -235,7 +235,7 @@ def decode_in_order(
         context = container.streams[medium.stream_index].codec_context if there else None
         if not isinstance(context, VideoCodecContext):
             raise DecodeError(f"video stream {medium.stream_index} is no longer there", where=medium.path)
-        context.thread_count = 1  # some decoders give other pictures with more (see `decoding.video.ONE_THREAD`)
+        context.thread_count = 1  # some decoders give other pictures with more (see `containers.decoders.ONE_THREAD`)
         matrix, color_range = context.colorspace, context.color_range  # decoding overwrites the container's values
         for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
             try:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DecodeError, FramedexError, StaleError
+from framedex.indexer.containers.decoders import RANGE_NUMBERS
 from framedex.indexer.schema import IMAGES
 from framedex.loader.batches.faults import Fault, LoaderReport
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
@@ -26,7 +27,7 @@ from framedex.loader.verification.verify import Checked, Verdict, decode_in_orde
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
-from framedex.sharder.decoding.video import RANGE_NUMBERS, decode_rgb
+from framedex.sharder.decoding.video import decode_rgb
 from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.schema import PAD
 from framedex.storage.places import Place

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import av
 import av.error
-import av.logging
 import numpy as np
-from av.codec.codec import UnknownCodecError
-from av.codec.context import CodecContext
-from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
 from framedex.core.memory import check_room, pixel_array
 from framedex.errors import DecodeError
-from framedex.indexer.containers.opening import decode_packet, packet_with
+from framedex.indexer.containers.decoders import RANGE_NUMBERS, RunDecoder
 from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.images.rgb import resize_rgb, rgb_md5, rgb_of
-from framedex.indexer.schema import COLOR_RANGES, FIELD_ORDERS, IMAGES
+from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import kept_converter
 from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
 Size = tuple[int, int]  # height, width
 
-# Codecs whose canonical name would open a decoder that needs hardware.
-DECODERS = {"av1": "libdav1d"}
-INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the previous picture
 MOST_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
-NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
-# FFmpeg's decoder of Dirac and VC-2 gives different pictures with slice threads, and different ones each time (Haar
-# wavelets).
-ONE_THREAD = frozenset({"dirac"})
-# FFmpeg's decoders of these make up what they cannot decode of a slice, from pictures that depend on where they
-# started, and do not mark the picture. Told to "explode", they report an error instead.
-SILENT = frozenset({"mpeg1video", "mpeg2video"})
 # Codecs for which an index records whether pictures differ in size (`varying_shape`).
 SIZED = frozenset(("h264", "hevc", "av1", "vp8", "vp9", "mpeg1video", "mpeg2video", "mpeg4", "h263", "h263p"))
-RANGE_NUMBERS: dict[str | None, int] = {name: number for number, name in COLOR_RANGES.items()}
-FIELD_ORDER_NUMBERS = {name: number for number, name in FIELD_ORDERS.items()}
 
 
 def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> Iterator[tuple[int, av.VideoFrame]]:
@@ -59,9 +43,7 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
     missing = set(clip.recipe.position[clip.recipe.position != PAD].tolist())
     try:
         for frame in _decode_runs(clip, encoded, threads):
-            # Packets were given their ranks as timestamps, all different, and each picture keeps the timestamp of its
-            # packet. (PyAV's copy_opaque does the same, but loses objects when several threads decode.)
-            rank = frame.pts
+            rank = frame.pts  # packets were numbered by their ranks
             # Unwanted pictures are decoded because wanted ones refer to them.
             if frame.is_corrupt and not clip.recipe.damaged:
                 raise _undecodable(clip, "the decoder marks a picture as corrupt")
@@ -78,71 +60,19 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
         raise _undecodable(clip, f"{len(missing)} wanted pictures did not come out of the decoder")
 
 
-def _open_decoder(medium: Medium, threads: int, *, keep_damaged: bool = False) -> VideoCodecContext:
-    av.logging.set_level(None)
-    try:
-        context = CodecContext.create(DECODERS.get(medium.codec, medium.codec), "r")
-    except UnknownCodecError as error:
-        raise DecodeError(f"this version of FFmpeg has no decoder of {medium.codec}", where=medium.path) from error
-    if not isinstance(context, VideoCodecContext):
-        raise DecodeError(f"{medium.codec} is no codec of video", where=medium.path)
-    try:
-        _tell(context, medium)
-    except (ValueError, TypeError, OverflowError) as error:  # FFmpeg does not know the pixel format or the tag
-        raise DecodeError(
-            "the decoder does not take what is recorded of the medium", where=medium.path, found=error
-        ) from error
-    context.thread_count = 1 if medium.codec in ONE_THREAD else threads
-    if medium.codec in SILENT and not keep_damaged:
-        context.options = {"err_detect": "explode"}
-    return context
-
-
-def _tell(context: VideoCodecContext, medium: Medium) -> None:
-    """Set the codec parameters of a decoder as a demuxer would, because some decoders depend on them."""
-    context.extradata = medium.extradata
-    context.width, context.height = medium.width, medium.height
-    if medium.codec_tag:
-        context.codec_tag = medium.codec_tag
-    if medium.bits_per_coded_sample:
-        context.bits_per_coded_sample = medium.bits_per_coded_sample
-    if medium.pixel_format and medium.codec in NEED_PIXEL_FORMAT:
-        context.pix_fmt = medium.pixel_format
-    if medium.color_range is not None:
-        context.color_range = RANGE_NUMBERS[medium.color_range]
-    context.colorspace = medium.color_matrix
-    if medium.field_order is not None:
-        context.field_order = FIELD_ORDER_NUMBERS[medium.field_order]
-    # Without it, pictures vanish if the stream does not state its reordering.
-    context.reorder_depth = medium.reorder_depth
-
-
 def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
-    """Yield the pictures of all runs.
-
-    Each run gets a decoder of its own, because a flush leaves some state behind, for instance the colour range.
-    """
+    """Yield the pictures of all runs. Errors are ignored in a damaged clip."""
     payload, first = encoded.payload.data, encoded.packet_first.tolist()
-    ranks = clip.recipe.packet_rank.tolist()
+    ranks, damaged = clip.recipe.packet_rank.tolist(), clip.recipe.damaged
     edges = [*clip.recipe.run_first.tolist(), len(ranks)]
-    for run in range(len(edges) - 1):
-        context = _open_decoder(clip.medium, threads, keep_damaged=clip.recipe.damaged)
-        for number in range(edges[run], edges[run + 1]):
-            packet = packet_with(payload[first[number] : first[number + 1]])
-            packet.pts = ranks[number]
-            packet.is_keyframe = clip.medium.codec in INTRA_BY_FLAG
-            yield from _decode(context, packet, clip)
-        yield from _decode(context, None, clip)
-
-
-def _decode(context: VideoCodecContext, packet: av.Packet[Any] | None, clip: Clip) -> list[av.VideoFrame]:
-    """Decode one packet, or flush. Errors are ignored in a damaged clip."""
-    try:
-        return decode_packet(context, packet)
-    except av.error.FFmpegError:
-        if not clip.recipe.damaged:
-            raise
-        return []
+    ignored = contextlib.suppress(av.error.FFmpegError) if damaged else contextlib.nullcontext()
+    for begin, end in itertools.pairwise(edges):
+        decoder = RunDecoder(clip.medium, where=clip.medium.path, threads=threads, keep_damaged=damaged)
+        for number in range(begin, end):
+            with ignored:
+                yield from decoder.decode(payload[first[number] : first[number + 1]], ranks[number])
+        with ignored:
+            yield from decoder.flush()
 
 
 def _undecodable(clip: Clip, what: str) -> DecodeError:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError, StaleError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.parts.packets import AudioPackets, Packets
+from framedex.indexer.plans.reach import drops_leading
+from framedex.indexer.probing.unread_headers import UnreadHeaders, settled
 from framedex.indexer.timeline import DAMAGED, NO_PTS
 from framedex.sharder.clips.audio import AudioOptions, ClipAudioPlan
 from framedex.sharder.clips.byte_source import ByteSource
@@ -20,8 +22,8 @@ from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.planning.planner import Planner
-from framedex.sharder.planning.unread_headers import UnreadHeaders, settled
 from framedex.sharder.policies.records import Timeline
+from framedex.sharder.reading.sources import range_reader
 from framedex.sharder.schema import MEDIA, PAD
 from framedex.storage.uris import joined
 
@@ -61,7 +63,7 @@ class IndexedMedium:
         self._headers: UnreadHeaders | None = None
         self.planner = Planner(
             self._packets,
-            drop_leading=video["codec"] == "hevc",
+            drop_leading=drops_leading(video["codec"]),
             keep_damaged=keep_damaged,
             hidden_unordered=bool(video["hidden_unordered"]),
         )
@@ -162,7 +164,7 @@ class IndexedMedium:
         if self._packets.read[:end].all():
             return
         if self._headers is None:
-            self._headers = UnreadHeaders(self.medium, self._packets)
+            self._headers = UnreadHeaders(self._packets, self.medium, range_reader(self.medium.source))
         try:
             self._headers.read(targets)
             self._renew(self._headers.packets)

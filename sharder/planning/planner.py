@@ -8,30 +8,25 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import DamageError, PolicyError, UncuttableError
 from framedex.indexer.parts.packets import Packets
+from framedex.indexer.plans.reach import Reach
 from framedex.indexer.timeline import (
-    CHANGES_SETS,
     CLOSED,
-    CONTINUES,
     DAMAGED,
     HIDDEN,
     LEADING,
     NON_REFERENCE,
     OPEN,
-    REFERENCES_KNOWN,
     RESET,
     SKIPPED,
     START,
     presentation_order,
 )
 from framedex.sharder.clips.recipe import Recipe, coalesce
-from framedex.sharder.planning.references import needed_packets
 from framedex.sharder.schema import PAD
 
 
@@ -39,8 +34,7 @@ class Planner:
     """Plans clips of one medium; data that all clips need is computed once.
 
     Args:
-        drop_leading: Leave out leading pictures of an open start point at which a run begins. This is correct for HEVC,
-            whose reference picture sets are explicit (ITU-T H.265 8.3.2). In H.264 they count for frame_num and stay.
+        drop_leading: As `drops_leading` returns it.
         keep_damaged: Plan clips that want frames of damaged GOPs, too.
         hidden_unordered: As in `videos`.
     """
@@ -60,8 +54,7 @@ class Planner:
         No additional packet may be shown.
         """
         self._packets = packets
-        self._starts = np.flatnonzero(packets.flags & START)
-        self._continues = (packets.flags & CONTINUES) != 0
+        self._reach = Reach(packets.flags, drop_leading=self._drop_leading)
 
     def start_frames(self) -> NDArray[np.int64]:
         """Return int64, ascending: the presentation numbers of frames where decoding may start."""
@@ -107,14 +100,16 @@ class Planner:
                 "the medium's packets are not byte ranges of its file",
                 remedy="pass --pack needed, which copies them into the dataset",
             )
-        run_begin, run_end = self._runs(targets)
+        run_begin, run_end = self._reach.runs(targets)
         if one_stream:
             run_begin, run_end = self._join(run_begin, run_end)
-        kept, run = self._keep(targets, run_begin, run_end)
+        if not self._packets.read[self._reach.within(run_begin, run_end)[0]].all():
+            raise ValueError("a plan over packets whose flags were not read")  # see UnreadHeaders
+        kept, run = self._reach.needed(targets, run_begin, run_end)
         if one_stream:
             self._check_places(kept)
         offset, size = self._packets.offset[kept], self._packets.size[kept]
-        first = np.flatnonzero(~self._continues[kept])  # where each picture's packets begin among the kept ones
+        first = np.flatnonzero(~self._reach.continues[kept])  # where each picture's packets begin among the kept ones
         pictures, picture_run = kept[first], run[first]
         rank = np.empty(len(pictures), np.int32)
         rank[np.lexsort((self._packets.pts[pictures], picture_run))] = np.arange(len(pictures), dtype=np.int32)
@@ -153,40 +148,7 @@ class Planner:
     def joined(self, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (first, last) packets of each run of a plan for one stream. Raises as `plan` does."""
         targets = np.unique(self.packet_of(frames[frames != PAD]))
-        return self._join(*self._runs(targets)) if len(targets) else (targets, targets)
-
-    def _runs(self, targets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (first, last) packets of each run: the stretches from start points to last targets, joined.
-
-        Raises:
-            DamageError: No start point precedes a target.
-        """
-        number = np.searchsorted(self._starts, targets, side="right") - 1
-        if (number < 0).any():
-            raise DamageError(
-                "a wanted frame comes before the first packet where decoding may start",
-                found=f"packet {int(targets[0])}",
-                remedy="choose other frames",
-            )
-        leading = (self._packets.flags[targets] & LEADING) != 0
-        across = leading & ((self._packets.flags[self._starts[np.maximum(number, 0)]] & RESET) != 0)
-        if across.any():
-            raise PolicyError(
-                "a wanted frame needs pictures from before a change of the decoder's configuration",
-                found=f"packet {int(targets[np.argmax(across)])}",
-                remedy="choose other frames",
-            )
-        number -= leading
-        begin = self._starts[np.maximum(number, 0)]
-        order = np.lexsort((targets, begin))
-        begin, end = begin[order], np.maximum.accumulate(targets[order])
-        end = self._picture_end(end)
-        new = np.ones(len(begin), np.bool_)
-        new[1:] = (begin[1:] > end[:-1] + 1) | ((self._packets.flags[begin[1:]] & RESET) != 0) & (
-            begin[1:] != begin[:-1]
-        )
-        last = np.append(new[1:], True)
-        return begin[new], end[last]
+        return self._join(*self._reach.runs(targets)) if len(targets) else (targets, targets)
 
     def _join(self, begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return (first, last) packets of runs that may follow each other in one stream.
@@ -199,11 +161,11 @@ class Planner:
         """
         alone = np.union1d(np.flatnonzero((self._packets.flags[begin] & CLOSED) != 0), 0)
         begin, end = begin[alone], end[np.append(alone[1:] - 1, len(end) - 1)]
-        first = int(np.searchsorted(self._starts, begin[0]))
+        first = int(np.searchsorted(self._reach.starts, begin[0]))
         while first > 0 and self._leaves_undecodable(first, int(end[0])):
             first -= 1
-        begin[0] = self._starts[first]
-        inside = self._starts[(self._starts > begin[0]) & (self._starts <= end[-1])]
+        begin[0] = self._reach.starts[first]
+        inside = self._reach.starts[(self._reach.starts > begin[0]) & (self._reach.starts <= end[-1])]
         if self._leaves_undecodable(first, int(end[0])) or (self._packets.flags[inside] & RESET).any():
             raise UncuttableError(
                 "the clip cannot be cut into a file of its own: no single decoder session gives its frames",
@@ -222,37 +184,6 @@ class Planner:
         """
         if self._drop_leading:
             return False
-        edges = np.append(self._starts, len(self._packets.pts))
+        edges = np.append(self._reach.starts, len(self._packets.pts))
         flags = self._packets.flags[edges[start] : min(int(edges[start + 1]), end + 1)]
         return bool(((flags & (LEADING | NON_REFERENCE | SKIPPED)) == LEADING).any())
-
-    def _picture_end(self, packets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the last packet of the picture that each packet begins."""
-        continued: NDArray[np.bool_] = np.append(self._continues[1:], False)[packets]
-        return packets + continued.astype(np.int64)
-
-    def _keep(
-        self, targets: NDArray[np.int64], run_begin: NDArray[np.int64], run_end: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return (decode numbers, run numbers) of the packets that have to be decoded, ascending."""
-        lengths = run_end - run_begin + 1
-        run = np.repeat(np.arange(len(run_begin)), lengths)
-        packets = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + run_begin[run]
-        if not self._packets.read[packets].all():
-            raise ValueError("a plan over packets whose flags were not read")  # see UnreadHeaders
-        flags = self._packets.flags[packets]
-        droppable = (flags & NON_REFERENCE) != 0
-        if self._drop_leading:
-            next_start = np.append(self._starts, len(self._packets.pts))[
-                np.searchsorted(self._starts, run_begin, side="right")
-            ]
-            droppable |= ((flags & (LEADING | CHANGES_SETS)) == LEADING) & (packets < next_start[run])
-        is_target = np.zeros(len(packets), np.bool_)
-        is_target[np.searchsorted(packets, targets)] = True
-        if (flags & REFERENCES_KNOWN).any():
-            edges = np.searchsorted(run, np.arange(len(run_begin) + 1))
-            for first, end in itertools.pairwise(edges.tolist()):
-                droppable[first:end] |= ~needed_packets(flags[first:end], is_target[first:end])
-        keep = is_target | ~droppable
-        keep[1:] = np.where(self._continues[packets[1:]], keep[:-1], keep[1:])
-        return packets[keep], run[keep]

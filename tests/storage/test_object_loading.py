@@ -137,7 +137,7 @@ class TestLoading:
     def test_a_promise_that_a_later_start_point_breaks_is_a_refusal(
         self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("framedex.sharder.planning.unread_headers.check_promises", broken_promise)
+        monkeypatch.setattr("framedex.indexer.probing.unread_headers.check_promises", broken_promise)
         monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
         bucket.put("v/a.mp4", medium("h264_open_gop.mp4"))
         build_index(IndexOptions(sources=[f"{bucket.uri}/v"], out=tmp_path / "I", engine=here))

@@ -5,23 +5,18 @@ This gives one hash per frame, and shows which packets do not decode as the inde
 
 from __future__ import annotations
 
-import collections
-import contextlib
 from typing import Any
 
 import av
 import av.error
 import numpy as np
-from av.codec.context import CodecContext
-from av.video.codeccontext import VideoCodecContext
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container, packet_with
 from framedex.indexer.containers.planes import picture_md5
-
-HELD_BYTES = 128 << 20  # of pictures that are kept, so that decoders do not reuse their buffers
+from framedex.indexer.proofs.side_by_side import Proof
 
 
 class Decoded:
@@ -45,17 +40,26 @@ class Decoded:
         came[self.order] = True
         return came
 
-    def take(self, frame: av.VideoFrame) -> None:
-        """Record a picture. Its timestamp is the number of its packet."""
+    def take(self, frame: av.VideoFrame, proof: Proof | None) -> None:
+        """Record a picture, and show it to a proof. Its timestamp is the number of its packet."""
         if frame.pts is None or not 0 <= frame.pts < len(self.md5):
             return
         self.order.append(frame.pts)
         self.md5[frame.pts] = bytes.fromhex(picture_md5(frame))
         self.failed[frame.pts] |= frame.is_corrupt
+        if proof is not None:
+            proof.expect(frame)
 
 
-def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
-    """Decode a stream of `packets` packets from its beginning to its end, in one thread. Continue after errors."""
+def decode_all(path: str, stream_index: int, packets: int, proof: Proof | None = None) -> Decoded:
+    """Decode a stream of `packets` packets from its beginning to its end, in one thread. Continue after errors.
+
+    Args:
+        path: of the file.
+        stream_index: of the stream.
+        packets: how many it has.
+        proof: compares runs with this decode, if given.
+    """
     decoded = Decoded(packets)
     number = -1
     with open_container(path) as container:
@@ -71,16 +75,20 @@ def decode_all(path: str, stream_index: int, packets: int) -> Decoded:
                 if packet.is_discard:
                     packet = _kept(packet)
                 packet.pts = number  # pictures keep their packet's timestamp
+                data = None if proof is None else bytes(packet)
                 try:
-                    frames = decode_packet(context, packet)
-                    for frame in frames:
-                        decoded.take(frame)
+                    for frame in decode_packet(context, packet):
+                        decoded.take(frame, proof)
                 except av.error.FFmpegError:
                     decoded.failed[number] = True
+                if proof is not None and data is not None:
+                    proof.feed(number, data)
             for frame in decode_packet(context, None):
-                decoded.take(frame)
+                decoded.take(frame, proof)
         except av.error.FFmpegError:  # demuxing ends here; the results for packets before are kept
             decoded.failed[max(number, 0) :] = True
+    if proof is not None:
+        proof.finish()
     return decoded
 
 
@@ -94,61 +102,6 @@ def _kept(packet: av.Packet[Any]) -> av.Packet[Any]:
     kept = packet_with(bytes(packet))
     kept.dts, kept.time_base, kept.is_keyframe = packet.dts, packet.time_base, packet.is_keyframe
     return kept
-
-
-def _new_decoder(told: VideoCodecContext) -> VideoCodecContext:
-    """Return a new decoder with the same parameters that a demuxer gave to another one."""
-    context = CodecContext.create(told.codec.name, "r")
-    assert isinstance(context, VideoCodecContext)  # the codec is a video codec
-    context.extradata, context.width, context.height = told.extradata, told.width, told.height
-    context.thread_count = 1
-    if told.codec_tag:
-        context.codec_tag = told.codec_tag
-    return context
-
-
-def unsettled(path: str, stream_index: int, decoded: Decoded, starts: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: pictures that a decoder leaves partly unwritten, with old memory content.
-
-    Some of FFmpeg's decoders (VP8, JPEG, JPEG-LS, PNG) stop where the data of a picture ends too early: it is cut off,
-    its parameters are wrong, or a packet before it was lost. They report nothing, and the rest of the buffer stays
-    unchanged. This function decodes each GOP once more with a decoder of its own, into new buffers, which are zero. An
-    incomplete picture then differs from the picture of `decode_all`.
-
-    Args:
-        path: of the file.
-        stream_index: of the stream.
-        decoded: what `decode_all` returned.
-        starts: bool [packets], where a decoder may start.
-    """
-    differs = np.zeros(len(starts), np.bool_)
-    context: VideoCodecContext | None = None
-    held, number = collections.deque[av.VideoFrame](), -1
-
-    def compare_with(frame: av.VideoFrame) -> None:
-        held.append(frame)  # the decoder does not reuse a buffer that is kept
-        while held and len(held) * sum(plane.buffer_size for plane in frame.planes) > HELD_BYTES:
-            held.popleft()
-        if frame.pts is not None:
-            differs[frame.pts] = decoded.md5[frame.pts] != bytes.fromhex(picture_md5(frame))
-
-    with open_container(path) as container:
-        told = container.streams[stream_index].codec_context
-        assert isinstance(told, VideoCodecContext)  # a video stream, as when it was demuxed
-        for packet in demux_packets(container, stream_index):
-            number += 1
-            if number >= len(starts):
-                break
-            if starts[number]:
-                context = _new_decoder(told)
-            if context is None or decoded.failed[number]:
-                continue
-            packet = packet_with(bytes(packet))
-            packet.pts = number
-            with contextlib.suppress(av.error.FFmpegError):  # decode_all has recorded it
-                for frame in decode_packet(context, packet):
-                    compare_with(frame)
-    return differs
 
 
 def dropped_at_ends(decoded: Decoded, pictures: Pictures) -> NDArray[np.bool_]:

@@ -1,25 +1,42 @@
-"""Reads the packet headers that a tables-depth index skipped, as far as a plan needs them.
+"""Reads the packet headers that depth `tables` skips, as far as a plan needs them.
 
 Headers are read from start points to last targets, and further until these are certain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
+from framedex.indexer.containers.medium_file import Read
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing.packet_headers import check_promises, ends_sequence, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
-from framedex.sharder.clips.medium import Medium
-from framedex.sharder.reading.sources import range_reader
 from framedex.storage.reader import ObjectReader
 
 MOST_BYTES = 16 << 20  # of GOPs that are read together
+
+
+class Headed(Protocol):
+    """What reading headers of a medium needs to know of it: columns of `videos`, and where it lies."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def codec(self) -> str: ...
+    @property
+    def extradata(self) -> bytes | None: ...
+    @property
+    def states(self) -> Sequence[bytes]: ...
+    @property
+    def inband_parameter_sets(self) -> bool: ...
+    @property
+    def reorder_depth(self) -> int: ...
 
 
 def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: int) -> NDArray[np.int64]:
@@ -48,13 +65,19 @@ def settled(pts: NDArray[np.int64], targets: NDArray[np.int64], reorder_depth: i
 
 
 class UnreadHeaders:
-    """The packets of one medium, whose flags are read when they are needed. Raises StaleError for another source."""
+    """The packets of one medium, whose flags are read when they are needed.
 
-    def __init__(self, medium: Medium, packets: Packets) -> None:
+    Args:
+        packets: As indexed.
+        medium: What the index says of it.
+        read: (offset, length) → bytes of the source.
+    """
+
+    def __init__(self, packets: Packets, medium: Headed, read: Read) -> None:
         self._medium = medium
         self.packets = packets
         self._starts = np.flatnonzero(packets.flags & START)
-        self._read = range_reader(medium.source)
+        self._read = read
 
     def read(self, targets: NDArray[np.int64]) -> bool:
         """Read everything that planning needs to know about some packets; return whether anything was new.
