@@ -95,14 +95,18 @@ def read_oracle(folder: Path) -> Oracle:
     }
 
 
-def try_folder(folder: Path, *, depth: Depth = "auto", workers: int = 2, seed: int = 0) -> list[Tried]:
-    """Return the outcome of every medium in a folder."""
+def try_folder(
+    folder: Path, *, depth: Depth = "auto", verify: bool = False, prove: int = 0, workers: int = 2, seed: int = 0
+) -> list[Tried]:
+    """Return the outcome of every medium in a folder. For depth, verify and prove, see `ProbeTask`."""
     with tempfile.TemporaryDirectory() as scratch:
         options = IndexOptions(
             sources=[str(folder)],
             root=str(folder),
             out=Path(scratch) / "INDEX",
             depth=depth,
+            verify=verify,
+            prove=prove,
             streams="all",
             images="ignore",
             workers=workers,

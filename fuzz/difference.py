@@ -4,8 +4,8 @@ Each mutant (fuzz/mutants.py) is indexed, clips over all frames that are not dam
 decoded, and each picture is compared with that of a decode from beginning to end, bit for bit, with its number or
 timestamp (benchmarks/exactness.py). A mutant may be refused; a wrong frame is a defect. Exit code 1: there was one.
 
-usage: python -m fuzz.difference [--mutants 200] [--first 0] [--kind KIND …] [--depth auto|packets] [--keep FOLDER]
-                                 [--json OUT]
+usage: python -m fuzz.difference [--mutants 200] [--first 0] [--kind KIND …] [--depth auto|packets] [--verify]
+                                 [--prove 0] [--keep FOLDER] [--json OUT]
 """
 
 from __future__ import annotations
@@ -27,19 +27,18 @@ from benchmarks.exactness import Tried, try_folder
 from fuzz.kinds import KINDS
 from fuzz.mutants import Factory
 
+Mutant = tuple[str, int]  # kind and number
+
 BATCH = 40  # mutants that are indexed and planned together
 COMPARED, REFUSED, WRONG, UNWRITTEN = "compared", "refused", "wrong", "not written"
 
 
-Mutant = tuple[str, int]  # kind and number
-
-
-def try_batch(mutants: list[Mutant], depth: str, keep: Path | None) -> dict[Mutant, dict[str, Any]]:
+def try_batch(mutants: list[Mutant], asked: dict[str, Any], keep: Path | None) -> dict[Mutant, dict[str, Any]]:
     """Return the outcome of each of some mutants.
 
     Args:
         mutants: kinds and numbers.
-        depth: of the index.
+        asked: depth, verify and prove of the index.
         keep: where files of wrong mutants are copied to, if anywhere.
     """
     found: dict[Mutant, dict[str, Any]] = {}
@@ -54,7 +53,7 @@ def try_batch(mutants: list[Mutant], depth: str, keep: Path | None) -> dict[Muta
                 found[mutant] = {"outcome": UNWRITTEN}
             else:
                 made[written[0].name] = mutant, written[1]
-        tried = {medium.uri: medium for medium in try_folder(folder, depth=depth, workers=1)}  # type: ignore[arg-type]
+        tried = {medium.uri: medium for medium in try_folder(folder, workers=1, **asked)}
         for name, (mutant, changes) in made.items():
             found[mutant] = {"name": name, "changes": changes} | _outcome(tried.get(name))
             if found[mutant]["outcome"] == WRONG and keep is not None:
@@ -98,6 +97,8 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, metavar="NUMBER")
     parser.add_argument("--kind", action="append", choices=list(KINDS), help="may be repeated; all, if not given")
     parser.add_argument("--depth", default="auto", choices=["auto", "packets"])
+    parser.add_argument("--verify", action="store_true", help="prove every frame when mutants are indexed")
+    parser.add_argument("--prove", type=int, default=0, help="prove so many frames of each")
     parser.add_argument("--jobs", type=int, default=2, help="batches at a time")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy wrong mutants there")
     parser.add_argument("--json", type=Path, metavar="OUT")
@@ -107,9 +108,10 @@ def main() -> None:
     began = time.perf_counter()
     outcomes: dict[Mutant, dict[str, Any]] = {}
     mutants = chosen(options.kind or list(KINDS), options.first, options.mutants)
+    asked = {"depth": options.depth, "verify": options.verify, "prove": options.prove}
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
         parts = [
-            pool.submit(try_batch, mutants[at : at + BATCH], options.depth, options.keep)
+            pool.submit(try_batch, mutants[at : at + BATCH], asked, options.keep)
             for at in range(0, len(mutants), BATCH)
         ]
         for part in as_completed(parts):

@@ -70,6 +70,12 @@ RULES = (
         why="that reads every packet",
     ),
     OptionRule(
+        options=["prove"],
+        when=lambda values: not values["verify"],
+        beside="--verify",
+        why="that compares every frame",
+    ),
+    OptionRule(
         options=["image_fps"],
         when=lambda values: values["images"] != "ignore" or not all(map(os.path.isdir, values["sources"])),
         beside="--images ignore",
@@ -124,7 +130,17 @@ RULES = (
 @click.option(
     "--verify",
     is_flag=True,
-    help="Also decode every frame. This stores its hash, and flags damage that only decoding shows.",
+    help="Also decode every frame, in order and as clips reach it. This stores its hash, flags damage that only "
+    "decoding shows, and leaves out GOPs in which both decodes differ.",
+)
+@click.option(
+    "--prove",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Decode N frames of each video, drawn at random, as clips reach them and from further back. If one differs, "
+    "the whole video is decoded, as with --verify.",
 )
 @click.option(
     "--retry",
@@ -169,6 +185,7 @@ def index(
     images: Images,
     image_fps: Fraction | None,
     verify: bool,
+    prove: int,
     retry: bool,
     follow_symlinks: bool,
     workers: int,
@@ -206,6 +223,7 @@ def index(
             images=images,
             image_fps=image_fps,
             verify=verify,
+            prove=prove,
             retry=retry,
             follow_symlinks=follow_symlinks,
             workers=workers,

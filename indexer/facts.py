@@ -89,6 +89,16 @@ class TimelineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProofFacts:
+    """How frames compare that were reached as clips reach them, and by decoding from further back."""
+
+    proof: str
+    proved_by: str
+    not_reproducible_gop_count: int = 0
+    first_difference: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a medium is not usable. If `status` is None, the medium is usable, and this says what is damaged in it."""
 
@@ -169,7 +179,7 @@ class AudioFacts:
 class MediumFacts:
     """A medium as it was probed. Unknown facts are None.
 
-    All facts of a usable medium are known, except `audio` and `problem`.
+    All facts of a usable medium are known, except `audio`, `proof` and `problem`.
 
     Attributes:
         kind: VIDEO or IMAGES.
@@ -189,6 +199,7 @@ class MediumFacts:
     stated: Stated | None = None
     coding: CodingFacts | None = None
     timeline: TimelineFacts | None = None
+    proof: ProofFacts | None = None
     rotation_degrees: int | None = None
     problem: Problem | None = None
     audio: AudioFacts | None = None

@@ -29,6 +29,7 @@ def index(
     images: Images = "sequences",
     image_fps: str | float | Fraction | None = None,
     verify: bool = False,
+    prove: int = 0,
     retry: bool = False,
     follow_symlinks: bool = False,
     workers: int | None = None,
@@ -54,7 +55,9 @@ def index(
         streams: which video streams of a file become media, "best" or "all".
         images: what the images of a searched folder are: "sequences", "single" (media of one frame each) or "ignore".
         image_fps: images per second of images without times of their own: 25, 29.97, "30000/1001". None: 1.
-        verify: decode every frame, and store its hash.
+        verify: decode every frame, store its hash, and compare it with the frame as clips reach it.
+        prove: how many frames of each video, drawn at random, to reach as clips reach them and compare with a decode
+            that begins further back.
         retry: probe failed media again, even if nothing changed.
         follow_symlinks: also search linked folders.
         workers: how many processes probe. None: one per core.
@@ -84,6 +87,7 @@ def index(
             images=images,
             image_fps=None if image_fps is None else rate_of(str(image_fps)),
             verify=verify,
+            prove=prove,
             retry=retry,
             follow_symlinks=follow_symlinks,
             workers=processes(workers),

@@ -26,7 +26,7 @@ def no_frames() -> Row:
 def _video_row(medium: MediumFacts) -> Row:
     """Return the columns of `videos`. Columns of a missing record are left out, so they become null."""
     row = {name: getattr(medium, name) for name in SINGLE} | {"status": OK}
-    for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline):
+    for record in (medium.identity, medium.stream, medium.stated, medium.coding, medium.timeline, medium.proof):
         row |= {} if record is None else _columns(record)
     if medium.timeline is not None:
         row |= _columns(row.pop("summary"))

@@ -7,7 +7,7 @@ import pyarrow as pa
 from framedex.core.column_rules import FAR, ColumnRule, Key
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.4"  # readers accept every minor version of their major version
+SCHEMA_VERSION = "3.5"  # readers accept every minor version of their major version
 
 # Values of some columns, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -16,6 +16,7 @@ OK, REFUSED, FAILED, GONE = "ok", "refused", "failed", "gone"
 # The error kind of files without a video stream. Such a file is refused, not failed, if a search found it.
 NO_VIDEO = "no_video"
 VIDEO, IMAGES = "video", "images"  # kinds of media
+EVERY_FRAME, SAMPLED = "every_frame", "sampled"  # values of `proof`
 
 
 def column(name: str, kind: pa.DataType, doc: str, *, unit: str = "", nullable: bool = True) -> pa.Field:
@@ -123,6 +124,23 @@ VIDEOS = pa.schema(
             "`packets`: every packet was read; `tables`: sample tables and start points alone.",
         ),
         column("hashed", pa.bool_(), "Every frame was decoded (--verify): `frames.md5` holds their hashes."),
+        column(
+            "proof",
+            pa.string(),
+            "Which frames were reached as clips reach them and compared with a decode from further back: "
+            "`every_frame`, with a full decode; `sampled` (--prove); null: none.",
+        ),
+        column("proved_by", pa.string(), "The FFmpeg version that decoded both."),
+        column(
+            "not_reproducible_gop_count",
+            pa.int32(),
+            "GOPs with a frame that differed; their packets have the flag 4096. Null where there is no proof.",
+        ),
+        column(
+            "first_difference",
+            pa.int64(),
+            "Presentation number of the first frame that differed; null if none did.",
+        ),
         column("codec", pa.string(), "Codec by FFmpeg's canonical name."),
         column(
             "codec_tag",
@@ -321,7 +339,8 @@ FRAMES = pa.schema(
             "before it (a second field); 256 in a damaged GOP; 512 reset (no decoder session may run over "
             "this start point); "
             "1024 stated (the sample table calls it a start point, and it was not looked at: it may be an open one); "
-            "2048 carries parameter sets that differ from those in force (never left out). "
+            "2048 carries parameter sets that differ from those in force (never left out); 4096 not reproducible "
+            "(with 256: some frame of the GOP differs when it is reached as a clip reaches it). "
             "Null: not read (depth `tables`).",
         ),
         column(
@@ -417,6 +436,9 @@ VIDEO_RULES = {
     "max_ref_frames": ColumnRule(least=0, most=255),
     "frame_count": ColumnRule(least=0, most=MOST_FRAMES, needed=True),
     "damaged_gop_count": ColumnRule(least=0, most=MOST_FRAMES, needed=True),
+    "proof": ColumnRule(among=frozenset({EVERY_FRAME, SAMPLED})),
+    "not_reproducible_gop_count": ColumnRule(least=0, most=MOST_FRAMES),
+    "first_difference": ColumnRule(least=0, most=MOST_FRAMES),
     "audio_stream_index": ColumnRule(least=0, most=MOST_FRAMES),
     "audio_rate": ColumnRule(least=1, most=MOST_FRAMES),
     "audio_channels": ColumnRule(least=1, most=1024),
@@ -428,7 +450,7 @@ FRAME_RULES = {
     "pts": TIME,
     "gap": TIME,
     "size": ColumnRule(least=0, most=MOST_FRAMES),
-    "flags": ColumnRule(least=0, most=4095),
+    "flags": ColumnRule(least=0, most=8191),
     "slots": ColumnRule(least=0, most=(1 << 17) - 1),
     "start_state": ColumnRule(least=0, most=MOST_FRAMES),
     "crc32": ColumnRule(least=0, most=(1 << 32) - 1),

@@ -84,7 +84,7 @@ def packet_flags(
     flags = np.where(pictures.start == OPEN_START, OPEN, np.where(pictures.start != NO_START, CLOSED, 0)).astype(
         np.int32
     )
-    unlike = np.zeros(len(hidden), np.bool_) if differs is None else _spread(pictures, differs)
+    unlike = np.zeros(len(hidden), np.bool_) if differs is None else spread_over_gops(pictures, differs)
     for column, bit in (
         (pictures.non_reference, NON_REFERENCE),
         (pictures.leading, LEADING),
@@ -92,7 +92,7 @@ def packet_flags(
         (pictures.skipped, SKIPPED),
         (pictures.field_coded, FIELD_CODED),
         (pictures.continues, CONTINUES),
-        (_spread(pictures, pictures.damaged), DAMAGED),
+        (spread_over_gops(pictures, pictures.damaged), DAMAGED),
         (pictures.forgets if resets is None else pictures.forgets | resets, RESET),
         (pictures.changes_sets, CHANGES_SETS),
         (unlike, DAMAGED | NOT_REPRODUCIBLE),
@@ -103,7 +103,7 @@ def packet_flags(
     return flags
 
 
-def _spread(pictures: Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def spread_over_gops(pictures: Pictures, damaged: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return bool [packets]: packets of the GOPs in which some packets are damaged, given as bool [packets].
 
     These are all packets of a GOP that holds a damaged packet, and the leading pictures of the start point after it.

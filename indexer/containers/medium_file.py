@@ -31,6 +31,11 @@ class ProbedFile:
     identity: Identity
 
     @property
+    def name(self) -> str:
+        """The file's path, for messages."""
+        return self.path
+
+    @property
     def size_bytes(self) -> int:
         """Size of the file when it was opened."""
         return self.identity.size_bytes
@@ -59,6 +64,11 @@ class ProbedObject:
 
     read: ObjectReader
     identity: Identity
+
+    @property
+    def name(self) -> str:
+        """The object's uri, for messages."""
+        return self.read.uri
 
     @property
     def size_bytes(self) -> int:

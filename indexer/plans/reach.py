@@ -86,7 +86,8 @@ class Reach:
 
     def _is_across(self, number: Numbers, leading: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return bool [targets]: leading pictures of a start point over which no decoder session may run."""
-        return leading & ((self._flags[self.starts[number]] & RESET) != 0)
+        across: NDArray[np.bool_] = leading & ((self._flags[self.starts[number]] & RESET) != 0)
+        return across
 
     def runs(self, targets: Numbers) -> tuple[Numbers, Numbers]:
         """Return (first, last) packets of each run: the stretches from start points to last targets, joined.

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import av.video.stream
 import numpy as np
+from numpy.typing import NDArray
 
 from framedex.errors import MediaError
-from framedex.indexer.bitstream.base.pictures import NO_START, BitstreamError, Pictures, Scanner
+from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures, Scanner
 from framedex.indexer.bitstream.base.sequential import SequentialScanner
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
 from framedex.indexer.bitstream.registry import scanner_for
@@ -24,17 +25,22 @@ from framedex.indexer.facts import (
 )
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.mp4.endings import ENDINGS
+from framedex.indexer.plans.reach import drops_leading
 from framedex.indexer.probing.by_packets import Demuxed, demux
 from framedex.indexer.probing.by_samples import scan_samples
-from framedex.indexer.probing.full_decode import (
-    Decoded,
-    behind_difference,
-    compare,
-    decode_all,
-    dropped_at_ends,
-    unsettled,
+from framedex.indexer.probing.packet_facts import (
+    coding_of,
+    packet_columns,
+    proof_facts,
+    remarks,
+    summary_of,
+    timeline_of,
 )
-from framedex.indexer.probing.packet_facts import coding_of, packet_columns, remarks, summary_of, timeline_of
+from framedex.indexer.proofs.full_decode import behind_difference, compare, decode_all, dropped_at_ends
+from framedex.indexer.proofs.sampled import demuxed_packets, differing, drawn, needed_for, packets_in_ranges
+from framedex.indexer.proofs.shapes import shapes_of
+from framedex.indexer.proofs.side_by_side import Proof, Stream, stream_of
+from framedex.indexer.schema import EVERY_FRAME, SAMPLED
 from framedex.indexer.timeline import (
     CLOSED,
     CONTAINER,
@@ -44,6 +50,7 @@ from framedex.indexer.timeline import (
     START,
     UNSHOWN,
     Flags,
+    Pts,
     check_reorder_depth,
     has_unordered_hidden,
     packet_flags,
@@ -55,7 +62,6 @@ from framedex.indexer.timeline import (
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
 # Decoders that read from the stream how many pictures to hold back, and drop pictures if that number is too small.
 REORDERING = frozenset({"h264", "hevc"})
-UNSETTLED_IF_DAMAGED = frozenset({"ffv1"})  # decoded twice whenever they are decoded
 # Decoders that output pictures whose references are missing. Others drop what comes before the first start point.
 SHOW_ALL = frozenset({"mpeg4", "h263", "h263p", "flv1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"})
 
@@ -67,6 +73,7 @@ def probe_packets(
     described: StreamFacts,
     *,
     verify: bool,
+    prove: int,
 ) -> MediumFacts:
     """Demux and scan every packet; return the medium with the facts that they show.
 
@@ -75,7 +82,8 @@ def probe_packets(
         file: the file.
         medium: what is known of it so far.
         described: the stream, as headers describe it.
-        verify: decode every frame, and keep the hashes.
+        verify: decode every frame, keep the hashes, and compare with every frame as clips reach it.
+        prove: how many frames to compare in this way where not all are decoded. If one of them differs, all are.
 
     Raises:
         BitstreamError: the bitstream is damaged, or does what framedex does not reproduce.
@@ -85,10 +93,8 @@ def probe_packets(
     container = medium.container or ""
     make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
     demuxed, pictures = _scan(stream, file, container, make_scanner)
-    decoded: Decoded | None = None
     if pictures.forgets.any():
-        decoded = decode_all(file.path, stream.index, len(demuxed.size))
-        demuxed.hidden[dropped_at_ends(decoded, pictures)] = True
+        demuxed.hidden[dropped_at_ends(decode_all(file.path, stream.index, len(demuxed.size)), pictures)] = True
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
     if len(wrong):
@@ -108,21 +114,27 @@ def probe_packets(
     pictures.damaged[-1] |= truncation is not None
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     _check(described, flags, pictures)
-    md5 = None
+    md5, proof = None, None
     # Decoding shows what parsing cannot: damage inside pictures, the output order where no timestamp confirms it, and
     # whether an unknown codec gives one picture per packet.
     unconfirmed = source == JOINED or (source in (DEALT, COUNTED) and described.codec in REORDERING)
     unconfirmed |= make_scanner is SequentialScanner
-    if verify or pictures.damaged.any() or unconfirmed or pictures.doubtful:
-        decoded = decoded or decode_all(file.path, stream.index, len(flags))
+    proved = _stream(described, pictures, pts, flags, file.path)
+    decodes_all = verify or pictures.damaged.any() or unconfirmed or pictures.doubtful
+    if prove and not decodes_all:
+        differs = _differing(proved, flags, prove, demuxed, file, stream.index)
+        decodes_all = bool(differs.any())
+        proof = proof_facts(SAMPLED, differs, pts, flags)
+    if decodes_all:
+        runs = Proof(proved, shapes_of(flags, drop_leading=drops_leading(described.codec)))
+        decoded = decode_all(file.path, stream.index, len(flags), runs)
         expected = presentation_order(pts, flags)
         pictures.damaged[compare(decoded, expected, demuxed.hidden)] = True
         if source != CONTAINER:
             pictures.damaged[behind_difference(decoded, expected, demuxed.hidden)] = True
-        if pictures.doubtful or described.codec in UNSETTLED_IF_DAMAGED:
-            pictures.damaged[unsettled(file.path, stream.index, decoded, pictures.start != NO_START)] = True
-        flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
+        flags = packet_flags(pictures, demuxed.hidden, demuxed.resets, runs.differs)
         _check(described, flags, pictures)
+        proof = proof_facts(EVERY_FRAME, runs.differs, pts, flags)
         md5 = [
             digest if flag & UNSHOWN == 0 else None for digest, flag in zip(decoded.md5, flags.tolist(), strict=True)
         ]
@@ -133,9 +145,37 @@ def probe_packets(
         medium,
         coding=coding_of(demuxed, pictures, fields, unordered),
         timeline=timeline_of("packets", source, demuxed, summary, hashed=verify),
-        problem=remarks(summary, flags, truncation),
+        proof=proof,
+        problem=remarks(summary, flags, truncation, proof),
         packets=replace(packet_columns(demuxed, state, pts, flags), md5=md5 if verify else None),
     )
+
+
+def _stream(described: StreamFacts, pictures: Pictures, pts: Pts, flags: Flags, where: str) -> Stream:
+    """Return what decoders of runs have to know. For arguments, see `stream_of`."""
+    return stream_of(
+        described,
+        pictures.states,
+        pictures.state[(flags & START) != 0],
+        pts,
+        flags,
+        where=where,
+        ordered=not has_unordered_hidden(pts, flags, pictures),
+    )
+
+
+def _differing(
+    proved: Stream, flags: Flags, count: int, demuxed: Demuxed, file: ProbedFile, stream_index: int
+) -> NDArray[np.bool_]:
+    """Return bool [packets]: those of `count` frames that differ when clips reach them."""
+    drop_leading = drops_leading(proved.coded.codec)
+    targets = drawn(flags, count, drop_leading=drop_leading)
+    if demuxed.offset is None:
+        packets = demuxed_packets(file, stream_index)
+    else:
+        needed = needed_for(flags, targets, proved.coded.reorder_depth, drop_leading=drop_leading)
+        packets = packets_in_ranges(file.read, demuxed.offset, demuxed.size, needed)
+    return differing(proved, flags, targets, packets)
 
 
 def _scan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.core.pyav import ffmpeg_version
 from framedex.errors import MediaError
 from framedex.files.fingerprint import first_packets
 from framedex.indexer.bitstream.base.pictures import Pictures
@@ -12,6 +13,7 @@ from framedex.indexer.facts import (
     CodingFacts,
     PacketColumns,
     Problem,
+    ProofFacts,
     StreamFacts,
     TimelineFacts,
 )
@@ -19,12 +21,14 @@ from framedex.indexer.probing.by_packets import Demuxed
 from framedex.indexer.timeline import (
     FLAGS,
     NO_PTS,
+    NOT_REPRODUCIBLE,
     START,
     UNSHOWN,
     USED_SHIFT,
     Flags,
     Pts,
     Summary,
+    presentation_order,
     summarise,
 )
 
@@ -67,12 +71,35 @@ def coding_of(demuxed: Demuxed, pictures: Pictures, field_coded: bool | None, hi
     )
 
 
-def remarks(summary: Summary, flags: Flags, truncation: str | None) -> Problem | None:
+def proof_facts(proof: str, differs: NDArray[np.bool_], pts: Pts, flags: Flags) -> ProofFacts:
+    """Return what a proof has shown.
+
+    Args:
+        proof: EVERY_FRAME or SAMPLED.
+        differs: bool [packets], pictures that runs do not give as a decode from further back does.
+        pts: int64 [packets].
+        flags: int32 [packets], with the bits that say what differs.
+    """
+    frames = presentation_order(pts, flags)
+    return ProofFacts(
+        proof=proof,
+        proved_by=ffmpeg_version(),
+        not_reproducible_gop_count=int(np.count_nonzero(flags[(flags & START) != 0] & NOT_REPRODUCIBLE)),
+        first_difference=int(np.argmax(differs[frames])) if differs[frames].any() else None,
+    )
+
+
+def remarks(summary: Summary, flags: Flags, truncation: str | None, proof: ProofFacts | None = None) -> Problem | None:
     """Return what is damaged in a usable stream, or None."""
     found = []
     before = int(np.argmax((flags & START) != 0))
     if summary.damaged_gop_count > (before > 0):
         found.append(f"{summary.damaged_gop_count - (before > 0)} of {summary.keyframe_count} GOPs are damaged")
+    if proof is not None and proof.first_difference is not None:
+        found.append(
+            f"{proof.not_reproducible_gop_count} of these are not reproducible (a clip's decoder gives other pictures "
+            f"than a full decode, first at frame {proof.first_difference})"
+        )
     if before:
         found.append(f"{before} packets come before the first start point and are left out")
     if truncation:

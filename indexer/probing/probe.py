@@ -47,7 +47,9 @@ class ProbeTask:
         path: an absolute path, or the uri of an object.
         depth: `packets`; `tables`, where only sample tables may be read; `auto`, tables where they can be trusted.
         streams: `best` or `all`. Cover art never counts.
-        verify: also decode every frame. This implies depth `packets`.
+        verify: also decode every frame, and compare with every frame as clips reach it. This implies depth `packets`.
+        prove: how many frames of each video, drawn at random, are reached as clips reach them and compared with a
+            decode from further back. With `verify` these are all frames.
         images: how images are stored and timed. None: the file is a video.
         facts: of an object, as the listing of its folder states them. None: unknown.
         searched: a search found the file; nobody named it. Without a video stream it is then skipped, not failed.
@@ -57,6 +59,7 @@ class ProbeTask:
     depth: Depth = "auto"
     streams: Streams = "best"
     verify: bool = False
+    prove: int = 0
     images: ImageTask | None = None
     facts: Facts | None = None
     searched: bool = False
@@ -112,7 +115,7 @@ def _probe_plain(task: ProbeTask, file: Probed, medium: MediumFacts) -> MediumFa
         if plain is None:
             return None
         known = replace(medium, container="mp4", video_streams=1, stream_index=0, stated=plain.stated)
-        return probe_tables(layout, plain.track_id, file, known, plain.stream)
+        return probe_tables(layout, plain.track_id, file, known, plain.stream, prove=task.prove)
     except (UntrustedTables, TruncatedError):
         return None
 
@@ -150,7 +153,7 @@ def _probe_stream(
         found = _try_tables(task, stream, file, medium, described)
         if found is not None:
             return found
-        medium = probe_packets(stream, file.whole(), medium, described, verify=task.verify)
+        medium = probe_packets(stream, file.whole(), medium, described, verify=task.verify, prove=task.prove)
         return replace(medium, rotation_degrees=_rotation(file, stream.index))
     except BitstreamError as error:
         problem = MediaError(error.kind, str(error), refused=not error.damaged)
@@ -172,7 +175,9 @@ def _try_tables(
     try:
         if medium.container != "mp4":
             raise UntrustedTables(f"{medium.container} has no sample tables")
-        return probe_tables(read_layout(file.read, file.size_bytes), stream.id, file, medium, described)
+        return probe_tables(
+            read_layout(file.read, file.size_bytes), stream.id, file, medium, described, prove=task.prove
+        )
     except (UntrustedTables, TruncatedError) as error:
         if task.depth == "auto":
             return None

@@ -79,9 +79,9 @@ def _shape(reach: Reach, targets: Numbers, flags: Flags) -> Shape:
     for number in (0, 1):  # runs of every second start point do not overlap
         mine = firsts[number::2]
         own = targets[np.isin(begins, mine)]
-        last = np.zeros(len(mine), np.int64)
-        np.maximum.at(last, np.searchsorted(mine, begins[np.isin(begins, mine)]), own)
-        packets, run = reach.needed(own, mine, reach.picture_end(last))
+        furthest = np.zeros(len(mine), np.int64)
+        np.maximum.at(furthest, np.searchsorted(mine, begins[np.isin(begins, mine)]), own)
+        packets, run = reach.needed(own, mine, reach.picture_end(furthest))
         parts.append((packets, run * 2 + number))
     run = np.concatenate([part[1] for part in parts])
     packet = np.concatenate([part[0] for part in parts])

@@ -31,6 +31,7 @@ KNOWN_COLUMNS = (
     "fingerprint",
     "video_streams",
     "hashed",
+    "proof",
     "depth",
     "time_base_num",
     "time_base_den",
@@ -67,6 +68,8 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
         return False
     if task.verify and any(row["status"] == OK and not row["hashed"] for row in known):
         return False
+    if task.prove and task.images is None and any(row["status"] == OK and row["proof"] is None for row in known):
+        return False
     if task.images is not None and not _is_timed(task.images, known):
         return False
     return _asks_no_more(task, known) and media_there(task).is_same(known[0])
@@ -74,7 +77,12 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
 
 def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int | None) -> str:
     """Return which FFmpeg and which options probe a medium: the column `tried` of a medium that failed."""
-    asked: dict[str, object] = {"depth": task.depth, "streams": task.streams, "verify": task.verify}
+    asked: dict[str, object] = {
+        "depth": task.depth,
+        "streams": task.streams,
+        "verify": task.verify,
+        "prove": task.prove,
+    }
     if task.images is not None:
         of_images = (task.images.single, task.images.fps, task.images.default_fps, task.images.seconds)
         asked["images"] = hashlib.blake2b(repr(of_images).encode(), digest_size=8).hexdigest()

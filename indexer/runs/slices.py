@@ -147,7 +147,12 @@ def _part(out: Place, plan: SlicedRun, number: int) -> Place:
 
 def digest(options: IndexOptions, work: Work) -> str:
     """Return 32 hex digits that change with anything that a slice would do or write differently."""
-    asked: dict[str, Any] = {"root": work.root, "verify": options.verify, "depth": options.depth}
+    asked: dict[str, Any] = {
+        "root": work.root,
+        "verify": options.verify,
+        "prove": options.prove,
+        "depth": options.depth,
+    }
     found = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
     for item in work.items:
         found.update(repr((item.identity, item.task, str(item.error), item.rows)).encode("utf-8", "surrogateescape"))

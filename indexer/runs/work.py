@@ -55,6 +55,7 @@ class IndexOptions:
         depth: see `ProbeTask`.
         streams: see `ProbeTask`.
         verify: see `ProbeTask`.
+        prove: see `ProbeTask`.
         follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
         images: what the images of searched folders are (see `discover.discover`).
         image_fps: rate of images that nothing else times, in images per second. None: 1.
@@ -73,6 +74,7 @@ class IndexOptions:
     depth: Depth = "auto"
     streams: Streams = "best"
     verify: bool = False
+    prove: int = 0
     follow_symlinks: bool = False
     images: Images = "sequences"
     image_fps: Fraction | None = None
@@ -289,6 +291,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
         depth=options.depth,
         streams=options.streams,
         verify=options.verify,
+        prove=options.prove,
         images=images,
         facts=item.facts,
     )

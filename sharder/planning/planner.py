@@ -20,6 +20,7 @@ from framedex.indexer.timeline import (
     HIDDEN,
     LEADING,
     NON_REFERENCE,
+    NOT_REPRODUCIBLE,
     OPEN,
     RESET,
     SKIPPED,
@@ -90,8 +91,11 @@ class Planner:
         targets = np.unique(wanted)
         damaged = targets[(self._packets.flags[targets] & DAMAGED) != 0]
         if len(damaged) and not self._keep_damaged:
+            unlike = self._packets.flags[damaged[0]] & NOT_REPRODUCIBLE
             raise DamageError(
-                "a wanted frame lies in a damaged GOP",
+                "a wanted frame lies in a GOP that a clip's decoder does not give as a full decode does"
+                if unlike
+                else "a wanted frame lies in a damaged GOP",
                 found=f"packet {int(damaged[0])}",
                 remedy="choose other frames, or pass --damaged keep",
             )

@@ -70,7 +70,7 @@ def test_every_frame_of_a_hazard_is_exact_or_refused_with_a_reason(tried: dict[s
     indexed = {name: medium for name, medium in tried.items() if medium.status == "ok"}
     for name, medium in indexed.items():
         exact, reason = DAMAGED.get(name, (medium.frames, ""))
-        assert (medium.exact, medium.reason) == (exact, reason), name
+        assert (medium.exact, medium.reason.split("; ")[0]) == (exact, reason), name
         assert not medium.refused, name
         assert not medium.undecodable, name
     for name in tried.keys() - indexed.keys():  # at depth `tables`, which reads only what sample tables state

@@ -26,7 +26,7 @@ from framedex.indexer.timeline import (
     presentation_order,
     reorder_depth_needed,
     settle_timestamps,
-    spread_damage,
+    spread_over_gops,
     summarise,
 )
 
@@ -93,7 +93,7 @@ def test_damage_spreads_over_its_gop_and_what_leads_the_next_open_one() -> None:
     none = np.zeros(8, bool)
     damaged, leading = none.copy(), none.copy()
     damaged[1], leading[4] = True, True
-    spread = spread_damage(pictures_of(start, damaged=damaged, leading=leading))
+    spread = spread_over_gops(pictures_of(start, leading=leading), damaged)
     assert np.flatnonzero(spread).tolist() == [0, 1, 2, 4]
 
 

@@ -27,8 +27,8 @@ IMPORTS = {own: set(re.findall(r"`([\w.]+)`", others)) for own, others in ROWS}
 # The only rooms in which each library is used.
 LIBRARIES = {
     "av": (
-        "core indexer.audio indexer.containers indexer.probing sharder.decoding sharder.packing sharder.planning "
-        "loader.routing loader.verification"
+        "core indexer.audio indexer.containers indexer.probing indexer.proofs sharder.decoding sharder.packing "
+        "sharder.planning loader.routing loader.verification"
     ),
     "PIL": "indexer.images sharder.packing loader.contact_sheets",
     "nvidia": "loader.dali loader.bench",

@@ -27,6 +27,7 @@ from framedex.indexer.bitstream.base.pictures import (
 )
 
 SEQUENCE_HEADER, FRAME_HEADER, TILE_GROUP, FRAME, REDUNDANT_FRAME_HEADER, TILE_LIST = 1, 3, 4, 6, 7, 8  # 6.2.2
+RESERVED = frozenset({0, *range(9, 15)})  # types that encoders do not write, and decoders ignore
 CONFIGURATION_MARKER, CONFIGURATION_BYTES = b"\x81", 4  # in an av1C box (AV1-ISOBMFF 2.3.3), before its configOBUs
 MOST_SIZE_BYTES = 8  # in a leb128(), 4.10.5
 FORBIDDEN, EXTENDED, SIZED = 0x80, 0x04, 0x02  # bits of an OBU header's first byte, 5.3.2
@@ -158,6 +159,7 @@ class Av1Scanner:
     def __init__(self, configuration: bytes) -> None:
         self._packets = 0
         self._damaged: set[int] = set()
+        self._reserved = False  # some packet holds an OBU of such a type, or what looks like one
         self._redundant: set[int] = set()  # packets with copies of frame headers, which decoders may take for new ones
         self._payloads: dict[bytes, int] = {}
         self._sequences: list[SequenceHeader] = []
@@ -222,6 +224,8 @@ class Av1Scanner:
                 self._meet_sequence(data[start:end], number, len(self._frame_packet) == frames)
             elif kind == REDUNDANT_FRAME_HEADER:
                 self._redundant.add(number)
+            elif kind in RESERVED:
+                self._reserved = True
             elif kind == TILE_LIST:
                 raise BitstreamError("packing", f"packet {number} holds a tile list (large scale tile coding)")
 
@@ -282,7 +286,7 @@ class Av1Scanner:
             varying_shape=len({header.shape for header in used}) > 1 or bool(headers.resized.any()),
             chroma_format=used[0].chroma_format if used else None,
             slots=np.where(unclear, 0, slots).astype(np.int32),
-            doubtful=gap,
+            doubtful=gap or self._reserved,
         )
 
     def _frame_headers(self, sequence: NDArray[np.int64]) -> FrameHeaders:

@@ -151,6 +151,9 @@ class H264Scanner(NalScanner):
         damaged |= self._damage()
 
         same_field = slices["parity"] == facts["parity"][packet]
+        # A slice that differs in one of these belongs to another picture (7.4.1.2.4), and a packet holds but one.
+        apart = [slices[name] != facts[name][packet] for name in ("idr", "frame_num", "order_lsb", "referenced")]
+        damaged |= np.bincount(packet[same_field & np.logical_or.reduce(apart)], minlength=n) > 0
         intra = marked(INTRA_SLICE_TYPES, 11)[np.minimum(slices["slice_type"], 10)]  # 10 stands for what is not defined
         inter = np.bincount(packet[~intra & same_field], minlength=n) > 0
         idr = (np.bincount(packet[slices["idr"] != 0], minlength=n) > 0) & ~continues
