@@ -10,6 +10,7 @@ from fuzz.difference import COMPARED, KINDS, WRONG, chosen, counts, try_batch
 # units with another type, slices beyond a picture, AV1 without some of its packets, HEVC without a slice or with a
 # start point twice, pictures that an index does not present.
 ONCE_WRONG = {
+    "h264_more": (1472,),
     "hevc_more": (132, 749, 945),
     "mpeg2_more": (338,),
     "prores": (8864,),
@@ -18,7 +19,9 @@ ONCE_WRONG = {
     "h264": (285,),
     "ffv1": (297, 477, 507, 1527, 1722, 1767, 1887),
     "mpeg2": (621, 726, 1191, 1326, 1596, 2151, 2991),
-    "av1": (767, 1772, 2057, 4127, 7982, 8387),
+    "av1": (767, 1772, 2057, 4127, 6171, 7982, 8387),
+    "vp8": (1213,),
+    "msmpeg4v3": (7760,),
 }
 
 
