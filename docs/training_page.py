@@ -69,9 +69,10 @@ framedex is `auto` of the table above. All open the video again for each clip.
 
 {_peer_table(peers["rows"], rows)}
 
-`other frames`: of those compared with framedex's. What is not in the table was not measured in that run.
+`other frames`: of those compared with framedex's. What is not in the table was not measured in that run. Libraries \
+that decode on the CPU are compared on one core (above), not here.
 
-{made_by(peers)} torchcodec and OpenCV with `--limit 75`.
+{made_by(peers)}
 """
 
 

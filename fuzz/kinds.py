@@ -120,7 +120,7 @@ KINDS = {
     "vp8_more": Kind(recipes=_recipes("vp8_more", "libvpx", RESILIENT_VP8), suffixes=("mkv", "webm", "ivf")),
     "vp9_more": Kind(recipes=_recipes("vp9_more", "libvpx-vp9", *MORE_VP9), suffixes=("mkv", "webm", "mp4")),
     "h263p": Kind(recipes=_recipes("h263p", "h263p", GOP_8, suffix="avi"), suffixes=("avi", "mov")),
-    "msmpeg4v2": Kind(recipes=_recipes("msmpeg4v2", "msmpeg4v2", GOP_8, suffix="avi"), suffixes=("avi", "asf")),
+    "msmpeg4v2": Kind(recipes=_recipes("msmpeg4v2", "msmpeg4v2", GOP_8, suffix="avi"), suffixes=("avi",)),
     "wmv1": Kind(recipes=_recipes("wmv1", "wmv1", GOP_8, suffix="avi"), suffixes=("asf", "avi")),
     "png": Kind(recipes=_recipes("png", "png", {}, pix_fmt="rgb24", suffix="mov"), suffixes=("mov", "avi")),
     "jpegls": Kind(recipes=_recipes("jpegls", "jpegls", {}, pix_fmt="bgr24", suffix="avi"), suffixes=("avi",)),

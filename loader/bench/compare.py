@@ -226,7 +226,8 @@ def _serve(folder: Path, request: dict[str, Any], say: Any) -> None:
         return
     batches, some = peer.open(clips, options), range(min(CHECKED_CLIPS, len(clips)))
     save_thumbnails(folder / "pictures.npz", _small(clips, batches(some, None)))
-    for _, pictures in batches(some, options.size):
+    # Each process of a peer reads a clip before time counts, for it imports its library then.
+    for _, pictures in batches([place % len(clips) for place in range(max(len(some), options.workers))], options.size):
         _deliver(pictures, options)
     _wait(options)
     say(warmed_up=True)
