@@ -27,13 +27,13 @@ ONCE_WRONG = {
 
 @pytest.mark.parametrize(("kind", "number"), [(kind, number) for kind in ONCE_WRONG for number in ONCE_WRONG[kind]])
 def test_what_was_wrong_once_is_exact_or_refused(kind: str, number: int) -> None:
-    (outcome,) = try_batch([(kind, number)], "auto", None).values()
+    (outcome,) = try_batch([(kind, number)], {"depth": "auto"}, None).values()
     assert "name" in outcome
     assert outcome["outcome"] != WRONG, outcome
 
 
 def test_most_mutants_are_compared_and_none_is_wrong() -> None:
-    outcomes = try_batch(chosen(list(KINDS), 0, 4 * len(KINDS)), "auto", None)
+    outcomes = try_batch(chosen(list(KINDS), 0, 4 * len(KINDS)), {"depth": "auto"}, None)
     assert [outcome for outcome in outcomes.values() if outcome["outcome"] == WRONG] == []
     found = counts(outcomes)
     assert found.keys() == KINDS.keys()
