@@ -20,8 +20,8 @@ DECODERS = {"av1": "libdav1d"}
 INTRA_BY_FLAG = frozenset({"png"})  # FFmpeg draws a PNG that is not marked as a key frame over the previous picture
 NEED_PIXEL_FORMAT = frozenset({"rawvideo"})
 # FFmpeg's decoder of Dirac and VC-2 gives different pictures with slice threads, and different ones each time (Haar
-# wavelets).
-ONE_THREAD = frozenset({"dirac"})
+# wavelets). That of MPEG-1 and MPEG-2 then decodes slices with quantiser matrices that come behind them in the packet.
+ONE_THREAD = frozenset({"dirac", "mpeg1video", "mpeg2video"})
 # FFmpeg's decoders of these make up what they cannot decode of a slice, from pictures that depend on where they
 # started, and do not mark the picture. Told to "explode", they report an error instead.
 SILENT = frozenset({"mpeg1video", "mpeg2video"})

@@ -55,10 +55,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=get_args(Depth))
+@pytest.fixture(scope="module", params=[*get_args(Depth), "verify"])
 def tried(folder: Path, request: pytest.FixtureRequest) -> dict[str, Tried]:
-    """Return the outcome of each hazard at one depth."""
-    return {medium.uri: medium for medium in try_folder(folder, depth=request.param)}
+    """Return the outcome of each hazard at one depth, or with a proof of every frame."""
+    asked = {"verify": True} if request.param == "verify" else {"depth": request.param}
+    return {medium.uri: medium for medium in try_folder(folder, **asked)}
 
 
 def test_no_frame_of_a_hazard_is_another_one(tried: dict[str, Tried]) -> None:
