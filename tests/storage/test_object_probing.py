@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,16 @@ class TestProbing:
             assert different <= {"open_gop_count"}, path.name
             by_ranges += video["depth"] == "tables" and video["open_gop_count"] is None
         assert by_ranges > 5
+
+    def test_frames_are_proved_from_ranges_alone(
+        self, bucket: Bucket, long_mp4: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(probing, "WHOLE_BYTES", 0)
+        task = ProbeTask(path=bucket.put("a.mp4", long_mp4), prove=3)
+        ((video, frames),) = rows_found(probe_object(task))
+        assert (video["proof"], video["depth"], video["first_difference"]) == ("sampled", "tables", None)
+        ((_, plain),) = rows_found(probe_object(replace(task, prove=0)))
+        packets_alike(frames, plain, ("pts", "offset", "size", "flags"))  # what was read for the proof is not recorded
 
     def test_a_tail_that_an_edit_list_hides_is_not_taken_on_trust(
         self, bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
