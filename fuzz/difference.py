@@ -53,7 +53,8 @@ def try_batch(mutants: list[Mutant], asked: dict[str, Any], keep: Path | None) -
                 found[mutant] = {"outcome": UNWRITTEN}
             else:
                 made[written[0].name] = mutant, written[1]
-        tried = {medium.uri: medium for medium in try_folder(folder, workers=1, **asked)}
+        media = try_folder(folder, workers=1, **asked) if made else []
+        tried = {medium.uri: medium for medium in media}
         for name, (mutant, changes) in made.items():
             found[mutant] = {"name": name, "changes": changes} | _outcome(tried.get(name))
             if found[mutant]["outcome"] == WRONG and keep is not None:

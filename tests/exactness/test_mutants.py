@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fuzz.difference import COMPARED, KINDS, WRONG, chosen, counts, try_batch
+from fuzz.difference import COMPARED, KINDS, UNWRITTEN, WRONG, chosen, counts, try_batch, wrong_of
 
 # Once wrong: a picture twice, FFV1 slices that a decoder repairs, parameter sets of another encode, moved timestamps,
 # units with another type, slices beyond a picture, AV1 without some of its packets, HEVC without a slice or with a
@@ -25,11 +25,12 @@ ONCE_WRONG = {
 }
 
 
-@pytest.mark.parametrize(("kind", "number"), [(kind, number) for kind in ONCE_WRONG for number in ONCE_WRONG[kind]])
-def test_what_was_wrong_once_is_exact_or_refused(kind: str, number: int) -> None:
-    (outcome,) = try_batch([(kind, number)], {"depth": "auto"}, None).values()
-    assert "name" in outcome
-    assert outcome["outcome"] != WRONG, outcome
+@pytest.mark.parametrize("kind", ONCE_WRONG)
+def test_what_was_wrong_once_is_exact_or_refused(kind: str) -> None:
+    outcomes = try_batch([(kind, number) for number in ONCE_WRONG[kind]], {"depth": "auto"}, None)
+    assert not wrong_of(outcomes)
+    # Another version of an encoder writes another stream, of which no container may take the same mutant.
+    assert any(outcome["outcome"] != UNWRITTEN for outcome in outcomes.values())
 
 
 def test_most_mutants_are_compared_and_none_is_wrong() -> None:
