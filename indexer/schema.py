@@ -346,9 +346,10 @@ FRAMES = pa.schema(
         column(
             "slots",
             list_of(pa.int32()),
-            "Of AV1: bits 0 to 7, the reference slots that the packet's frames use, as they are before the packet; "
-            "bits 8 to 15, the slots that they refresh; bit 16, set if both are known (if not, the packet may need "
-            "every packet before it). Null: not read.",
+            "Of AV1 and HEVC: bits 0 to 7, the reference slots that the packet's frames use, as they are before the "
+            "packet (slots of HEVC are numbered by the index, not by the stream); bits 8 to 15, the slots that they "
+            "refresh; bit 16, set if both are known (if not, the packet may need every packet before it). Null: not "
+            "read.",
         ),
         column(
             "start_state",

@@ -5,13 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.timeline import REFERENCES_KNOWN, REFRESHED_SHIFT, START, USED_SHIFT
+from framedex.indexer.timeline import CHANGES_SETS, REFERENCES_KNOWN, REFRESHED_SHIFT, START, USED_SHIFT
 
 SLOT_COUNT = REFRESHED_SHIFT - USED_SHIFT
 
 
 def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return bool [packets]: the targets, start points, and every packet that these refer to, directly or not.
+    """Return bool [packets]: the packets that a decoder needs for the targets.
+
+    These are the targets, start points, packets whose parameter sets differ from those in force, and every packet that
+    one of these refers to, directly or not.
 
     A packet whose references are not known may need every packet before it, and may refresh every slot.
 
@@ -30,7 +33,7 @@ def needed_packets(flags: NDArray[np.int32], targets: NDArray[np.bool_]) -> NDAr
         for slot in range(SLOT_COUNT):
             if refreshed[packet] >> slot & 1 or not known[packet]:
                 holds[slot] = packet
-    needed = (targets | ((flags & START) != 0)).tolist()
+    needed = (targets | ((flags & (START | CHANGES_SETS)) != 0)).tolist()
     for packet in range(len(flags) - 1, -1, -1):
         if needed[packet]:
             if not known[packet]:

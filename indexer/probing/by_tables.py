@@ -153,6 +153,8 @@ def _predicted(
     tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
     if tells_little or pictures.begins_amid or pictures.forgets.any():
         raise UntrustedTables("the stream does what only reading every packet tells")
+    if pictures.inband_sets and codec == "hevc":
+        raise UntrustedTables("packets bring parameter sets, by which pictures may be reordered further than stated")
     if codec == "h264" and (pictures.start[1:] == OPEN_START).any():
         raise UntrustedTables(
             "a recovery point is believed once all pictures behind it are known not to refer to earlier ones"
@@ -243,6 +245,8 @@ def _scan_some(
         wrong = np.setxor1d(started, sync)[0]
         said = "a" if wrong in sync else "no"
         raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
+    if pictures.damaged[pictures.start != NO_START].any():
+        raise UntrustedTables("a start point is damaged, and reading every packet tells what depends on it")
     return only(pictures, pictures.start != NO_START), only(pictures, numbers < first)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NO_START, CLOSED_START, OPEN_START = 0, 1, 2
-REFERENCE_SLOTS = 8  # of AV1
+REFERENCE_SLOTS = 8  # as many as AV1 has
 SLOTS_KNOWN = 1 << 2 * REFERENCE_SLOTS  # in `Pictures.slots`, above the slots that are used and those refreshed
 
 

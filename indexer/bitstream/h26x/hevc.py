@@ -14,6 +14,7 @@ from framedex.indexer.bitstream.base.pictures import (
     CLOSED_START,
     NO_START,
     OPEN_START,
+    SLOTS_KNOWN,
     BitstreamError,
     Pictures,
     segments,
@@ -25,7 +26,7 @@ from framedex.indexer.bitstream.h26x.hevc_references import (
     References,
     ReferencesReader,
     ReferringPicture,
-    missing_references,
+    buffered_references,
 )
 from framedex.indexer.bitstream.h26x.hevc_sets import (
     PPS,
@@ -179,11 +180,15 @@ class HevcScanner(NalScanner):
         dropped = rasl & ((segment == first) | ((kind[behind] >= FIRST_IRAP) & (kind[behind] < CRA)) | forgets[behind])
 
         resets = irap & ((kind != CRA) | forgets)
-        order[packet] = self._order_counts(headers, kind[packet], layer[packet], resets[packet])
-        missing = self._missing_references(slices, headers, resets[packet], order[packet], dropped[packet])
+        anchors = _is_anchor(kind[packet], layer[packet])
+        order[packet] = self._order_counts(headers, anchors, resets[packet])
+        missing, of_pictures = self._references(
+            slices, headers, resets[packet], order[packet], dropped[packet], anchors, irap[packet]
+        )
         damaged = self._damage() | (segment < 0)
         damaged[packet[missing]] = True
-        damaged[packet] |= _is_repeated(np.cumsum(resets)[packet], order[packet])
+        repeated = _is_repeated(np.cumsum(resets)[packet], order[packet])
+        damaged[packet] |= repeated & (self._consecutive | ~irap[packet])
         amid = activates & ~irap
         damaged |= amid
         hidden = np.zeros(n, np.bool_)
@@ -194,6 +199,8 @@ class HevcScanner(NalScanner):
         chroma = {sequence.shape[0] for sequence in used}
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         changes_sets = marked(self._changing, n)
+        slots = np.full(n, SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
+        slots[packet] = of_pictures
         return Pictures(
             start=start,
             non_reference=sublayer_non_reference & (layer == layer.max(initial=0)) & ~changes_sets,
@@ -216,6 +223,7 @@ class HevcScanner(NalScanner):
             may_hide=headers.may_hide,
             begins_amid=bool(amid.any()),
             drops_leading=bool(((kind >= FIRST_IRAP) & (kind < IDR_W_RADL)).any()),
+            slots=np.where(_is_behind(damaged, resets | (start != NO_START)), 0, slots).astype(np.int32),
         )
 
     def _begins_anew(self, kind: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -326,43 +334,60 @@ class HevcScanner(NalScanner):
         return activates
 
     def _order_counts(
-        self, headers: SliceHeaders, kind: NDArray[np.int64], layer: NDArray[np.int64], resets: NDArray[np.bool_]
+        self, headers: SliceHeaders, anchors: NDArray[np.bool_], resets: NDArray[np.bool_]
     ) -> NDArray[np.int64]:
         """Return picture order counts (8.3.1), int64 [pictures]."""
-        sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
-        leads = (kind >= RADL_N) & (kind <= RASL_R)
-        anchors = (layer == 0) & ~leads & ~sublayer_non_reference
-        order = np.zeros(len(kind), np.int64)
+        order = np.zeros(len(resets), np.int64)
         bits = np.array([*(sequence.order_count_bits for sequence in self._sequences), 4])[headers.sequence]
         for number in distinct(bits)[0].tolist():  # sequences change at pictures where counting starts again
             part = bits == number
             order[part] = unwrap_order_counts(headers.order_lsb[part], number, resets[part], anchors[part])
         return order
 
-    def _missing_references(
+    def _references(
         self,
         slices: SliceColumns,
         headers: SliceHeaders,
         resets: NDArray[np.bool_],
         order: NDArray[np.int64],
         dropped: NDArray[np.bool_],
-    ) -> list[int]:
-        """Return the rows of pictures that refer to a missing picture, which decoders make up."""
+        anchors: NDArray[np.bool_],
+        irap: NDArray[np.bool_],
+    ) -> tuple[list[int], list[int]]:
+        """Return the rows of pictures that refer to a missing picture, which decoders make up, and slots of each."""
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
         heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
-        columns = (resets, order, dropped, headers.position, headers.sequence, begins, begins + slices.length)
+        ends = begins + slices.length
+        columns = (resets, order, dropped, headers.position, headers.sequence, begins, ends, anchors, irap)
         rows = zip(*(column.tolist() for column in columns), strict=True)
 
         def pictures() -> Iterator[ReferringPicture]:
-            for anew, count, drop, position, sequence, begin, end in rows:
+            for anew, count, drop, position, sequence, begin, end, anchor, start in rows:
                 references: References | None = NO_REFERENCES
                 if drop or sequence < 0:
                     references = None
                 elif not anew:
                     references = readers[sequence].read(heads[begin:end], position, count)
-                yield ReferringPicture(count, anew, references, 1 << self._sequences[sequence].order_count_bits)
+                cycle = 1 << self._sequences[sequence].order_count_bits
+                yield ReferringPicture(count, anew, references, cycle, anchor, start)
 
-        return missing_references(pictures())
+        return buffered_references(pictures())
+
+
+def _is_anchor(kind: NDArray[np.int64], layer: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool [pictures]: pictures that may be prevTid0Pic of those after them (8.3.1)."""
+    sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+    leads = (kind >= RADL_N) & (kind <= RASL_R)
+    anchors: NDArray[np.bool_] = (layer == 0) & ~leads & ~sublayer_non_reference
+    return anchors
+
+
+def _is_behind(damaged: NDArray[np.bool_], begins: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return bool [packets]: damaged packets, and those after them up to the next one that `begins` marks."""
+    total = np.cumsum(damaged)
+    before = np.where(begins, total - damaged, 0)  # of damaged packets, at each beginning
+    behind: NDArray[np.bool_] = total > np.maximum.accumulate(before)
+    return behind
 
 
 def _is_repeated(period: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -1,21 +1,25 @@
-"""HEVC reference picture sets (ITU-T H.265 7.3.7, 7.4.8): whether the pictures that a picture refers to are present.
+"""HEVC reference picture sets (ITU-T H.265 7.3.7, 7.4.8): which pictures a picture refers to.
 
-A decoder drops a picture whose references are missing, and from then on every frame number would be off by one.
+Of these, clips decode what wanted frames need. A decoder drops a picture whose references are missing, and from then on
+every frame number would be off by one, so it is also checked that they are present.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from framedex.indexer.bitstream.base.bits import BitReader
+from framedex.indexer.bitstream.base.pictures import REFERENCE_SLOTS, SLOTS_KNOWN
 
 Deltas = tuple[tuple[int, bool], ...]  # (picture order count relative to the current one, used by the current picture)
 
 MOST_LONG_TERM = 32  # 7.4.3.2.1
 MOST_SETS, MOST_ENTRIES = 64, 16  # 7.4.3.2.1: at most 64 sets; sps_max_dec_pic_buffering is at most 16
 MOST_LENGTHS = 64  # of codes that are remembered
+MOST_ANCHORS = 64  # that are remembered; the one that a picture refers to is nearly always the last or the one before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,46 +199,101 @@ class ReferringPicture(NamedTuple):
         begins_anew: whether the picture empties the buffer (IDR, BLA).
         references: None for a picture that decoders skip.
         cycle: how far order counts go before their low bits repeat.
+        is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
+        is_start: whether decoding may start at it. Such pictures are never left out.
     """
 
     order_count: int
     begins_anew: bool
     references: References | None
     cycle: int
+    is_anchor: bool = False
+    is_start: bool = False
 
 
-def missing_references(pictures: Iterable[ReferringPicture]) -> list[int]:
-    """Return the numbers of the pictures that refer to a missing picture."""
-    missing: list[int] = []
-    held: set[int] = set()
-    for number, picture in enumerate(pictures):
+class PictureBuffer:
+    """The pictures that a decoder holds for reference (8.3.2), each in a slot of its own until it is let go.
+
+    Slots are numbered as AV1's reference slots are, and serve the same purpose (`indexer.plans.references`). The
+    standard has none: the lowest free one is given out. A picture for which none is left has the slot None.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, int | None] = {}  # by order count
+        self._anchors: deque[tuple[int, bool]] = deque(maxlen=MOST_ANCHORS)  # (order count, is a start point)
+
+    def next(self, picture: ReferringPicture) -> tuple[bool, int]:
+        """Take in the next picture.
+
+        Returns:
+            Whether every picture that it refers to is present; and its bits of `frames.slots`, 0 where it is not known
+            what the picture needs.
+        """
         if picture.begins_anew:
-            held = set()
+            self._slots.clear()
+            self._anchors.clear()
         if picture.references is None:
-            continue
-        keep, whole = _kept(picture, held)
-        if not whole:
+            return True, SLOTS_KNOWN
+        used, complete = self._let_go(picture)
+        free = (slot for slot in range(REFERENCE_SLOTS) if slot not in self._slots.values())
+        slots = [*(self._slots[count] for count in used), own := next(free, None)]
+        known = complete and None not in slots and (picture.is_start or self._counts_right(picture, used))
+        self._slots[picture.order_count] = own
+        if picture.is_anchor:
+            self._anchors.append((picture.order_count, picture.is_start))
+        if not known:
+            return complete, 0
+        bits = [1 << slot for slot in slots if slot is not None]
+        return complete, sum(bits[:-1]) | bits[-1] << REFERENCE_SLOTS | SLOTS_KNOWN
+
+    def _let_go(self, picture: ReferringPicture) -> tuple[set[int], bool]:
+        """Keep what a picture's reference sets name; return the pictures that it uses, and whether all are present."""
+        assert picture.references is not None
+        keep: set[int] = set()
+        uses: set[int] = set()
+        complete = picture.references is not UNREADABLE
+        for delta, used in picture.references.short_term:
+            wanted = picture.order_count + delta
+            if wanted in self._slots:
+                keep.add(wanted)
+                if used:
+                    uses.add(wanted)
+            elif used:
+                complete = False
+        for value, whole, used in picture.references.long_term:
+            matches = {count for count in self._slots if (count if whole else count % picture.cycle) == value}
+            keep |= matches
+            if used:
+                uses |= matches
+                complete &= bool(matches)
+        if len(keep) > MOST_ENTRIES:  # more than any picture buffer holds
+            keep, uses, complete = set(), set(), False
+        self._slots = {count: slot for count, slot in self._slots.items() if count in keep}
+        return uses, complete
+
+    def _counts_right(self, picture: ReferringPicture, used: set[int]) -> bool:
+        """Return whether a decoder derives the right order count, whichever of the pictures before it are left out.
+
+        It takes the high bits from the last anchor that it decoded (8.3.1), which is right if that is less than half a
+        cycle away. A picture that this one uses is not left out, nor is a start point: so one of these, and all
+        anchors behind it, have to be that near.
+        """
+        for count, is_start in reversed(self._anchors):
+            if abs(picture.order_count - count) >= picture.cycle // 2:
+                return False
+            if is_start or count in used:
+                return True
+        return False
+
+
+def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int], list[int]]:
+    """Return the numbers of the pictures that refer to a missing picture, and each picture's bits of `frames.slots`."""
+    buffer = PictureBuffer()
+    missing: list[int] = []
+    slots: list[int] = []
+    for number, picture in enumerate(pictures):
+        complete, bits = buffer.next(picture)
+        if not complete:
             missing.append(number)
-        held = keep | {picture.order_count}
-    return missing
-
-
-def _kept(picture: ReferringPicture, held: set[int]) -> tuple[set[int], bool]:
-    """Return the pictures that stay in the buffer (8.3.2), and whether every reference that is used is present."""
-    assert picture.references is not None
-    keep: set[int] = set()
-    complete = picture.references is not UNREADABLE
-    for delta, used in picture.references.short_term:
-        wanted = picture.order_count + delta
-        if wanted in held:
-            keep.add(wanted)
-        elif used:
-            complete = False
-    for value, whole, used in picture.references.long_term:
-        matches = {count for count in held if (count if whole else count % picture.cycle) == value}
-        keep |= matches
-        if used and not matches:
-            complete = False
-    if len(keep) > MOST_ENTRIES:  # more than any picture buffer holds
-        return set(), False
-    return keep, complete
+        slots.append(bits)
+    return missing, slots
