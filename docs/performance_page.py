@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from docs.conversion_page import conversion_section
 from docs.one_core_page import one_core_section
 from docs.results import NOTE, load, made_by
 from docs.storage_tables import storage_section
@@ -216,6 +217,7 @@ interpolated and sums are rounded, so that CPU and GPU agree.
 
 {one_core_section()}
 {training_section()}
+{conversion_section()}
 ## Indexing
 
 One MP4 of {low["size_bytes"] / 1e6:,.0f} MB with 180 000 packets of low bit rate, and one of \

@@ -69,8 +69,8 @@ framedex is `auto` of the table above. All open the video again for each clip.
 
 {_peer_table(peers["rows"], rows)}
 
-`other frames`: of those compared with framedex's. What is not in the table was not measured in that run. Libraries \
-that decode on the CPU are compared on one core (above), not here.
+`other frames`: of those compared with framedex's. What is not in the table was not measured in that run. `past` \
+so many seconds: the loader had not delivered all clips by then.
 
 {made_by(peers)}
 """
