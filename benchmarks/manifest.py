@@ -34,7 +34,7 @@ from framedex.indexer.parts.layout import HEADER
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.schema import FORMAT, OK, SCHEMA_VERSION, VIDEOS
 from framedex.indexer.timeline import CLOSED, NON_REFERENCE, summarise
-from framedex.sharder.build import build_from_policy
+from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.packing.mp4 import movie_header
 from framedex.sharder.planning.planner import Planner
 from framedex.sharder.policies.reading import make_policy
@@ -141,7 +141,7 @@ def time_dataset(folder: Path, clips: int) -> dict[str, float]:
         where="benchmark",
     )
     started = time.perf_counter()
-    report = build_from_policy(index, folder / "DATASET", made)
+    report = build_from_policy(index, folder / "DATASET", made, ShardOptions(workers=1))
     seconds = time.perf_counter() - started
     read = subprocess.run(
         [sys.executable, "-m", "benchmarks.manifest", "--read", str(folder / "DATASET")],

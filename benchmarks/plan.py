@@ -28,7 +28,7 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth
 from framedex.indexer.runs.build import build_index
 from framedex.indexer.runs.work import IndexOptions
-from framedex.sharder.build import build_from_policy
+from framedex.sharder.build import ShardOptions, build_from_policy
 from framedex.sharder.policies.reading import make_policy
 
 POLICIES: dict[str, dict[str, Any]] = {
@@ -44,7 +44,7 @@ def shard(index: Index, out: Path, policy: dict[str, Any]) -> dict[str, float]:
     """Return how many clips there are, and how many were planned and written a minute."""
     shutil.rmtree(out, ignore_errors=True)
     started = time.perf_counter()
-    report = build_from_policy(index, out, make_policy(policy, where="benchmark"))
+    report = build_from_policy(index, out, make_policy(policy, where="benchmark"), ShardOptions(workers=1))
     seconds = time.perf_counter() - started
     return {"clips": report.clips, "clips_a_minute": round(60 * report.clips / seconds)}
 

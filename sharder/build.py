@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -16,26 +15,25 @@ from framedex.errors import PolicyError
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import OK
 from framedex.sharder.clips.audio import AudioOptions
-from framedex.sharder.clips.clip import Failure, WantedClip
+from framedex.sharder.clips.clip import Failure
 from framedex.sharder.clips.samples import Step
-from framedex.sharder.configuration.parameters import located
 from framedex.sharder.packing.cutting import ClipCutter, Making, cut_in_workers
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import JSON_KEYS, ImagePacking, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
-from framedex.sharder.planning.batches import Batch, Round, behind, missed_clip, plan, wanted_clip
-from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.plan_in_workers import planned_in_workers
+from framedex.sharder.planning.asked import Asked, Media, asked_by_clips, asked_by_policy
+from framedex.sharder.planning.batches import Round, behind, plan
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
-from framedex.sharder.schema import PAD, SCHEMA_VERSION
-from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, UriResolver, frames_of
+from framedex.sharder.schema import CLIPS, SCHEMA_VERSION
+from framedex.sharder.selection.explicit_clips import ExplicitClips
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
-from framedex.sharder.selection.mentions import usable_media, user_columns
+from framedex.sharder.selection.mentions import user_columns
 from framedex.sharder.writing.report import ShardReport
 from framedex.sharder.writing.shipment import as_row, shipped
 from framedex.sharder.writing.tar_filling import TarLayout
@@ -44,8 +42,6 @@ from framedex.storage.places import Place, Stored
 
 Row = dict[str, Any]
 
-MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them
-REQUESTS_AT_ONCE = 256
 SHARD_BYTES = 512_000_000
 IMAGE_DEFAULTS = ImageOptions()
 
@@ -80,6 +76,11 @@ class ShardOptions:
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
     @property
+    def alone(self) -> bool:
+        """Whether one process does everything."""
+        return self.workers == 1 and self.engine is run_local
+
+    @property
     def making(self) -> Making:
         """The options that concern the clips themselves."""
         return Making(keep_damaged=self.keep_damaged, pack=self.pack, audio=self.audio, audio_format=self.audio_format)
@@ -97,23 +98,8 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     check_ranges(index, file)
     skipped = left_out(index, file)
     total = len(index) - index.unusable - skipped.count
-    report = _build(index, out, file.resolved, schema, _policy_batches(index, file, options.making), total, options)
+    report = _build(index, out, file.resolved, schema, asked_by_policy(index, file), total, options)
     return replace(report, filtered=skipped)
-
-
-def _policy_batches(index: Index, file: PolicyFile, making: Making) -> Iterator[Round]:
-    """Yield what a policy wants, medium by medium in the order of the index."""
-    for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
-        medium = making.open(index, mentioned.video)
-        items: list[WantedClip | Failure] = []
-        for mention in mentioned.mentions:
-            try:
-                sampling = file.policy.sample(medium.timeline, mention.columns)
-            except PolicyError as error:
-                raise located(error, mentioned.video["uri"]) from error
-            items += [wanted_clip(mention.name, clip, mention.columns) for clip in sampling.clips]
-            items += [missed_clip(mentioned.video["uri"], mention.name, missed) for missed in sampling.missed]
-        yield [Batch(medium=medium, items=items, done=number)]
 
 
 def build_from_requests(
@@ -124,52 +110,8 @@ def build_from_requests(
     A request that cannot be met becomes a row of failures.parquet.
     """
     resolved = {"policy": "clips", "choose": choose, "clips": requests.digest}
-    batches = _request_batches(index, requests, choose, options.making)
-    return _build(index, out, resolved, requests.user_schema, batches, len(requests), options)
-
-
-def _request_batches(index: Index, requests: ExplicitClips, choose: Choose, making: Making) -> Iterator[Round]:
-    """Yield what explicit clips want, in the order requested."""
-    resolver = UriResolver(index)
-
-    @functools.lru_cache(MEDIA_IN_MEMORY)
-    def medium_of(identity: str) -> IndexedMedium:
-        video = index.video(identity)
-        if video["status"] != OK:
-            raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
-        return making.open(index, video)
-
-    number = 0
-    for chunk in _chunks(requests, REQUESTS_AT_ONCE):
-        found = [_find(request, resolver, medium_of, choose) for request in chunk]
-        yield [Batch(medium=medium, items=[item], done=done) for done, (medium, item) in enumerate(found, number + 1)]
-        number += len(found)
-
-
-def _chunks(requests: ExplicitClips, size: int) -> Iterator[list[ExplicitClip]]:
-    left = iter(requests)
-    while chunk := list(itertools.islice(left, size)):
-        yield chunk
-
-
-def _find(
-    request: ExplicitClip, resolver: UriResolver, medium_of: Callable[[str], IndexedMedium], choose: Choose
-) -> tuple[IndexedMedium | None, WantedClip | Failure]:
-    """Return the medium that a request means, and the frames that it wants, or why they are not available."""
-    line = f"line {request.line}"
-    medium: IndexedMedium | None = None
-    try:
-        identity = resolver.media_id(request.uri, request.stream)
-        if identity is None:
-            stream = {} if request.stream is None else {"found": f"stream {request.stream}"}
-            raise PolicyError("the index has no such medium", **stream, remedy="index it first")
-        medium = medium_of(identity)
-        frames = frames_of(request, medium.timeline, choose)
-    except PolicyError as error:
-        return medium, Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
-    return medium, WantedClip(
-        clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
-    )
+    asked = asked_by_clips(index, requests, choose)
+    return _build(index, out, resolved, requests.user_schema, asked, len(requests), options)
 
 
 def _build(
@@ -177,7 +119,7 @@ def _build(
     out: Place,
     resolved: Row,
     user_schema: pa.Schema,
-    rounds: Iterable[Round],
+    asked: Iterable[Asked],
     total: int,
     options: ShardOptions,
 ) -> ShardReport:
@@ -194,6 +136,11 @@ def _build(
     how = {"job": job, "user_schema": user_schema, "tars": tars}
 
     def write(writer: DatasetWriter) -> ShardReport:
+        if options.pack is None and not options.alone:
+            _write_planned(index, asked, pa.unify_schemas([CLIPS, user_schema]), total, options, writer)
+            return writer.commit(index=index, resolved=resolved, pack=_pack_facts(options))
+        media = Media(index, functools.partial(options.making.open, index))
+        rounds = (piece.round(media) for piece in asked)
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
             for step in _steps(index, behind(rounds, writer.done), spools, options):
                 if isinstance(step.outcome, Failure):
@@ -207,6 +154,18 @@ def _build(
         return _ship(out, job, how, write, options)
     with DatasetWriter(out, **how, overwrite=options.overwrite) as writer:
         return write(writer)
+
+
+def _write_planned(
+    index: Index, asked: Iterable[Asked], schema: pa.Schema, total: int, options: ShardOptions, writer: DatasetWriter
+) -> None:
+    """Write clips that are planned in workers."""
+    spread = functools.partial(planned_in_workers, done=writer.done, workers=options.workers, engine=options.engine)
+    for rows in spread(index, options.making, asked, schema):
+        writer.add_planned(rows)
+        if rows.error is not None:
+            raise rows.error
+        options.on_progress(rows.done, total)
 
 
 def _ship(
@@ -243,7 +202,7 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
     if options.pack == "images":
         packing = ImagePacking(options.images, workers=options.workers, engine=options.engine)
         return with_audio(packing.pack(plan(rounds, spools)), options.audio_format)
-    if options.workers == 1 and options.engine is run_local:
+    if options.alone:
         return ClipCutter(index, options.making, spools).steps(rounds)
     return cut_in_workers(index, options.making, spools, rounds, workers=options.workers, engine=options.engine)
 

@@ -46,9 +46,7 @@ Example:
 
 RULES = (
     OptionRule(options=["choose"], when=lambda values: values["clips"] is not None, needs="--clips"),
-    OptionRule(
-        options=["shard_size", "workers", "engine_name"], when=lambda values: values["pack"] is not None, needs="--pack"
-    ),
+    OptionRule(options=["shard_size"], when=lambda values: values["pack"] is not None, needs="--pack"),
     OptionRule(
         options=["scratch"], when=lambda values: isinstance(values["out"], Stored), needs="--out in object storage"
     ),
@@ -103,7 +101,7 @@ RULES = (
     help="With --pack: a new tar begins when a clip would make it larger than this.",
 )
 @image_options
-@workers_option("With --pack: processes that plan, cut, decode and encode.")
+@workers_option("Processes that plan; with --pack, also those that cut, decode and encode.")
 @engine_options
 @audio_options
 @click.option(

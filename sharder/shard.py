@@ -65,7 +65,7 @@ def shard(
         images: With pack="images", how frames are stored.
         audio: Whether clips carry audio; AudioOptions sets its rate, channels and length.
         audio_format: With `pack` and `audio`, "flac" or "wav".
-        workers: With `pack`, number of processes that plan, cut and encode. None: one per core.
+        workers: Number of processes that plan, and with `pack` cut and encode. None: one per core.
         engine: "local", or "ray" for a cluster.
         ray_address: Address of the cluster. None: Ray finds it.
         scratch: A local folder where a dataset for object storage is written first. None: the system's temporary

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
 from framedex.sharder.packing.tars import Tar
 from framedex.sharder.writing.checkpoints import Checkpoint, note
 from framedex.sharder.writing.tables import Tables
@@ -28,7 +26,6 @@ class Completion:
     """
 
     folder: Path
-    schema: pa.Schema
     checkpoint: Checkpoint
     tables: Tables
     tar: Tar | None
@@ -66,7 +63,7 @@ class Completion:
 
     def _write_rows(self) -> None:
         parts = {"media_part": self.media_part, "clips_part": self.clips_part}
-        digests = self.tables.write(self.folder, self.schema, **parts)
+        digests = self.tables.write(self.folder, **parts)
         content = b"".join([*digests, json.dumps(self.checkpoint.shards).encode()])
         self.checkpoint.digest = hashlib.blake2b(content, digest_size=16).hexdigest()
         note(self.folder, self.checkpoint)

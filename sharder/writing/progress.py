@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex.files.parquet_parts import part_path
@@ -26,13 +25,12 @@ class Progress:
 
     Args:
         folder: Folder of the unfinished dataset.
-        schema: Schema of its table of clips.
         on_tar: Called in the background with each tar that is complete and counts.
     """
 
-    def __init__(self, folder: Path, schema: pa.Schema, on_tar: Callable[[Path], None] | None) -> None:
+    def __init__(self, folder: Path, on_tar: Callable[[Path], None] | None) -> None:
         self.checkpoints: list[Checkpoint] = []
-        self._folder, self._schema, self._on_tar = folder, schema, on_tar
+        self._folder, self._on_tar = folder, on_tar
         self._beside = ThreadPoolExecutor(1)  # completes checkpoints while clips are added
         self._completing: Future[None] | None = None
         self._completion: Completion | None = None  # of the current checkpoint, or of one that failed
@@ -73,7 +71,6 @@ class Progress:
         checkpoint.parts, checkpoint.media = tables.parts, len(tables.media)
         completion = Completion(
             folder=self._folder,
-            schema=self._schema,
             checkpoint=checkpoint,
             tables=tables,
             tar=tar,

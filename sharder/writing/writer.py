@@ -17,18 +17,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from framedex.errors import OutputError
 from framedex.files.locks import held
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Clip, Failure, failure_of
-from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.rows import clip_row, recipe_row
 from framedex.sharder.clips.samples import Member
-from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, MEDIA, SHARDS_FOLDER
+from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, SHARDS_FOLDER
 from framedex.sharder.writing.checkpoints import Checkpoint
 from framedex.sharder.writing.output import check_output, publish
+from framedex.sharder.writing.planned_rows import PlannedRows, media_columns
 from framedex.sharder.writing.progress import Progress
 from framedex.sharder.writing.report import ShardReport
 from framedex.sharder.writing.tables import Tables
@@ -94,10 +96,10 @@ class DatasetWriter:
         self._destination = Destination(named=out, out=Path(os.path.realpath(out)), overwrite=overwrite)
         self._job, self._layout = job, tars
         self._schema = pa.unify_schemas([CLIPS, user_schema])
-        self._progress = Progress(self.folder, self._schema, on_tar)
+        self._progress = Progress(self.folder, on_tar)
         self._filling: TarFilling | None = None
         self._media_rows: dict[str, int] = {}
-        self._current, self._tables = Checkpoint(), Tables()
+        self._current, self._tables = Checkpoint(), Tables(self._schema)
 
     @property
     def folder(self) -> Path:
@@ -174,6 +176,42 @@ class DatasetWriter:
             self._checkpoint()
         self._filling.add(self.key, clip, members)
 
+    def add_planned(self, planned: PlannedRows) -> None:
+        """Write items of the plan that have no members. Checkpoints come where they come for items one by one."""
+        self.settle()
+        clips = failures = at = 0
+        while at < len(planned.is_clip):
+            count = self._until_checkpoint(planned.is_clip[at:])
+            new_clips = int(np.count_nonzero(planned.is_clip[at : at + count]))
+            self._take_rows(planned, clips, new_clips)
+            new = planned.failures[failures : failures + count - new_clips]
+            self._current.failures += map(asdict, new)
+            self._current.items += count
+            clips, failures, at = clips + new_clips, failures + len(new), at + count
+            self._checkpoint_if_due()
+
+    def _until_checkpoint(self, is_clip: NDArray[np.bool_]) -> int:
+        """Return how many items fit before the next checkpoint is due, that which makes it due included."""
+        clips = len(self._tables.clips) + np.cumsum(is_clip)
+        failures = len(self._current.failures) + np.cumsum(~is_clip)
+        due = (clips >= CLIPS_PER_PART) | (failures >= FAILURES_PER_CHECKPOINT)
+        return int(np.argmax(due)) + 1 if due.any() else len(is_clip)
+
+    def _take_rows(self, planned: PlannedRows, first: int, count: int) -> None:
+        """Add the rows of some clips, and of the media that are new with them."""
+        clips = planned.clips.slice(first, count)
+        own = clips["media_row"].to_numpy()
+        used, begins = np.unique(own, return_index=True)
+        rows = np.zeros(len(planned.media), np.int64)
+        for medium in used[np.argsort(begins)].tolist():
+            columns = planned.media[medium]
+            rows[medium] = self._media_row(columns["media_id"], columns.copy)
+        place = self._schema.get_field_index("media_row")
+        kind = self._schema.field(place)
+        self._tables.clips.extend(clips.set_column(place, kind, pa.array(rows[own], kind.type)))
+        self._tables.recipes.extend(planned.recipes.slice(first, count))
+        self._current.frames += int(planned.frames[first : first + count].sum())
+
     def fail(self, failure: Failure) -> None:
         """Note a clip that is not available."""
         self.settle()
@@ -196,19 +234,24 @@ class DatasetWriter:
                 self._take(settled, self._filling.number)
 
     def _take(self, clip: Clip, shard: int | None) -> None:
-        self._tables.clips.append(clip_row(clip, media_row=self._media_row(clip.medium), shard=shard))
+        row = self._media_row(clip.medium.media_id, lambda: media_columns(clip.medium))
+        self._tables.clips.append(clip_row(clip, media_row=row, shard=shard))
         self._tables.recipes.append(recipe_row(clip))
         self._current.frames += len(clip.frame_index)
         self._item_done()
 
-    def _media_row(self, medium: Medium) -> int:
-        if medium.media_id not in self._media_rows:
-            self._media_rows[medium.media_id] = len(self._media_rows)
-            self._tables.media.append({name: getattr(medium, name) for name in MEDIA.names})
-        return self._media_rows[medium.media_id]
+    def _media_row(self, identity: str, columns: Callable[[], Row]) -> int:
+        """Return the row of a medium, which is added if it is new."""
+        if identity not in self._media_rows:
+            self._media_rows[identity] = len(self._media_rows)
+            self._tables.media.append(columns())
+        return self._media_rows[identity]
 
     def _item_done(self) -> None:
         self._current.items += 1
+        self._checkpoint_if_due()
+
+    def _checkpoint_if_due(self) -> None:
         if self._filling is not None and self._filling.is_begun:
             due = self._current.items >= MOST_ITEMS_A_TAR
         else:
@@ -224,7 +267,7 @@ class DatasetWriter:
         self._progress.wait()
         tar = None if self._filling is None else self._filling.take()
         self._progress.complete(self._current, self._tables, tar)
-        self._current, self._tables = Checkpoint(), Tables()
+        self._current, self._tables = Checkpoint(), Tables(self._schema)
 
     def commit(self, *, index: Index, resolved: Row, pack: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds.

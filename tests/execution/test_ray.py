@@ -56,13 +56,14 @@ def cluster(s3_service: Service) -> Iterator[str]:
     process.wait(60)
 
 
-def ray_command(cluster: str, *words: object) -> list[str]:
-    main = "from framedex.cli import main; main()"
+def ray_command(cluster: str, *words: object, before: str = "") -> list[str]:
+    main = f"{before}from framedex.cli import main; main()"
     return [str(word) for word in (sys.executable, "-c", main, *words, "--engine", "ray", "--ray-address", cluster)]
 
 
-def on_ray(cluster: str, *words: object, code: int = 0) -> str:
-    done = subprocess.run(ray_command(cluster, *words), env=surroundings(), cwd=ROOT, capture_output=True, text=True)
+def on_ray(cluster: str, *words: object, code: int = 0, before: str = "") -> str:
+    command = ray_command(cluster, *words, before=before)
+    done = subprocess.run(command, env=surroundings(), cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -90,6 +91,11 @@ def test_an_index_and_datasets_have_the_bytes_of_a_run_on_one_machine(
         on_ray(cluster, *words, "--out", tmp_path / f"{pack}-ray")
         run(*words, "--out", tmp_path / f"{pack}-local")
         assert content(tmp_path / f"{pack}-ray") == content(tmp_path / f"{pack}-local")
+    words = ("shard", tmp_path / "LOCAL", "--policy", tmp_path / "p.yaml")
+    small = "import framedex.sharder.plan_in_workers as p; p.TASKS_AT_FIRST = 1; p.MOST_CLIPS_A_TASK = 120; "
+    on_ray(cluster, *words, "--out", tmp_path / "planned-ray", before=small)
+    run(*words, "--out", tmp_path / "planned-local", "--workers", 1)
+    assert content(tmp_path / "planned-ray") == content(tmp_path / "planned-local")
 
 
 def test_a_cluster_indexes_and_packs_a_bucket(cluster: str, bucket: Bucket, medium: Medium, tmp_path: Path) -> None:

@@ -37,8 +37,6 @@ SHARD = {
         "80",
     ): "--quality has no effect beside --image-format png",
     ("--shard-size", "1GB"): "--shard-size needs --pack",
-    ("--workers", "2"): "--workers needs --pack",
-    ("--engine", "ray"): "--engine needs --pack",
     ("--pack", "clips", "--ray-address", "a:1"): "--ray-address needs --engine ray",
     ("--scratch", "S"): "--scratch needs --out in object storage",
     ("--audio-rate", "16000"): "--audio-rate needs --audio",

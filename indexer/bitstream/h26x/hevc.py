@@ -183,7 +183,7 @@ class HevcScanner(NalScanner):
         anchors = _is_anchor(kind[packet], layer[packet])
         order[packet] = self._order_counts(headers, anchors, resets[packet])
         missing, of_pictures = self._references(
-            slices, headers, resets[packet], order[packet], dropped[packet], anchors, irap[packet]
+            slices, headers, resets[packet], order[packet], dropped[packet], anchors, irap[packet], rasl[packet]
         )
         damaged = self._damage() | (segment < 0)
         damaged[packet[missing]] = True
@@ -198,12 +198,15 @@ class HevcScanner(NalScanner):
         check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
         sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+        # What the sequence allows, not what was seen: of a stream that is read in part, higher layers may follow.
+        highest = np.full(n, -1)
+        highest[packet] = np.array([*(each.highest_layer for each in self._sequences), -1])[headers.sequence]
         changes_sets = marked(self._changing, n)
         slots = np.full(n, SLOTS_KNOWN, np.int32)  # a packet without a picture uses and refreshes none
         slots[packet] = of_pictures
         return Pictures(
             start=start,
-            non_reference=sublayer_non_reference & (layer == layer.max(initial=0)) & ~changes_sets,
+            non_reference=sublayer_non_reference & (layer == highest) & ~changes_sets,
             leading=rasl,
             skipped=dropped | hidden | (segment < 0) | (kind == NO_PICTURE),
             field_coded=np.zeros(n, np.bool_),
@@ -353,23 +356,25 @@ class HevcScanner(NalScanner):
         dropped: NDArray[np.bool_],
         anchors: NDArray[np.bool_],
         irap: NDArray[np.bool_],
+        rasl: NDArray[np.bool_],
     ) -> tuple[list[int], list[int]]:
         """Return the rows of pictures that refer to a missing picture, which decoders make up, and slots of each."""
         readers = [ReferencesReader(sequence.references) for sequence in self._sequences]
         heads, begins = slices.heads.tobytes(), np.arange(len(resets)) * HEADER_BYTES
         ends = begins + slices.length
-        columns = (resets, order, dropped, headers.position, headers.sequence, begins, ends, anchors, irap)
+        columns = (resets, order, dropped, headers.position, headers.sequence, begins, ends)
         rows = zip(*(column.tolist() for column in columns), strict=True)
+        kinds = zip(anchors.tolist(), irap.tolist(), rasl.tolist(), strict=True)
 
         def pictures() -> Iterator[ReferringPicture]:
-            for anew, count, drop, position, sequence, begin, end, anchor, start in rows:
+            for (anew, count, drop, position, sequence, begin, end), kind in zip(rows, kinds, strict=True):
                 references: References | None = NO_REFERENCES
                 if drop or sequence < 0:
                     references = None
                 elif not anew:
                     references = readers[sequence].read(heads[begin:end], position, count)
                 cycle = 1 << self._sequences[sequence].order_count_bits
-                yield ReferringPicture(count, anew, references, cycle, anchor, start)
+                yield ReferringPicture(count, anew, references, cycle, *kind)
 
         return buffered_references(pictures())
 

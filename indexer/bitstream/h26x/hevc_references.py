@@ -7,7 +7,7 @@ every frame number would be off by one, so it is also checked that they are pres
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -201,6 +201,7 @@ class ReferringPicture(NamedTuple):
         cycle: how far order counts go before their low bits repeat.
         is_anchor: whether the order counts of later pictures are derived from its own (prevTid0Pic, 8.3.1).
         is_start: whether decoding may start at it. Such pictures are never left out.
+        is_leading: whether it may refer to pictures before its start point (RASL). Only such pictures refer to it.
     """
 
     order_count: int
@@ -209,67 +210,61 @@ class ReferringPicture(NamedTuple):
     cycle: int
     is_anchor: bool = False
     is_start: bool = False
+    is_leading: bool = False
 
 
 class PictureBuffer:
-    """The pictures that a decoder holds for reference (8.3.2), each in a slot of its own until it is let go.
+    """The pictures that a decoder holds for reference (8.3.2)."""
 
-    Slots are numbered as AV1's reference slots are, and serve the same purpose (`indexer.plans.references`). The
-    standard has none: the lowest free one is given out. A picture for which none is left has the slot None.
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+
+    def next(self, picture: ReferringPicture) -> bool:
+        """Take in the next picture; return whether every picture that it refers to is present."""
+        if picture.begins_anew:
+            self._held = set()
+        if picture.references is None:
+            return True
+        named, _, complete = _named(picture, self._held)
+        if len(named) > MOST_ENTRIES:  # more than any picture buffer holds
+            named, complete = set(), False
+        self._held = named | {picture.order_count}
+        return complete
+
+
+class PictureSlots:
+    """A slot for each picture from a start point on, until it is let go.
+
+    Slots are numbered as AV1's reference slots are, and serve the same purpose (`indexer.plans.references`). HEVC has
+    none: the lowest free one is given out. They depend on nothing before the start point, so that it does not matter
+    where reading began. Leading pictures have none; for them, nothing is known.
     """
 
     def __init__(self) -> None:
-        self._slots: dict[int, int | None] = {}  # by order count
+        self._slots: dict[int, int | None] = {}  # by order count; None: no slot was left
         self._anchors: deque[tuple[int, bool]] = deque(maxlen=MOST_ANCHORS)  # (order count, is a start point)
 
-    def next(self, picture: ReferringPicture) -> tuple[bool, int]:
-        """Take in the next picture.
-
-        Returns:
-            Whether every picture that it refers to is present; and its bits of `frames.slots`, 0 where it is not known
-            what the picture needs.
-        """
-        if picture.begins_anew:
+    def next(self, picture: ReferringPicture) -> int:
+        """Take in the next picture; return its bits of `frames.slots`, 0 where it is not known what it needs."""
+        if picture.is_leading:
+            return 0
+        if picture.references is None:
+            return SLOTS_KNOWN
+        if picture.is_start:
             self._slots.clear()
             self._anchors.clear()
-        if picture.references is None:
-            return True, SLOTS_KNOWN
-        used, complete = self._let_go(picture)
+        named, used, complete = _named(picture, self._slots.keys())
+        self._slots = {count: slot for count, slot in self._slots.items() if count in named}
         free = (slot for slot in range(REFERENCE_SLOTS) if slot not in self._slots.values())
         slots = [*(self._slots[count] for count in used), own := next(free, None)]
-        known = complete and None not in slots and (picture.is_start or self._counts_right(picture, used))
+        known = picture.is_start or (complete and None not in slots and self._counts_right(picture, used))
         self._slots[picture.order_count] = own
         if picture.is_anchor:
             self._anchors.append((picture.order_count, picture.is_start))
         if not known:
-            return complete, 0
+            return 0
         bits = [1 << slot for slot in slots if slot is not None]
-        return complete, sum(bits[:-1]) | bits[-1] << REFERENCE_SLOTS | SLOTS_KNOWN
-
-    def _let_go(self, picture: ReferringPicture) -> tuple[set[int], bool]:
-        """Keep what a picture's reference sets name; return the pictures that it uses, and whether all are present."""
-        assert picture.references is not None
-        keep: set[int] = set()
-        uses: set[int] = set()
-        complete = picture.references is not UNREADABLE
-        for delta, used in picture.references.short_term:
-            wanted = picture.order_count + delta
-            if wanted in self._slots:
-                keep.add(wanted)
-                if used:
-                    uses.add(wanted)
-            elif used:
-                complete = False
-        for value, whole, used in picture.references.long_term:
-            matches = {count for count in self._slots if (count if whole else count % picture.cycle) == value}
-            keep |= matches
-            if used:
-                uses |= matches
-                complete &= bool(matches)
-        if len(keep) > MOST_ENTRIES:  # more than any picture buffer holds
-            keep, uses, complete = set(), set(), False
-        self._slots = {count: slot for count, slot in self._slots.items() if count in keep}
-        return uses, complete
+        return sum(bits[:-1]) | bits[-1] << REFERENCE_SLOTS | SLOTS_KNOWN
 
     def _counts_right(self, picture: ReferringPicture, used: set[int]) -> bool:
         """Return whether a decoder derives the right order count, whichever of the pictures before it are left out.
@@ -286,14 +281,37 @@ class PictureBuffer:
         return False
 
 
+def _named(picture: ReferringPicture, held: Collection[int]) -> tuple[set[int], set[int], bool]:
+    """Return which of the held pictures a picture's sets name, which of these it uses, and whether it lacks none."""
+    assert picture.references is not None
+    named: set[int] = set()
+    uses: set[int] = set()
+    complete = picture.references is not UNREADABLE
+    for delta, used in picture.references.short_term:
+        wanted = picture.order_count + delta
+        if wanted in held:
+            named.add(wanted)
+            if used:
+                uses.add(wanted)
+        elif used:
+            complete = False
+    for value, whole, used in picture.references.long_term:
+        matches = {count for count in held if (count if whole else count % picture.cycle) == value}
+        named |= matches
+        if used:
+            uses |= matches
+            complete &= bool(matches)
+    return named, uses, complete
+
+
 def buffered_references(pictures: Iterable[ReferringPicture]) -> tuple[list[int], list[int]]:
     """Return the numbers of the pictures that refer to a missing picture, and each picture's bits of `frames.slots`."""
-    buffer = PictureBuffer()
+    buffer, slots = PictureBuffer(), PictureSlots()
     missing: list[int] = []
-    slots: list[int] = []
+    bits: list[int] = []
     for number, picture in enumerate(pictures):
-        complete, bits = buffer.next(picture)
-        if not complete:
+        bits.append(slots.next(picture))
+        if not buffer.next(picture):
             missing.append(number)
-        slots.append(bits)
-    return missing, slots
+            bits[-1] = 0
+    return missing, bits

@@ -23,6 +23,7 @@ class Sps:
         width: width of the coded picture.
         height: height of the coded picture.
         window: pixels that are cropped at the left, right, top and bottom.
+        highest_layer: the highest TemporalId that pictures may have (sps_max_sub_layers_minus1).
     """
 
     separate_colour_planes: bool
@@ -32,6 +33,7 @@ class Sps:
     width: int
     height: int
     window: tuple[int, int, int, int]
+    highest_layer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,7 @@ def parse_sps(nal: bytes) -> tuple[int, Sps]:
         width=width,
         height=height,
         window=(left * across, right * across, top * down, bottom * down),
+        highest_layer=sub_layers,
     )
 
 

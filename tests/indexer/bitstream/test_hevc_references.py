@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,25 @@ def test_pictures_of_temporal_layers_decode_from_their_references_alone(
         counts.append((len(kept), len(without)))
     with_references, without_references = np.array(counts).sum(0)
     assert with_references < 0.75 * without_references
+
+
+@pytest.mark.parametrize("options", ["temporal-layers=3:bframes=8:rc-lookahead=20", "bframes=4:b-pyramid=1:ref=4"])
+def test_slots_do_not_depend_on_where_reading_began(media_folder: Path, options: str) -> None:
+    """At depth tables, the packets of a run may have been read in several stretches, each from a start point on."""
+    given = f"log-level=none:pools=1:keyint=16:min-keyint=16:scenecut=0:open-gop=1:{options}"
+    path = media_folder / f"open-{len(options)}.mkv"
+    encode(path, "libx265", {"x265-params": given}, pix_fmt="yuv420p", size=(176, 144), frames=96)
+    stream = demux(path)
+    whole = scan(stream)
+    assert whole.slots is not None
+    starts = np.flatnonzero(whole.start)
+    assert len(starts) > 3
+    assert whole.leading.any()
+    for start in starts.tolist():
+        part = scan(replace(stream, packets=stream.packets[start:]))
+        assert part.slots is not None
+        assert np.array_equal(part.slots, whole.slots[start:])
+        assert not part.slots[part.leading].any()  # a run from before the start point decodes all that comes before
 
 
 def decoded_for(target: int, flags: Flags) -> list[int]:

@@ -1,0 +1,174 @@
+"""Plans clips by reference in worker processes, which return finished rows. This process writes them, in order."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from framedex.execution.engine import Calls, Engine, Outcome
+from framedex.execution.local_pool import run_local
+from framedex.indexer.parts.index import Index
+from framedex.sharder.clips.samples import Step
+from framedex.sharder.packing.cutting import Making
+from framedex.sharder.planning.asked import Asked, Media
+from framedex.sharder.planning.batches import Round, behind, plan
+from framedex.sharder.writing.planned_rows import PlannedRows, planned_rows
+from framedex.storage.places import Place
+
+MOST_CLIPS_A_TASK = 20_000  # at most; a policy that takes 16 frames in a row gives a sixteenth of them
+STEPS_AT_ONCE = 4096  # that become rows together, of what this process plans
+MOST_CLIPS_SENT = 400_000  # of a medium; one that may have more is planned in this process, clip by clip
+TASKS_AT_FIRST = 8  # planned in this process: the workers' start would take longer
+TASKS_IN_FLIGHT = 3  # per worker
+SECONDS_A_TASK = 3600.0  # planning is aborted after this time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningTask:
+    """The unit of work of one worker.
+
+    Attributes:
+        schema: Of the dataset's `clips`.
+        own: What this process plans instead; None if a worker may plan `asked`.
+    """
+
+    index: Place
+    making: Making
+    schema: pa.Schema
+    asked: list[Asked]
+    own: Iterable[Round] | None = None
+
+    @property
+    def stays(self) -> bool:
+        """Whether this process does the task."""
+        return self.own is not None
+
+
+def planned_in_workers(
+    index: Index,
+    making: Making,
+    asked: Iterable[Asked],
+    schema: pa.Schema,
+    *,
+    done: int,
+    workers: int,
+    engine: Engine,
+) -> Iterator[PlannedRows]:
+    """Yield the rows of a plan in its order, up to the first error.
+
+    A process that dies costs the medium, or the explicit clip, at which it died: it becomes a failure.
+
+    Args:
+        schema: Of the dataset's `clips`.
+        done: Items of the plan to leave out.
+    """
+    media = Media(index, functools.partial(making.open, index))
+    calls = Calls(
+        function=plan_task,
+        items=_tasks(index.path, making, schema, _left(asked, media, done), media),
+        timeout_seconds=SECONDS_A_TASK,
+        in_flight=TASKS_IN_FLIGHT,
+        passes=lambda task: task.stays,
+    )
+    for outcome in engine(calls, workers=workers):
+        own = outcome.item.own
+        for rows in _results(outcome) if own is None else _in_pieces(plan(own, None), schema):
+            yield rows
+            if rows.error is not None:
+                return
+
+
+def _left(asked: Iterable[Asked], media: Media, done: int) -> Iterator[Asked | Round]:
+    """Yield what is left behind the first `done` items of the plan; a piece that is partly done, as its items."""
+    left = done
+    for piece in asked:
+        if not left:
+            yield piece
+            continue
+        found = piece.round(media)
+        count = sum(len(batch.items) for batch in found)
+        yield from behind([found], left)
+        left = max(0, left - count)
+
+
+def _tasks(
+    index: Place, making: Making, schema: pa.Schema, pieces: Iterable[Asked | Round], media: Media
+) -> Iterator[PlanningTask]:
+    numbers = itertools.count()
+    task = PlanningTask(index=index, making=making, schema=schema, asked=[])
+    gathered: list[Asked] = []
+
+    def flush() -> Iterator[PlanningTask]:
+        if not gathered:
+            return
+        asked, gathered[:] = gathered.copy(), []
+        if next(numbers) < TASKS_AT_FIRST:
+            yield replace(task, own=_rounds(asked, media))
+        else:
+            yield replace(task, asked=asked)
+
+    for piece in pieces:
+        own = _own(piece, media)
+        if own is not None:
+            yield from flush()
+            yield replace(task, own=own)
+            continue
+        assert not isinstance(piece, list)
+        if sum(each.weight for each in gathered) + piece.weight > MOST_CLIPS_A_TASK:
+            yield from flush()
+        gathered.append(piece)
+    yield from flush()
+
+
+def _own(piece: Asked | Round, media: Media) -> Iterable[Round] | None:
+    """Return what this process plans of a piece itself; None if a worker may plan it."""
+    if isinstance(piece, list):
+        return [piece]
+    return _rounds([piece], media) if piece.weight > MOST_CLIPS_SENT else None
+
+
+def _rounds(asked: Iterable[Asked], media: Media) -> Iterator[Round]:
+    """Yield what pieces want, each when it is planned."""
+    for piece in asked:
+        yield piece.round(media)
+
+
+def _in_pieces(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRows]:
+    """Yield the rows of steps, some at a time, up to the first error."""
+    while True:
+        rows = planned_rows(itertools.islice(steps, STEPS_AT_ONCE), schema)
+        if len(rows.is_clip) or rows.error is not None:
+            yield rows
+        if len(rows.is_clip) < STEPS_AT_ONCE:
+            return
+
+
+def _results(outcome: Outcome[PlanningTask, PlannedRows]) -> Iterator[PlannedRows]:
+    """Yield the result of a task. If it has none, yield the results of its smallest pieces one by one."""
+    if outcome.result is not None:
+        yield outcome.result
+        return
+    task = outcome.item
+    pieces = [piece for asked in task.asked for piece in asked.alone()]
+    if len(pieces) > 1:
+        alone = [replace(task, asked=[piece]) for piece in pieces]
+        for each in run_local(Calls(function=plan_task, items=alone, timeout_seconds=SECONDS_A_TASK), workers=1):
+            yield from _results(each)
+        return
+    failure = pieces[0].failed(outcome.kind or "error", outcome.message or "", outcome.traceback)
+    yield planned_rows([Step(outcome=failure, done=pieces[0].number)], task.schema)
+
+
+def plan_task(task: PlanningTask) -> PlannedRows:
+    """Return the rows of a task. Runs in a worker."""
+    return planned_rows(plan(_rounds(task.asked, _media(task.index, task.making)), None), task.schema)
+
+
+@functools.lru_cache(1)
+def _media(path: Place, making: Making) -> Media:
+    index = Index(path)
+    return Media(index, functools.partial(making.open, index))

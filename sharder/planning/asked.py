@@ -1,0 +1,176 @@
+"""What a policy or a list of clips asks for, in pieces that can be planned one by one, here or in another process."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from framedex.errors import PolicyError
+from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import OK
+from framedex.sharder.clips.clip import Failure, WantedClip
+from framedex.sharder.configuration.parameters import located
+from framedex.sharder.planning.batches import Batch, Round, missed_clip, wanted_clip
+from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.policies.records import Policy
+from framedex.sharder.policies.sampling import Choose
+from framedex.sharder.schema import PAD
+from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, UriResolver, frames_of
+from framedex.sharder.selection.mentions import Mentioned, usable_media
+
+Row = dict[str, Any]
+
+MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them
+REQUESTS_AT_ONCE = 256
+
+
+class Media:
+    """The media of an index, ready for planning.
+
+    Args:
+        make: Makes one from its row of `videos`.
+    """
+
+    def __init__(self, index: Index, make: Callable[[Row], IndexedMedium]) -> None:
+        self._index, self.open = index, make
+        self.of = functools.lru_cache(MEDIA_IN_MEMORY)(self._of)
+
+    def _of(self, identity: str) -> IndexedMedium:
+        """Return a medium by its media_id. Raises PolicyError if it is not usable."""
+        video = self._index.video(identity)
+        if video["status"] != OK:
+            raise PolicyError(f"the medium is {video['status']}: {video['error_message']}")
+        return self.open(video)
+
+
+class Asked(Protocol):
+    """A piece of what is asked for. It can be pickled."""
+
+    @property
+    def number(self) -> int:
+        """The place of its first item of progress in the plan, from 1 on."""
+        ...
+
+    @property
+    def weight(self) -> int:
+        """An upper limit of its clips."""
+        ...
+
+    def round(self, media: Media) -> Round:
+        """Return the wanted clips by medium, and why others cannot be made. Raises PolicyError."""
+        ...
+
+    def alone(self) -> list[Asked]:
+        """Return it in the smallest pieces, in order."""
+        ...
+
+    def failed(self, kind: str, message: str, traceback: str | None) -> Failure:
+        """Return the failure of the first of its smallest pieces, at which a process died or framedex failed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedOfMedium:
+    """What a policy wants of one medium.
+
+    Attributes:
+        number: The medium's place in the plan, from 1 on.
+    """
+
+    policy: Policy
+    mentioned: Mentioned
+    number: int
+
+    @property
+    def weight(self) -> int:
+        return max(1, self.mentioned.video["frame_count"] or 0)
+
+    def round(self, media: Media) -> Round:
+        medium = media.open(self.mentioned.video)
+        uri = self.mentioned.video["uri"]
+        items: list[WantedClip | Failure] = []
+        for mention in self.mentioned.mentions:
+            try:
+                sampling = self.policy.sample(medium.timeline, mention.columns)
+            except PolicyError as error:
+                raise located(error, uri) from error
+            items += [wanted_clip(mention.name, clip, mention.columns) for clip in sampling.clips]
+            items += [missed_clip(uri, mention.name, missed) for missed in sampling.missed]
+        return [Batch(medium=medium, items=items, done=self.number)]
+
+    def alone(self) -> list[Asked]:
+        return [self]
+
+    def failed(self, kind: str, message: str, traceback: str | None) -> Failure:
+        video = self.mentioned.video
+        return Failure(clip_id=video["media_id"], uri=video["uri"], kind=kind, message=message, traceback=traceback)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedClips:
+    """Some explicit clips.
+
+    Attributes:
+        requests: Each with the media_id of the medium that it means; None if the index has none.
+        choose: Which frame a time means.
+        number: The place of the first one in the plan, from 1 on.
+    """
+
+    requests: list[tuple[str | None, ExplicitClip]]
+    choose: Choose
+    number: int
+
+    @property
+    def weight(self) -> int:
+        return len(self.requests)
+
+    def round(self, media: Media) -> Round:
+        found = [self._find(identity, request, media) for identity, request in self.requests]
+        return [Batch(medium=medium, items=[item], done=done) for done, (medium, item) in enumerate(found, self.number)]
+
+    def _find(
+        self, identity: str | None, request: ExplicitClip, media: Media
+    ) -> tuple[IndexedMedium | None, WantedClip | Failure]:
+        """Return the medium that a request means, and the frames that it wants, or why they are not available."""
+        line = f"line {request.line}"
+        medium: IndexedMedium | None = None
+        try:
+            if identity is None:
+                stream = {} if request.stream is None else {"found": f"stream {request.stream}"}
+                raise PolicyError("the index has no such medium", **stream, remedy="index it first")
+            medium = media.of(identity)
+            frames = frames_of(request, medium.timeline, self.choose)
+        except PolicyError as error:
+            return medium, Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
+        return medium, WantedClip(
+            clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
+        )
+
+    def alone(self) -> list[Asked]:
+        return [
+            replace(self, requests=[request], number=number)
+            for number, request in enumerate(self.requests, self.number)
+        ]
+
+    def failed(self, kind: str, message: str, traceback: str | None) -> Failure:
+        request = self.requests[0][1]
+        return Failure(clip_id=request.clip_id, uri=request.uri, kind=kind, message=message, traceback=traceback)
+
+
+def asked_by_policy(index: Index, file: PolicyFile) -> Iterator[Asked]:
+    """Yield what a policy wants, medium by medium in the order of the index. Raises PolicyError."""
+    for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
+        yield AskedOfMedium(policy=file.policy, mentioned=mentioned, number=number)
+
+
+def asked_by_clips(index: Index, requests: ExplicitClips, choose: Choose) -> Iterator[Asked]:
+    """Yield what explicit clips want, in the order requested."""
+    resolver, left, number = UriResolver(index), iter(requests), 1
+    while chunk := list(itertools.islice(left, REQUESTS_AT_ONCE)):
+        found = [(resolver.media_id(request.uri, request.stream), request) for request in chunk]
+        yield AskedClips(requests=found, choose=choose, number=number)
+        number += len(chunk)

@@ -1,0 +1,91 @@
+"""Planned clips as finished rows of a manifest, which pass from one process to another as Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.errors import FramedexError
+from framedex.files.parquet_parts import table_of
+from framedex.sharder.clips.clip import Failure
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.rows import clip_row, recipe_row
+from framedex.sharder.clips.samples import Step
+from framedex.sharder.schema import MEDIA, RECIPES
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRows:
+    """Consecutive items of a plan: rows of clips with their recipes, and failures.
+
+    Attributes:
+        clips: Rows of `clips`, whose `media_row` is a row of `media` here.
+        recipes: Their rows of `recipes`.
+        frames: int64 [clips], frames of each.
+        media: Rows of `media`, in the order in which clips use them.
+        failures: Failures in order.
+        is_clip: bool [items], clips and failures in the order of the plan.
+        done: Progress of the plan after these items.
+        error: What ends the run behind these items; None if nothing does.
+    """
+
+    clips: pa.Table
+    recipes: pa.Table
+    frames: NDArray[np.int64]
+    media: list[Row]
+    failures: list[Failure]
+    is_clip: NDArray[np.bool_]
+    done: int
+    error: FramedexError | None = None
+
+
+def media_columns(medium: Medium) -> Row:
+    """Return a medium's row of `media`."""
+    return {name: getattr(medium, name) for name in MEDIA.names}
+
+
+def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
+    """Return the rows of steps without members, up to the first error.
+
+    Args:
+        schema: Of `clips`, with the user's columns.
+    """
+    clips: list[Row] = []
+    recipes: list[Row] = []
+    frames: list[int] = []
+    media: dict[str, tuple[int, Row]] = {}
+    failures: list[Failure] = []
+    is_clip: list[bool] = []
+    done, stopped = 0, None
+    try:
+        for step in steps:
+            done = step.done
+            is_clip.append(not isinstance(step.outcome, Failure))
+            if isinstance(step.outcome, Failure):
+                failures.append(step.outcome)
+                continue
+            medium = step.outcome.medium
+            if medium.media_id not in media:
+                media[medium.media_id] = len(media), media_columns(medium)
+            clips.append(clip_row(step.outcome, media_row=media[medium.media_id][0], shard=None))
+            recipes.append(recipe_row(step.outcome))
+            frames.append(len(step.outcome.frame_index))
+    except FramedexError as error:
+        stopped = error
+    return PlannedRows(
+        clips=table_of(clips, schema),
+        recipes=table_of(recipes, RECIPES),
+        frames=np.array(frames, np.int64),
+        media=[row for _, row in media.values()],
+        failures=failures,
+        is_clip=np.array(is_clip, np.bool_),
+        done=done,
+        error=stopped,
+    )
