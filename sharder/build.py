@@ -165,7 +165,8 @@ def _write_planned(
         writer.add_planned(rows)
         if rows.error is not None:
             raise rows.error
-        options.on_progress(rows.done, total)
+        if len(rows.is_clip):
+            options.on_progress(rows.done, total)
 
 
 def _ship(

@@ -12,18 +12,20 @@ import pyarrow as pa
 from framedex.execution.engine import Calls, Engine, Outcome
 from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
+from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.cutting import Making
 from framedex.sharder.planning.asked import Asked, Media
 from framedex.sharder.planning.batches import Round, behind, plan
-from framedex.sharder.writing.planned_rows import PlannedRows, planned_rows
+from framedex.sharder.writing.planned_rows import ENDING, PlannedRows, planned_rows
 from framedex.storage.places import Place
 
-MOST_CLIPS_A_TASK = 20_000  # at most; a policy that takes 16 frames in a row gives a sixteenth of them
+MOST_CLIPS_A_TASK = 20_000  # by frames; a policy that takes 16 frames in a row gives a sixteenth of them
 STEPS_AT_ONCE = 4096  # that become rows together, of what this process plans
 MOST_CLIPS_SENT = 400_000  # of a medium; one that may have more is planned in this process, clip by clip
 TASKS_AT_FIRST = 8  # planned in this process: the workers' start would take longer
 TASKS_IN_FLIGHT = 3  # per worker
+OPEN_MEDIA = 16  # per worker
 SECONDS_A_TASK = 3600.0  # planning is aborted after this time
 
 
@@ -60,7 +62,7 @@ def planned_in_workers(
 ) -> Iterator[PlannedRows]:
     """Yield the rows of a plan in its order, up to the first error.
 
-    A process that dies costs the medium, or the explicit clip, at which it died: it becomes a failure.
+    A process that dies costs the clips of the medium, or the explicit clip, at which it died: they become failures.
 
     Args:
         schema: Of the dataset's `clips`.
@@ -76,7 +78,7 @@ def planned_in_workers(
     )
     for outcome in engine(calls, workers=workers):
         own = outcome.item.own
-        for rows in _results(outcome) if own is None else _in_pieces(plan(own, None), schema):
+        for rows in _results(outcome, media) if own is None else _in_pieces(plan(own, None), schema):
             yield rows
             if rows.error is not None:
                 return
@@ -111,7 +113,11 @@ def _tasks(
         else:
             yield replace(task, asked=asked)
 
-    for piece in pieces:
+    for piece in _until_error(pieces):
+        if isinstance(piece, Exception):
+            yield from flush()
+            yield replace(task, own=map(_raise, [piece]))
+            return
         own = _own(piece, media)
         if own is not None:
             yield from flush()
@@ -131,6 +137,18 @@ def _own(piece: Asked | Round, media: Media) -> Iterable[Round] | None:
     return _rounds([piece], media) if piece.weight > MOST_CLIPS_SENT else None
 
 
+def _until_error(pieces: Iterable[Asked | Round]) -> Iterator[Asked | Round | Exception]:
+    """Yield pieces, and last the error that ends them: raised here, it would overtake the results of earlier ones."""
+    try:
+        yield from pieces
+    except ENDING as error:
+        yield error
+
+
+def _raise(error: Exception) -> Round:
+    raise error
+
+
 def _rounds(asked: Iterable[Asked], media: Media) -> Iterator[Round]:
     """Yield what pieces want, each when it is planned."""
     for piece in asked:
@@ -147,7 +165,7 @@ def _in_pieces(steps: Iterator[Step], schema: pa.Schema) -> Iterator[PlannedRows
             return
 
 
-def _results(outcome: Outcome[PlanningTask, PlannedRows]) -> Iterator[PlannedRows]:
+def _results(outcome: Outcome[PlanningTask, PlannedRows], media: Media) -> Iterator[PlannedRows]:
     """Yield the result of a task. If it has none, yield the results of its smallest pieces one by one."""
     if outcome.result is not None:
         yield outcome.result
@@ -157,10 +175,20 @@ def _results(outcome: Outcome[PlanningTask, PlannedRows]) -> Iterator[PlannedRow
     if len(pieces) > 1:
         alone = [replace(task, asked=[piece]) for piece in pieces]
         for each in run_local(Calls(function=plan_task, items=alone, timeout_seconds=SECONDS_A_TASK), workers=1):
-            yield from _results(each)
+            yield from _results(each, media)
         return
-    failure = pieces[0].failed(outcome.kind or "error", outcome.message or "", outcome.traceback)
-    yield planned_rows([Step(outcome=failure, done=pieces[0].number)], task.schema)
+    yield planned_rows(_failed(pieces[0].round(media), outcome), task.schema)
+
+
+def _failed(found: Round, outcome: Outcome[PlanningTask, PlannedRows]) -> Iterator[Step]:
+    """Yield the steps of a piece at which a process died: a failure in place of each clip, so that a run can go on."""
+    kind, message = outcome.kind or "error", outcome.message or ""
+    for batch in found:
+        for item in batch.items:
+            if isinstance(item, WantedClip):
+                uri = None if batch.medium is None else batch.medium.medium.uri
+                item = Failure(clip_id=item.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
+            yield Step(outcome=item, done=batch.done)
 
 
 def plan_task(task: PlanningTask) -> PlannedRows:
@@ -171,4 +199,4 @@ def plan_task(task: PlanningTask) -> PlannedRows:
 @functools.lru_cache(1)
 def _media(path: Place, making: Making) -> Media:
     index = Index(path)
-    return Media(index, functools.partial(making.open, index))
+    return Media(index, functools.partial(making.open, index), most=OPEN_MEDIA)

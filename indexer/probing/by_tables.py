@@ -245,7 +245,7 @@ def _scan_some(
         wrong = np.setxor1d(started, sync)[0]
         said = "a" if wrong in sync else "no"
         raise UntrustedTables(f"sample {wrong} is {said} sync sample, and its picture says otherwise")
-    if pictures.damaged[pictures.start != NO_START].any():
+    if codec == "hevc" and pictures.damaged[pictures.start != NO_START].any():
         raise UntrustedTables("a start point is damaged, and reading every packet tells what depends on it")
     return only(pictures, pictures.start != NO_START), only(pictures, numbers < first)
 

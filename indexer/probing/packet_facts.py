@@ -117,12 +117,12 @@ def packet_columns(demuxed: Demuxed, state: NDArray[np.int32], pts: Pts, flags: 
         pts: int64 [packets].
         flags: int32 [packets].
     """
-    slots = None if np.ma.is_masked(flags) else flags >> USED_SHIFT
+    slots = np.ma.filled(flags, 0) >> USED_SHIFT  # of packets that were not read, nothing is known
     return PacketColumns(
         pts=np.ma.masked_equal(pts, NO_PTS) if (pts == NO_PTS).any() else pts,
         offset=demuxed.offset,
         size=demuxed.size,
         flags=flags & FLAGS,
-        slots=slots if slots is not None and slots.any() else None,
+        slots=slots if slots.any() else None,
         start_state=state if state.any() else None,
     )

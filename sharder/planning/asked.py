@@ -24,7 +24,7 @@ from framedex.sharder.selection.mentions import Mentioned, usable_media
 
 Row = dict[str, Any]
 
-MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them
+MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them; fewer in workers
 REQUESTS_AT_ONCE = 256
 
 
@@ -33,11 +33,12 @@ class Media:
 
     Args:
         make: Makes one from its row of `videos`.
+        most: How many are kept in memory.
     """
 
-    def __init__(self, index: Index, make: Callable[[Row], IndexedMedium]) -> None:
+    def __init__(self, index: Index, make: Callable[[Row], IndexedMedium], most: int = MEDIA_IN_MEMORY) -> None:
         self._index, self.open = index, make
-        self.of = functools.lru_cache(MEDIA_IN_MEMORY)(self._of)
+        self.of = functools.lru_cache(most)(self._of)
 
     def _of(self, identity: str) -> IndexedMedium:
         """Return a medium by its media_id. Raises PolicyError if it is not usable."""
@@ -57,7 +58,7 @@ class Asked(Protocol):
 
     @property
     def weight(self) -> int:
-        """An upper limit of its clips."""
+        """About the most clips that it may have."""
         ...
 
     def round(self, media: Media) -> Round:
@@ -66,10 +67,6 @@ class Asked(Protocol):
 
     def alone(self) -> list[Asked]:
         """Return it in the smallest pieces, in order."""
-        ...
-
-    def failed(self, kind: str, message: str, traceback: str | None) -> Failure:
-        """Return the failure of the first of its smallest pieces, at which a process died or framedex failed."""
         ...
 
 
@@ -87,7 +84,7 @@ class AskedOfMedium:
 
     @property
     def weight(self) -> int:
-        return max(1, self.mentioned.video["frame_count"] or 0)
+        return max(1, self.mentioned.video["frame_count"] or 0) * len(self.mentioned.mentions)
 
     def round(self, media: Media) -> Round:
         medium = media.open(self.mentioned.video)
@@ -104,10 +101,6 @@ class AskedOfMedium:
 
     def alone(self) -> list[Asked]:
         return [self]
-
-    def failed(self, kind: str, message: str, traceback: str | None) -> Failure:
-        video = self.mentioned.video
-        return Failure(clip_id=video["media_id"], uri=video["uri"], kind=kind, message=message, traceback=traceback)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +148,6 @@ class AskedClips:
             replace(self, requests=[request], number=number)
             for number, request in enumerate(self.requests, self.number)
         ]
-
-    def failed(self, kind: str, message: str, traceback: str | None) -> Failure:
-        request = self.requests[0][1]
-        return Failure(clip_id=request.clip_id, uri=request.uri, kind=kind, message=message, traceback=traceback)
 
 
 def asked_by_policy(index: Index, file: PolicyFile) -> Iterator[Asked]:

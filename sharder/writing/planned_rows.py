@@ -20,6 +20,8 @@ from framedex.sharder.schema import MEDIA, RECIPES
 
 Row = dict[str, Any]
 
+ENDING = (FramedexError, OSError, MemoryError)  # errors that end a run, and can be pickled
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRows:
@@ -43,7 +45,7 @@ class PlannedRows:
     failures: list[Failure]
     is_clip: NDArray[np.bool_]
     done: int
-    error: FramedexError | None = None
+    error: Exception | None = None
 
 
 def media_columns(medium: Medium) -> Row:
@@ -63,7 +65,8 @@ def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
     media: dict[str, tuple[int, Row]] = {}
     failures: list[Failure] = []
     is_clip: list[bool] = []
-    done, stopped = 0, None
+    done = 0
+    stopped: Exception | None = None
     try:
         for step in steps:
             done = step.done
@@ -77,7 +80,7 @@ def planned_rows(steps: Iterable[Step], schema: pa.Schema) -> PlannedRows:
             clips.append(clip_row(step.outcome, media_row=media[medium.media_id][0], shard=None))
             recipes.append(recipe_row(step.outcome))
             frames.append(len(step.outcome.frame_index))
-    except FramedexError as error:
+    except ENDING as error:
         stopped = error
     return PlannedRows(
         clips=table_of(clips, schema),

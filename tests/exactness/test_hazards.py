@@ -77,7 +77,7 @@ def test_every_frame_of_a_hazard_is_exact_or_refused_with_a_reason(tried: dict[s
     for name in tried.keys() - indexed.keys():  # at depth `tables`, which reads only what sample tables state
         assert tried[name].status == "refused"
         assert "--depth packets" in tried[name].reason or REFUSED[name] in tried[name].reason
-    assert len(indexed) >= 8
+    assert len(indexed) >= 5
 
 
 def test_at_the_usual_depths_every_other_hazard_is_indexed(

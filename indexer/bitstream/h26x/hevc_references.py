@@ -237,7 +237,8 @@ class PictureSlots:
 
     Slots are numbered as AV1's reference slots are, and serve the same purpose (`indexer.plans.references`). HEVC has
     none: the lowest free one is given out. They depend on nothing before the start point, so that it does not matter
-    where reading began. Leading pictures have none; for them, nothing is known.
+    where reading began. Leading pictures have none; for them, nothing is known. Nor is it for a start point that does
+    not empty the buffer: its order count follows from pictures before it, to which it does not refer.
     """
 
     def __init__(self) -> None:
@@ -257,7 +258,9 @@ class PictureSlots:
         self._slots = {count: slot for count, slot in self._slots.items() if count in named}
         free = (slot for slot in range(REFERENCE_SLOTS) if slot not in self._slots.values())
         slots = [*(self._slots[count] for count in used), own := next(free, None)]
-        known = picture.is_start or (complete and None not in slots and self._counts_right(picture, used))
+        known = picture.begins_anew or (
+            complete and None not in slots and not picture.is_start and self._counts_right(picture, used)
+        )
         self._slots[picture.order_count] = own
         if picture.is_anchor:
             self._anchors.append((picture.order_count, picture.is_start))

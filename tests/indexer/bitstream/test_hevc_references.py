@@ -171,6 +171,16 @@ def test_pictures_of_temporal_layers_decode_from_their_references_alone(
     assert with_references < 0.75 * without_references
 
 
+def test_an_open_start_needs_what_comes_before_it_for_its_order_count() -> None:
+    """It takes its high bits from the last anchor before it, to which it does not refer; a run may go on over it."""
+    begin, *rest = coded((3, refers(-3)), (5, refers(-5)), cycle=16)
+    start = ReferringPicture(7, False, refers(), 16, is_anchor=True, is_start=True)
+    after = ReferringPicture(8, False, refers(-1), 16, is_anchor=True)
+    found = buffered_references([begin, *rest, start, after])[1]
+    assert [bool(bits & SLOTS_KNOWN) for bits in found] == [True, True, True, False, True]
+    assert needed([begin, *rest, start, after], 4) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("options", ["temporal-layers=3:bframes=8:rc-lookahead=20", "bframes=4:b-pyramid=1:ref=4"])
 def test_slots_do_not_depend_on_where_reading_began(media_folder: Path, options: str) -> None:
     """At depth tables, the packets of a run may have been read in several stretches, each from a start point on."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from framedex.execution.local_pool import run_local
 from framedex.indexer.parts.index import Index
 from framedex.sharder import plan_in_workers
 from framedex.sharder.build import DEFAULTS, build_from_policy
-from framedex.sharder.clips.clip import Failure
 from framedex.sharder.packing.cutting import Making
 from framedex.sharder.plan_in_workers import planned_in_workers
 from framedex.sharder.planning.asked import Asked, AskedOfMedium, Media, asked_by_policy
@@ -25,6 +23,7 @@ from framedex.sharder.planning.batches import Round
 from framedex.sharder.policies.reading import make_policy
 from framedex.sharder.schema import CLIPS
 from framedex.sharder.writing import tables, writer
+from framedex.sharder.writing.planned_rows import PlannedRows
 from tests.conftest import Truth
 from tests.sharder.packing.test_pack_killed import content
 from tests.support.datasets import run, write_clips
@@ -111,56 +110,95 @@ def test_a_medium_with_very_many_frames_is_planned_here(
     test_a_policy_s_clips_are_the_same_bytes(index, tmp_path)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Strange:
-    """Something asked for that ends its process, or the run.
+    """What a policy wants of a medium, at which every process dies but the one that is named, or an error comes.
 
     Attributes:
-        error: What it raises; None if it kills its process.
+        home: The process that survives.
+        error: What it raises instead.
     """
 
-    number: int
-    error: Exception | None
-    weight: int = 100
+    inner: Asked
+    home: int
+    error: Exception | None = None
+
+    @property
+    def number(self) -> int:
+        return self.inner.number
+
+    @property
+    def weight(self) -> int:
+        return self.inner.weight
 
     def round(self, media: Media) -> Round:
-        if self.error is None:
+        if self.error is not None:
+            raise self.error
+        if os.getpid() != self.home:
             os.kill(os.getpid(), signal.SIGKILL)
-            raise AssertionError
-        raise self.error
+        return self.inner.round(media)
 
     def alone(self) -> list[Asked]:
         return [self]
 
-    def failed(self, kind: str, message: str, traceback: str | None) -> Failure:
-        return Failure(clip_id="strange", uri="strange.mp4", kind=kind, message=message, traceback=traceback)
+
+def asked_of(index: Index, count: int) -> list[Asked]:
+    """Return what the policy wants of some media."""
+    return list(asked_by_policy(index, make_policy(POLICY, where="test")))[:count]
 
 
-def planned(index: Index, strange: Strange) -> tuple[list[str | None], list[Any]]:
-    """Plan some media with something strange among them; return the media that clips use, and all rows."""
-    asked = list(asked_by_policy(index, make_policy(POLICY, where="test")))[:8]
-    asked.insert(5, strange)
-    rows = list(planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
-    return [medium["media_id"] for each in rows for medium in each.media], rows
+def planned(index: Index, asked: Iterable[Asked]) -> list[PlannedRows]:
+    return list(planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
 
 
-def names(index: Index, count: int) -> list[str]:
-    asked = list(asked_by_policy(index, make_policy(POLICY, where="test")))[:count]
+def media_of(rows: list[PlannedRows]) -> list[str]:
+    """Return the media that clips use, in order."""
+    return list(dict.fromkeys(medium["media_id"] for each in rows for medium in each.media))
+
+
+def names(asked: list[Asked]) -> list[str]:
     return [piece.mentioned.video["media_id"] for piece in asked if isinstance(piece, AskedOfMedium)]
 
 
-def test_a_process_that_dies_costs_what_it_died_at_alone(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def workers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers do all tasks, of several media each."""
     monkeypatch.setattr(plan_in_workers, "TASKS_AT_FIRST", 0)
-    monkeypatch.setattr(plan_in_workers, "MOST_CLIPS_A_TASK", 400)  # several media share its task
-    media, rows = planned(index, Strange(number=6, error=None, weight=1))
-    assert list(dict.fromkeys(media)) == names(index, 8)
-    (failure,) = [failure for each in rows for failure in each.failures if failure.clip_id == "strange"]
-    assert (failure.kind, failure.uri) == ("crash", "strange.mp4")
+    monkeypatch.setattr(plan_in_workers, "MOST_CLIPS_A_TASK", 200)
 
 
-def test_an_error_ends_the_plan_behind_what_came_before(index: Index) -> None:
-    media, rows = planned(index, Strange(number=6, error=PolicyError("no such column", remedy="name one")))
-    assert list(dict.fromkeys(media)) == names(index, 5)
-    errors = [each.error for each in rows if each.error is not None]
-    assert [str(error) for error in errors] == [str(PolicyError("no such column", remedy="name one"))]
-    assert errors[0].remedy == "name one"
+def test_a_process_that_dies_costs_the_clips_that_it_died_at(index: Index, workers_alone: None) -> None:
+    asked = asked_of(index, 8)
+    lost = asked[5]
+    rows = planned(index, [*asked[:5], Strange(inner=lost, home=os.getpid()), *asked[6:]])
+    assert media_of(rows) == names([*asked[:5], *asked[6:]])
+    failures = [failure for each in rows for failure in each.failures]
+    whole = planned(index, [lost])
+    assert [failure.clip_id for failure in failures] == [
+        identity for each in whole for identity in each.clips["clip_id"].to_pylist()
+    ]
+    assert len(failures) > 5
+    assert {(failure.kind, failure.uri) for failure in failures} == {("crash", lost.mentioned.video["uri"])}  # type: ignore[attr-defined]
+    assert sum(len(each.is_clip) for each in rows) == sum(len(each.is_clip) for each in planned(index, asked))
+
+
+@pytest.mark.parametrize("error", [PolicyError("no such column", remedy="name one"), OSError(5, "the disk is gone")])
+def test_an_error_ends_the_plan_behind_what_came_before(index: Index, workers_alone: None, error: Exception) -> None:
+    asked = asked_of(index, 8)
+    rows = planned(index, [*asked[:5], Strange(inner=asked[5], home=0, error=error), *asked[6:]])
+    assert media_of(rows) == names(asked[:5])
+    assert [(type(each.error), str(each.error)) for each in rows if each.error is not None] == [
+        (type(error), str(error))
+    ]
+
+
+def test_an_error_of_the_listing_does_not_overtake_what_came_before(index: Index, workers_alone: None) -> None:
+    asked = asked_of(index, 5)
+
+    def broken() -> Iterator[Asked]:
+        yield from asked
+        raise PolicyError("the listing ends here")
+
+    rows = planned(index, broken())
+    assert media_of(rows) == names(asked)
+    assert str(rows[-1].error) == "the listing ends here"
