@@ -24,12 +24,12 @@ from framedex.sharder.packing.pack import JSON_KEYS, ImagePacking, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.plan_in_workers import planned_in_workers
-from framedex.sharder.planning.asked import Asked, Media, asked_by_clips, asked_by_policy
 from framedex.sharder.planning.batches import Round, behind, plan
+from framedex.sharder.planning.pieces import Media, Piece, explicit_pieces, policy_pieces
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
-from framedex.sharder.schema import CLIPS, SCHEMA_VERSION
+from framedex.sharder.schema import SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
@@ -98,7 +98,7 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     check_ranges(index, file)
     skipped = left_out(index, file)
     total = len(index) - index.unusable - skipped.count
-    report = _build(index, out, file.resolved, schema, asked_by_policy(index, file), total, options)
+    report = _build(index, out, file.resolved, schema, policy_pieces(index, file), total, options)
     return replace(report, filtered=skipped)
 
 
@@ -110,8 +110,8 @@ def build_from_requests(
     A request that cannot be met becomes a row of failures.parquet.
     """
     resolved = {"policy": "clips", "choose": choose, "clips": requests.digest}
-    asked = asked_by_clips(index, requests, choose)
-    return _build(index, out, resolved, requests.user_schema, asked, len(requests), options)
+    pieces = explicit_pieces(index, requests, choose)
+    return _build(index, out, resolved, requests.user_schema, pieces, len(requests), options)
 
 
 def _build(
@@ -119,7 +119,7 @@ def _build(
     out: Place,
     resolved: Row,
     user_schema: pa.Schema,
-    asked: Iterable[Asked],
+    pieces: Iterable[Piece],
     total: int,
     options: ShardOptions,
 ) -> ShardReport:
@@ -137,10 +137,10 @@ def _build(
 
     def write(writer: DatasetWriter) -> ShardReport:
         if options.pack is None and not options.alone:
-            _write_planned(index, asked, pa.unify_schemas([CLIPS, user_schema]), total, options, writer)
+            _write_planned(index, pieces, total, options, writer)
             return writer.commit(index=index, resolved=resolved, pack=_pack_facts(options))
         media = Media(index, functools.partial(options.making.open, index))
-        rounds = (piece.round(media) for piece in asked)
+        rounds = (piece.round(media) for piece in pieces)
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
             for step in _steps(index, behind(rounds, writer.done), spools, options):
                 if isinstance(step.outcome, Failure):
@@ -157,11 +157,11 @@ def _build(
 
 
 def _write_planned(
-    index: Index, asked: Iterable[Asked], schema: pa.Schema, total: int, options: ShardOptions, writer: DatasetWriter
+    index: Index, pieces: Iterable[Piece], total: int, options: ShardOptions, writer: DatasetWriter
 ) -> None:
     """Write clips that are planned in workers."""
     spread = functools.partial(planned_in_workers, done=writer.done, workers=options.workers, engine=options.engine)
-    for rows in spread(index, options.making, asked, schema):
+    for rows in spread(index, options.making, pieces, writer.schema):
         writer.add_planned(rows)
         if rows.error is not None:
             raise rows.error

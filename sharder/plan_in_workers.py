@@ -15,8 +15,8 @@ from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.cutting import Making
-from framedex.sharder.planning.asked import Asked, Media
 from framedex.sharder.planning.batches import Round, behind, plan
+from framedex.sharder.planning.pieces import Media, Piece
 from framedex.sharder.writing.planned_rows import ENDING, PlannedRows, planned_rows
 from framedex.storage.places import Place
 
@@ -35,25 +35,20 @@ class PlanningTask:
 
     Attributes:
         schema: Of the dataset's `clips`.
-        own: What this process plans instead; None if a worker may plan `asked`.
+        own: What this process plans instead; None if a worker may plan `pieces`.
     """
 
     index: Place
     making: Making
     schema: pa.Schema
-    asked: list[Asked]
+    pieces: list[Piece]
     own: Iterable[Round] | None = None
-
-    @property
-    def stays(self) -> bool:
-        """Whether this process does the task."""
-        return self.own is not None
 
 
 def planned_in_workers(
     index: Index,
     making: Making,
-    asked: Iterable[Asked],
+    pieces: Iterable[Piece],
     schema: pa.Schema,
     *,
     done: int,
@@ -71,10 +66,10 @@ def planned_in_workers(
     media = Media(index, functools.partial(making.open, index))
     calls = Calls(
         function=plan_task,
-        items=_tasks(index.path, making, schema, _left(asked, media, done), media),
+        items=_tasks(index.path, making, schema, _left(pieces, media, done), media),
         timeout_seconds=SECONDS_A_TASK,
         in_flight=TASKS_IN_FLIGHT,
-        passes=lambda task: task.stays,
+        passes=lambda task: task.own is not None,
     )
     for outcome in engine(calls, workers=workers):
         own = outcome.item.own
@@ -84,10 +79,10 @@ def planned_in_workers(
                 return
 
 
-def _left(asked: Iterable[Asked], media: Media, done: int) -> Iterator[Asked | Round]:
+def _left(pieces: Iterable[Piece], media: Media, done: int) -> Iterator[Piece | Round]:
     """Yield what is left behind the first `done` items of the plan; a piece that is partly done, as its items."""
     left = done
-    for piece in asked:
+    for piece in pieces:
         if not left:
             yield piece
             continue
@@ -98,20 +93,20 @@ def _left(asked: Iterable[Asked], media: Media, done: int) -> Iterator[Asked | R
 
 
 def _tasks(
-    index: Place, making: Making, schema: pa.Schema, pieces: Iterable[Asked | Round], media: Media
+    index: Place, making: Making, schema: pa.Schema, pieces: Iterable[Piece | Round], media: Media
 ) -> Iterator[PlanningTask]:
     numbers = itertools.count()
-    task = PlanningTask(index=index, making=making, schema=schema, asked=[])
-    gathered: list[Asked] = []
+    task = PlanningTask(index=index, making=making, schema=schema, pieces=[])
+    gathered: list[Piece] = []
 
     def flush() -> Iterator[PlanningTask]:
         if not gathered:
             return
-        asked, gathered[:] = gathered.copy(), []
+        taken, gathered[:] = gathered.copy(), []
         if next(numbers) < TASKS_AT_FIRST:
-            yield replace(task, own=_rounds(asked, media))
+            yield replace(task, own=_rounds(taken, media))
         else:
-            yield replace(task, asked=asked)
+            yield replace(task, pieces=taken)
 
     for piece in _until_error(pieces):
         if isinstance(piece, Exception):
@@ -130,14 +125,14 @@ def _tasks(
     yield from flush()
 
 
-def _own(piece: Asked | Round, media: Media) -> Iterable[Round] | None:
+def _own(piece: Piece | Round, media: Media) -> Iterable[Round] | None:
     """Return what this process plans of a piece itself; None if a worker may plan it."""
     if isinstance(piece, list):
         return [piece]
     return _rounds([piece], media) if piece.weight > MOST_CLIPS_SENT else None
 
 
-def _until_error(pieces: Iterable[Asked | Round]) -> Iterator[Asked | Round | Exception]:
+def _until_error(pieces: Iterable[Piece | Round]) -> Iterator[Piece | Round | Exception]:
     """Yield pieces, and last the error that ends them: raised here, it would overtake the results of earlier ones."""
     try:
         yield from pieces
@@ -149,9 +144,9 @@ def _raise(error: Exception) -> Round:
     raise error
 
 
-def _rounds(asked: Iterable[Asked], media: Media) -> Iterator[Round]:
+def _rounds(pieces: Iterable[Piece], media: Media) -> Iterator[Round]:
     """Yield what pieces want, each when it is planned."""
-    for piece in asked:
+    for piece in pieces:
         yield piece.round(media)
 
 
@@ -171,9 +166,9 @@ def _results(outcome: Outcome[PlanningTask, PlannedRows], media: Media) -> Itera
         yield outcome.result
         return
     task = outcome.item
-    pieces = [piece for asked in task.asked for piece in asked.alone()]
+    pieces = [part for piece in task.pieces for part in piece.alone()]
     if len(pieces) > 1:
-        alone = [replace(task, asked=[piece]) for piece in pieces]
+        alone = [replace(task, pieces=[piece]) for piece in pieces]
         for each in run_local(Calls(function=plan_task, items=alone, timeout_seconds=SECONDS_A_TASK), workers=1):
             yield from _results(each, media)
         return
@@ -193,7 +188,7 @@ def _failed(found: Round, outcome: Outcome[PlanningTask, PlannedRows]) -> Iterat
 
 def plan_task(task: PlanningTask) -> PlannedRows:
     """Return the rows of a task. Runs in a worker."""
-    return planned_rows(plan(_rounds(task.asked, _media(task.index, task.making)), None), task.schema)
+    return planned_rows(plan(_rounds(task.pieces, _media(task.index, task.making)), None), task.schema)
 
 
 @functools.lru_cache(1)

@@ -106,6 +106,11 @@ class DatasetWriter:
         """Where the dataset lies until it is complete."""
         return self._destination.unfinished
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of `clips`, with the user's columns."""
+        return self._schema
+
     def __enter__(self) -> DatasetWriter:
         check_output(self._destination.out, overwrite=self._destination.overwrite)
         with contextlib.ExitStack() as stack:

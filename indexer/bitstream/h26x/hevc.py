@@ -197,7 +197,6 @@ class HevcScanner(NalScanner):
         used = [self._sequences[number] for number in distinct(headers.sequence[headers.sequence >= 0])[0].tolist()]
         check_colours(sequence.shape for sequence in used)
         chroma = {sequence.shape[0] for sequence in used}
-        sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
         # What the sequence allows, not what was seen: of a stream that is read in part, higher layers may follow.
         highest = np.full(n, -1)
         highest[packet] = np.array([*(each.highest_layer for each in self._sequences), -1])[headers.sequence]
@@ -206,7 +205,7 @@ class HevcScanner(NalScanner):
         slots[packet] = of_pictures
         return Pictures(
             start=start,
-            non_reference=sublayer_non_reference & (layer == highest) & ~changes_sets,
+            non_reference=_is_sublayer_non_reference(kind) & (layer == highest) & ~changes_sets,
             leading=rasl,
             skipped=dropped | hidden | (segment < 0) | (kind == NO_PICTURE),
             field_coded=np.zeros(n, np.bool_),
@@ -379,11 +378,16 @@ class HevcScanner(NalScanner):
         return buffered_references(pictures())
 
 
+def _is_sublayer_non_reference(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return bool: pictures to which no other one of their temporal layer refers (table 7-1)."""
+    found: NDArray[np.bool_] = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
+    return found
+
+
 def _is_anchor(kind: NDArray[np.int64], layer: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return bool [pictures]: pictures that may be prevTid0Pic of those after them (8.3.1)."""
-    sublayer_non_reference = (kind <= LAST_SUBLAYER_NON_REFERENCE) & (kind % 2 == 0)
     leads = (kind >= RADL_N) & (kind <= RASL_R)
-    anchors: NDArray[np.bool_] = (layer == 0) & ~leads & ~sublayer_non_reference
+    anchors: NDArray[np.bool_] = (layer == 0) & ~leads & ~_is_sublayer_non_reference(kind)
     return anchors
 
 

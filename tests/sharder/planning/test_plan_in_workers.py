@@ -18,8 +18,8 @@ from framedex.sharder import plan_in_workers
 from framedex.sharder.build import DEFAULTS, build_from_policy
 from framedex.sharder.packing.cutting import Making
 from framedex.sharder.plan_in_workers import planned_in_workers
-from framedex.sharder.planning.asked import Asked, AskedOfMedium, Media, asked_by_policy
 from framedex.sharder.planning.batches import Round
+from framedex.sharder.planning.pieces import Media, MediumPiece, Piece, policy_pieces
 from framedex.sharder.policies.reading import make_policy
 from framedex.sharder.schema import CLIPS
 from framedex.sharder.writing import tables, writer
@@ -54,7 +54,7 @@ def test_a_policy_s_clips_are_the_same_bytes(index: Index, tmp_path: Path) -> No
 def test_explicit_clips_are_the_same_bytes(
     index: Index, truth: Callable[[str], Truth], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("framedex.sharder.planning.asked.REQUESTS_AT_ONCE", 7)
+    monkeypatch.setattr("framedex.sharder.planning.pieces.REQUESTS_AT_ONCE", 7)
     monkeypatch.setattr(plan_in_workers, "MOST_CLIPS_A_TASK", 14)
     rng = np.random.default_rng(5)
     clips = [
@@ -119,13 +119,9 @@ class Strange:
         error: What it raises instead.
     """
 
-    inner: Asked
+    inner: Piece
     home: int
     error: Exception | None = None
-
-    @property
-    def number(self) -> int:
-        return self.inner.number
 
     @property
     def weight(self) -> int:
@@ -138,16 +134,16 @@ class Strange:
             os.kill(os.getpid(), signal.SIGKILL)
         return self.inner.round(media)
 
-    def alone(self) -> list[Asked]:
+    def alone(self) -> list[Piece]:
         return [self]
 
 
-def asked_of(index: Index, count: int) -> list[Asked]:
+def asked_of(index: Index, count: int) -> list[Piece]:
     """Return what the policy wants of some media."""
-    return list(asked_by_policy(index, make_policy(POLICY, where="test")))[:count]
+    return list(policy_pieces(index, make_policy(POLICY, where="test")))[:count]
 
 
-def planned(index: Index, asked: Iterable[Asked]) -> list[PlannedRows]:
+def planned(index: Index, asked: Iterable[Piece]) -> list[PlannedRows]:
     return list(planned_in_workers(index, MAKING, asked, CLIPS, done=0, workers=2, engine=run_local))
 
 
@@ -156,8 +152,8 @@ def media_of(rows: list[PlannedRows]) -> list[str]:
     return list(dict.fromkeys(medium["media_id"] for each in rows for medium in each.media))
 
 
-def names(asked: list[Asked]) -> list[str]:
-    return [piece.mentioned.video["media_id"] for piece in asked if isinstance(piece, AskedOfMedium)]
+def names(asked: list[Piece]) -> list[str]:
+    return [piece.mentioned.video["media_id"] for piece in asked if isinstance(piece, MediumPiece)]
 
 
 @pytest.fixture
@@ -195,7 +191,7 @@ def test_an_error_ends_the_plan_behind_what_came_before(index: Index, workers_al
 def test_an_error_of_the_listing_does_not_overtake_what_came_before(index: Index, workers_alone: None) -> None:
     asked = asked_of(index, 5)
 
-    def broken() -> Iterator[Asked]:
+    def broken() -> Iterator[Piece]:
         yield from asked
         raise PolicyError("the listing ends here")
 

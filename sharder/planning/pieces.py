@@ -1,4 +1,4 @@
-"""What a policy or a list of clips asks for, in pieces that can be planned one by one, here or in another process."""
+"""A plan in pieces: what a policy wants of a medium, or some explicit clips. Each can be planned in another process."""
 
 from __future__ import annotations
 
@@ -48,13 +48,8 @@ class Media:
         return self.open(video)
 
 
-class Asked(Protocol):
-    """A piece of what is asked for. It can be pickled."""
-
-    @property
-    def number(self) -> int:
-        """The place of its first item of progress in the plan, from 1 on."""
-        ...
+class Piece(Protocol):
+    """A piece of a plan. It can be pickled."""
 
     @property
     def weight(self) -> int:
@@ -65,13 +60,13 @@ class Asked(Protocol):
         """Return the wanted clips by medium, and why others cannot be made. Raises PolicyError."""
         ...
 
-    def alone(self) -> list[Asked]:
+    def alone(self) -> list[Piece]:
         """Return it in the smallest pieces, in order."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedOfMedium:
+class MediumPiece:
     """What a policy wants of one medium.
 
     Attributes:
@@ -99,12 +94,12 @@ class AskedOfMedium:
             items += [missed_clip(uri, mention.name, missed) for missed in sampling.missed]
         return [Batch(medium=medium, items=items, done=self.number)]
 
-    def alone(self) -> list[Asked]:
+    def alone(self) -> list[Piece]:
         return [self]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedClips:
+class ExplicitPiece:
     """Some explicit clips.
 
     Attributes:
@@ -143,23 +138,23 @@ class AskedClips:
             clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
         )
 
-    def alone(self) -> list[Asked]:
+    def alone(self) -> list[Piece]:
         return [
             replace(self, requests=[request], number=number)
             for number, request in enumerate(self.requests, self.number)
         ]
 
 
-def asked_by_policy(index: Index, file: PolicyFile) -> Iterator[Asked]:
+def policy_pieces(index: Index, file: PolicyFile) -> Iterator[Piece]:
     """Yield what a policy wants, medium by medium in the order of the index. Raises PolicyError."""
     for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
-        yield AskedOfMedium(policy=file.policy, mentioned=mentioned, number=number)
+        yield MediumPiece(policy=file.policy, mentioned=mentioned, number=number)
 
 
-def asked_by_clips(index: Index, requests: ExplicitClips, choose: Choose) -> Iterator[Asked]:
+def explicit_pieces(index: Index, requests: ExplicitClips, choose: Choose) -> Iterator[Piece]:
     """Yield what explicit clips want, in the order requested."""
     resolver, left, number = UriResolver(index), iter(requests), 1
     while chunk := list(itertools.islice(left, REQUESTS_AT_ONCE)):
         found = [(resolver.media_id(request.uri, request.stream), request) for request in chunk]
-        yield AskedClips(requests=found, choose=choose, number=number)
+        yield ExplicitPiece(requests=found, choose=choose, number=number)
         number += len(chunk)
