@@ -20,6 +20,7 @@ import av
 
 from benchmarks.environment import environment
 from benchmarks.make_video import pictures, repeat
+from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
 from framedex.indexer.proofs.full_decode import decode_all
 
@@ -72,7 +73,8 @@ def contenders(path: Path) -> dict[str, Callable[[], None]]:
     def decode() -> None:
         (medium,) = probe_medium(ProbeTask(path=str(path), depth="packets"))
         assert medium.packets is not None
-        decoded = decode_all(str(path), medium.stream_index, len(medium.packets.size))
+        with opened_file(str(path)) as file:
+            decoded = decode_all(file, medium.stream_index, len(medium.packets.size))
         assert decoded.came.all()
 
     return {

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 import os
 import sys
 import tempfile
@@ -41,6 +42,7 @@ with atheris.instrument_imports(include=["framedex"]):
     from framedex.indexer.probing import packet_headers as look
     from framedex.indexer.probing import plain_mp4
     from framedex.indexer.sources import discover, tar_members
+    from framedex.indexer.sources.sidecars import SIDECARS
     from framedex.sharder.policies import reading
     from framedex.sharder.selection import explicit_clips as requests
     from fuzz.invariants import check_pictures
@@ -116,12 +118,16 @@ def condense_h264(data: bytes) -> bytes:
 
 
 def read_tar_file(path: Path) -> None:
-    """Read the positions of the images in a tar, and check that they lie within it."""
-    with open(path, "rb") as file:
-        size = path.stat().st_size
-        for image in tar_members.read_tar(file.fileno(), size).images:
-            assert 0 <= image.offset <= size
-            assert image.size >= 0
+    """Read the positions of the images and videos in a tar, and check that they lie within it."""
+    content = path.read_bytes()
+    size = len(content)
+    found = tar_members.read_tar(lambda at, length: content[at : at + length], size, sidecars=SIDECARS)
+    for image in found.images:
+        assert 0 <= image.offset <= size
+        assert image.size >= 0
+    for video in found.videos:
+        assert 0 <= video.part.offset <= video.part.offset + video.part.size_bytes <= size
+        json.loads(video.sidecars or "null")
 
 
 # Add new parsers at the end: the order determines the meaning of inputs that are kept.

@@ -18,21 +18,23 @@ from framedex.errors import MissingSourceError, printable
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import GIBIBYTE
 from framedex.files.outputs import has_locks
+from framedex.indexer.cli_options import rate_value, sidecars_value, slice_value
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.compact import compact_index
 from framedex.indexer.runs.slices import Slice, build_slice, finish_index
-from framedex.indexer.runs.work import IndexOptions, Work, medium_name, plan_work
+from framedex.indexer.runs.work import IndexOptions, Work, plan_work
 from framedex.indexer.schema import IMAGES
-from framedex.indexer.sources.image_times import rate_of
 from framedex.indexer.sources.named_medium import Images
 from framedex.indexer.sources.other_files import OtherFiles
+from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.outputs import json_option, out_folder_option
 from framedex.options.rules import OptionRule, RuledCommand
 from framedex.options.runs import max_failures_option, time_limit_option, workers_option
 from framedex.storage.places import Place
+from framedex.storage.uris import medium_name
 
 TABLE_ROWS = 20
 LOG = logging.getLogger("framedex.indexer")
@@ -121,8 +123,17 @@ RULES = (
     "nothing.",
 )
 @click.option(
+    "--sidecars",
+    callback=sidecars_value,
+    default=",".join(SIDECARS),
+    show_default=True,
+    metavar="KINDS",
+    help="Which files beside the videos of a webdataset tar become columns of yours: some of json, txt, cls and "
+    "__key__ (the key of the sample), or none.",
+)
+@click.option(
     "--image-fps",
-    callback=lambda context, parameter, value: _rate_option(value),
+    callback=rate_value,
     metavar="RATE",
     help="Images per second, such as 25 or 30000/1001, if neither a listing nor a timestamps.txt gives their times.  "
     "[default: 1]",
@@ -167,7 +178,7 @@ RULES = (
 @engine_options
 @click.option(
     "--task",
-    callback=lambda context, parameter, value: _slice_option(value),
+    callback=slice_value,
     metavar="I/N",
     help="Do one of N slices of the run, 0/N to N-1/N. Run the same command on every machine, then --finish.",
 )
@@ -183,6 +194,7 @@ def index(
     depth: Depth,
     streams: Streams,
     images: Images,
+    sidecars: tuple[Sidecar, ...],
     image_fps: Fraction | None,
     verify: bool,
     prove: int,
@@ -201,10 +213,10 @@ def index(
 ) -> None:
     """Record the packets, timestamps and start points of every video in Parquet.
 
-    A SOURCE is a video, an image, a tar of images, a folder (searched recursively), a glob, @list.txt (one path per
-    line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any columns of
-    your own. A rerun probes only media that are new or changed. It probes failed media again if the options, or the
-    versions of framedex or FFmpeg, changed, or with --retry.
+    A SOURCE is a video, an image, a tar of videos or images, a folder (searched recursively), a glob, @list.txt (one
+    path per line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet listing with a `uri` column and any
+    columns of your own. A rerun probes only media that are new or changed. It probes failed media again if the
+    options, or the versions of framedex or FFmpeg, changed, or with --retry.
 
     Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but
     more media failed or were refused than --max-failures.
@@ -221,6 +233,7 @@ def index(
             depth=depth,
             streams=streams,
             images=images,
+            sidecars=sidecars,
             image_fps=image_fps,
             verify=verify,
             prove=prove,
@@ -283,13 +296,6 @@ def _compact(out: Place, sources: tuple[str, ...] | None, as_json: bool) -> None
         f"{report.media} media: {report.parts_before} parts → {report.parts}, "
         f"{report.dropped} rows that no longer counted dropped"
     )
-
-
-def _slice_option(value: str | None) -> Slice | None:
-    try:
-        return None if value is None else Slice.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; say 0/8 for the first of eight") from error
 
 
 def _plan(work: Work) -> dict[str, object]:
@@ -355,13 +361,6 @@ def _print_skipped(thumbnails: int, others: list[OtherFiles]) -> None:
             f"{counted(count, 'file')} skipped for {'its ending' if count == 1 else 'their endings'} "
             f"({'; '.join(kinds[:SHOWN])}{'; …' if kinds[SHOWN:] else ''}): name what is video"
         )
-
-
-def _rate_option(value: str | None) -> Fraction | None:
-    try:
-        return None if value is None else rate_of(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def _print_table(report: IndexReport, *, whole: bool) -> None:

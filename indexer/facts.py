@@ -186,12 +186,18 @@ class MediumFacts:
         stream_index: -1 without a stream.
         is_best: whether the stream is the best one of the file.
         member: which of several media in the file. None: the only one.
+        member_offset: where a video inside the file begins, in bytes. None: the video is the file.
+        member_bytes: how many bytes it has.
+        sidecars: the user's columns beside it, as JSON.
     """
 
     kind: str
     stream_index: int = -1
     is_best: bool = True
     member: str | None = None
+    member_offset: int | None = None
+    member_bytes: int | None = None
+    sidecars: str | None = None
     identity: Identity | None = None
     container: str | None = None
     video_streams: int | None = None

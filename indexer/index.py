@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from framedex.core.progress import progress_bar
+from framedex.errors import SourceError
 from framedex.execution.choice import EngineName, engine_of, processes
 from framedex.execution.local_pool import GIBIBYTE
 from framedex.indexer.probing.probe import Depth, Streams
@@ -14,6 +15,7 @@ from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.work import IndexOptions
 from framedex.indexer.sources.image_times import rate_of
 from framedex.indexer.sources.named_medium import Images
+from framedex.indexer.sources.sidecars import SIDECARS, Sidecar, sidecars_of
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Place, place
 
@@ -27,6 +29,7 @@ def index(
     depth: Depth = "auto",
     streams: Streams = "best",
     images: Images = "sequences",
+    sidecars: Iterable[Sidecar] = SIDECARS,
     image_fps: str | float | Fraction | None = None,
     verify: bool = False,
     prove: int = 0,
@@ -44,8 +47,8 @@ def index(
     Calling it again brings the index up to date: only what is new or changed is probed.
 
     Args:
-        sources: a video, an image, a tar of images, a folder, a glob, "@list.txt", a listing (CSV, JSONL, Parquet), or
-            several of these.
+        sources: a video, an image, a tar of videos or images, a folder, a glob, "@list.txt", a listing (CSV, JSONL,
+            Parquet), or several of these.
         out: the index: a folder, or a uri of object storage.
         root: the folder that recorded uris are relative to. None: the root of the existing index, else the
             sources' common folder.
@@ -54,6 +57,8 @@ def index(
             where they can be trusted, else packets.
         streams: which video streams of a file become media, "best" or "all".
         images: what the images of a searched folder are: "sequences", "single" (media of one frame each) or "ignore".
+        sidecars: which files beside the videos of a webdataset tar become columns of the user's: kinds out of "json",
+            "txt", "cls" and "__key__" (the key of the sample).
         image_fps: images per second of images without times of their own: 25, 29.97, "30000/1001". None: 1.
         verify: decode every frame, store its hash, and compare it with the frame as clips reach it.
         prove: how many frames of each video, drawn at random, to reach as clips reach them and compare with a decode
@@ -75,6 +80,10 @@ def index(
     """
     written = place(out)
     check_writable(written)
+    try:
+        kinds = sidecars_of(sidecars)
+    except ValueError as error:
+        raise SourceError("sidecars of an unknown kind", found=error) from error
     several = [sources] if isinstance(sources, str | Path) else sources
     with progress_bar("video", shown=progress) as show:
         options = IndexOptions(
@@ -85,6 +94,7 @@ def index(
             depth=depth,
             streams=streams,
             images=images,
+            sidecars=kinds,
             image_fps=None if image_fps is None else rate_of(str(image_fps)),
             verify=verify,
             prove=prove,

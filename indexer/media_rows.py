@@ -10,7 +10,17 @@ from framedex.indexer.schema import OK
 
 Row = dict[str, Any]
 
-SINGLE = ("kind", "stream_index", "member", "container", "video_streams", "rotation_degrees")
+SINGLE = (
+    "kind",
+    "stream_index",
+    "member",
+    "member_offset",
+    "member_bytes",
+    "sidecars",
+    "container",
+    "video_streams",
+    "rotation_degrees",
+)
 
 
 def rows_of(medium: MediumFacts) -> tuple[Row, Row]:

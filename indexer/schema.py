@@ -7,7 +7,7 @@ import pyarrow as pa
 from framedex.core.column_rules import FAR, ColumnRule, Key
 
 FORMAT = "framedex-index"
-SCHEMA_VERSION = "3.5"  # readers accept every minor version of their major version
+SCHEMA_VERSION = "3.6"  # readers accept every minor version of their major version
 
 # Values of some columns, by libav's own numbers (AVColorRange, AVFieldOrder).
 COLOR_RANGES = {1: "limited", 2: "full"}
@@ -65,7 +65,21 @@ VIDEOS = pa.schema(
         column(
             "member",
             pa.string(),
-            "Which of several media in its file (a sequence of images in a tar); null: the only one.",
+            "Which of several media in its file (a sequence of images in a tar, or a video in it); null: the only "
+            "one.",
+        ),
+        column(
+            "member_offset",
+            pa.int64(),
+            "Of a video inside a file: its first byte. Null: the video is the file.",
+            unit="bytes",
+        ),
+        column("member_bytes", pa.int64(), "Of a video inside a file: how many bytes it has.", unit="bytes"),
+        column(
+            "sidecars",
+            pa.string(),
+            "Of a video in a tar: the contents of its sidecars as JSON, by kind; null for kinds that were not read. "
+            "The user's columns in the listing come from it.",
         ),
         required("stream_index", pa.int32(), "Number of the video stream in its container; -1 where none was found."),
         column("video_streams", pa.int32(), "Video streams in the file, cover art not counted."),
@@ -413,6 +427,8 @@ VIDEO_RULES = {
     "stream_index": ColumnRule(least=-1, most=MOST_FRAMES, needed=True),
     "size_bytes": ColumnRule(least=0, most=FAR, needed=True),
     "mtime_ns": ColumnRule(needed=True),
+    "member_offset": ColumnRule(least=0, most=FAR),
+    "member_bytes": ColumnRule(least=0, most=FAR),
     "fingerprint": ColumnRule(needed=True),
     "container": ColumnRule(needed=True),
     "codec": ColumnRule(needed=True),

@@ -181,7 +181,7 @@ def _failed(found: Round, outcome: Outcome[PlanningTask, PlannedRows]) -> Iterat
     for batch in found:
         for item in batch.items:
             if isinstance(item, WantedClip):
-                uri = None if batch.medium is None else batch.medium.medium.uri
+                uri = None if batch.medium is None else batch.medium.medium.name
                 item = Failure(clip_id=item.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
             yield Step(outcome=item, done=batch.done)
 

@@ -10,7 +10,7 @@ from framedex.core.column_rules import FAR, ColumnRule, Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.1"
+SCHEMA_VERSION = "3.2"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME = "shards.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
@@ -156,6 +156,8 @@ _CARRIED = [
     "kind",
     "uri",
     "member",
+    "member_offset",
+    "member_bytes",
     "stream_index",
     "size_bytes",
     "mtime_ns",

@@ -192,15 +192,15 @@ def _index(path: Place) -> Index:
 def _of_medium(task: PictureTask) -> list[Strip]:
     index = _index(task.place)
     video = index.video(task.identity)
-    name = video["uri"]
+    name = video["uri"] if video["member"] is None else f"{video['uri']} › {video['member']}"
     if video["status"] != OK:
         return [Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")]
     try:
-        path = Locations(index.root, task.root).path(name)
+        path = Locations(index.root, task.root).path(video["uri"])
         medium = IndexedMedium(index, video, keep_damaged=True, path=path)
         if medium.addressable:
             return [_drawn(name, _plan(medium, video, task.most_pixels))]
-        if (video["size_bytes"] or 0) > MOST_COPIED:
+        if (video["member_bytes"] or video["size_bytes"] or 0) > MOST_COPIED:
             return [Strip(name=name, pictures=[], reason=SCATTERED)]
         with tempfile.TemporaryDirectory(dir=task.folder) as own:
             Spools(Path(own), needed=True, settle=lambda: None).make_addressable(medium)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from framedex.errors import FramedexError, StorageError
 from framedex.storage.errors import as_storage_error, is_past_the_end, may_be_tried_again
+from framedex.storage.ranges import ByteRange
 from framedex.storage.stores import NO_LISTING, open_store
 from framedex.storage.uris import split, uri_of
 
@@ -168,16 +169,19 @@ def whole(uri: str, *, most: int) -> tuple[bytes, Facts]:
     return bytes(data), facts
 
 
-def download(uri: str, facts: Facts, path: Path) -> None:
-    """Write an object into a file. Raises StorageError, OSError."""
-    pieces = [(begin, min(begin + PIECE_BYTES, facts.size_bytes)) for begin in range(0, facts.size_bytes, PIECE_BYTES)]
+def download(uri: str, facts: Facts, path: Path, part: ByteRange | None = None) -> None:
+    """Write an object, or a part of it, into a file. Raises StorageError, OSError."""
+    first_byte, size = (0, facts.size_bytes) if part is None else (part.offset, part.size_bytes)
+    pieces = [
+        (first_byte + begin, first_byte + min(begin + PIECE_BYTES, size)) for begin in range(0, size, PIECE_BYTES)
+    ]
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         for first in range(0, len(pieces), 4):
-            part = pieces[first : first + 4]
-            for (begin, _), data in zip(part, fetch_many(uri, part, facts), strict=True):
+            some = pieces[first : first + 4]
+            for (begin, _), data in zip(some, fetch_many(uri, some, facts), strict=True):
                 while data:
-                    count = os.pwrite(descriptor, data, begin)
+                    count = os.pwrite(descriptor, data, begin - first_byte)
                     data, begin = data[count:], begin + count
     finally:
         os.close(descriptor)

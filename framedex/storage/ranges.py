@@ -13,6 +13,14 @@ MOST_BYTES = 8 << 20  # of a request; larger ones are split into parallel reques
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ByteRange:
+    """A range of a file or an object: `size_bytes` bytes from byte `offset` on."""
+
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RangeRequests:
     """The requests that fetch some ranges.
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from framedex.errors import StorageError
 from framedex.storage.objects import Facts, fetch, fetch_end, fetch_many, head
-from framedex.storage.ranges import coalesce
+from framedex.storage.ranges import ByteRange, coalesce
 
 Fetch = Callable[[str, Sequence[tuple[int, int]], Facts], list[memoryview]]
+Read = Callable[[int, int], bytes]  # (offset, length) → bytes, fewer at the end
 
 FIRST_BYTES = 256 << 10  # of an object, read by the request that returns its facts
 BLOCK_BYTES = 128 << 10  # are read if fewer are needed
@@ -32,6 +33,7 @@ class ObjectReader:
     Args:
         uri: The object.
         facts: The facts that the object must have. None: those of the first request.
+        part: The range that is read as if it were an object of its own; needs `facts`. None: the whole object.
         fetch_ranges: Fetches ranges of the object.
         first_bytes: How many bytes the first request reads if `facts` is None.
         kept_bytes: The maximum of bytes that are kept in memory.
@@ -46,6 +48,7 @@ class ObjectReader:
         uri: str,
         facts: Facts | None = None,
         *,
+        part: ByteRange | None = None,
         fetch_ranges: Fetch = fetch_many,
         first_bytes: int = FIRST_BYTES,
         kept_bytes: int = KEPT_BYTES,
@@ -63,6 +66,8 @@ class ObjectReader:
             self.requests = 1
             self._keep(0, data)
         self.facts = facts
+        self._begin = 0 if part is None else part.offset
+        self.size_bytes = facts.size_bytes if part is None else part.size_bytes
 
     @classmethod
     def from_end(cls, uri: str, length: int, *, kept_bytes: int = KEPT_BYTES) -> ObjectReader:
@@ -79,7 +84,7 @@ class ObjectReader:
 
     def __call__(self, offset: int, length: int) -> bytes:
         """Return bytes of the object. Raises StorageError."""
-        size = self.facts.size_bytes
+        size = self.size_bytes
         end = min(offset + length, size)
         if offset >= end:
             return b""
@@ -117,7 +122,9 @@ class ObjectReader:
             self.failure = StorageError("reading the object takes too many requests", kind="requests", where=self.uri)
             raise self.failure
         try:
-            found = self._fetch(self.uri, ranges, self.facts)
+            found = self._fetch(
+                self.uri, [(self._begin + begin, self._begin + end) for begin, end in ranges], self.facts
+            )
         except StorageError as error:
             self.failure = error
             raise
@@ -155,12 +162,18 @@ class ObjectReader:
             self._kept_bytes -= len(self._kept.pop(0)[1])
 
 
-class ObjectFile(io.RawIOBase):
-    """An object as a readable file, for libraries that need one."""
+class RangedFile(io.RawIOBase):
+    """What is read in ranges as a readable file, for libraries that need one.
 
-    def __init__(self, reader: ObjectReader) -> None:
-        self._reader, self._at = reader, 0
-        self.name = reader.uri.rpartition("/")[2]  # libavformat reads more at once if the name has a protocol
+    Args:
+        read: Reads ranges.
+        size_bytes: How many bytes there are.
+        name: Of the file. libavformat detects formats by its ending, too.
+    """
+
+    def __init__(self, read: Read, size_bytes: int, name: str) -> None:
+        self._read, self._size_bytes, self._at = read, size_bytes, 0
+        self.name = name.rpartition("/")[2]  # libavformat reads more at once if the name has a protocol
 
     def readable(self) -> bool:
         return True
@@ -169,7 +182,7 @@ class ObjectFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._reader.facts.size_bytes}[whence]
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size_bytes}[whence]
         self._at = max(0, base + offset)
         return self._at
 
@@ -177,12 +190,12 @@ class ObjectFile(io.RawIOBase):
         return self._at
 
     def size(self) -> int:
-        """Return the object's length. pyarrow calls this method."""
-        return self._reader.facts.size_bytes
+        """Return the file's length. pyarrow calls this method."""
+        return self._size_bytes
 
     def read(self, size: int | None = -1) -> bytes:
-        left = self._reader.facts.size_bytes - self._at
-        data = self._reader(self._at, left if size is None or size < 0 else min(size, left))
+        left = max(0, self._size_bytes - self._at)
+        data = self._read(self._at, left if size is None or size < 0 else min(size, left))
         self._at += len(data)
         return data
 
@@ -190,3 +203,10 @@ class ObjectFile(io.RawIOBase):
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+class ObjectFile(RangedFile):
+    """An object as a readable file."""
+
+    def __init__(self, reader: ObjectReader) -> None:
+        super().__init__(reader, reader.size_bytes, reader.uri)

@@ -107,3 +107,8 @@ def common_folder(uris: list[str]) -> str:
     levels = zip(*(uri.split("/") for uri in uris), strict=False)
     same = [level[0] for level in itertools.takewhile(lambda level: len(set(level)) == 1, levels)]
     return "/".join(same) if len(same) > len(["s3:", ""]) else ""
+
+
+def medium_name(uri: str, member: str | None) -> str:
+    """Return a medium's name in messages and in lists of clips: its uri, then its name among the media of its file."""
+    return uri if member is None else f"{uri}/{member}"

@@ -210,7 +210,7 @@ def _doubled(stream: av.audio.stream.AudioStream, samples: NDArray[np.int64]) ->
 
 def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed:
     """Read every audio packet. Raises AudioProblem if the stream is damaged, is encrypted or changes."""
-    demuxed, finder = _Demuxed(), PayloadFinder(file.descriptor)
+    demuxed, finder = _Demuxed(), PayloadFinder(file.read)
     count = HEADERS.get(coding.codec)
     header: bytes | None = None
     with file.open() as container:

@@ -11,11 +11,17 @@ from framedex.errors import MediaError
 from framedex.files.fingerprint import fingerprint
 from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.facts import Identity
+from framedex.indexer.sources.file_member import FileMember
 
 
 @contextmanager
-def opened_file(path: str) -> Iterator[ProbedFile]:
-    """Open the file and record its identity. Raises MediaError if the file is missing, unreadable or empty."""
+def opened_file(path: str, member: FileMember | None = None) -> Iterator[ProbedFile]:
+    """Open the file and record its identity. Raises MediaError if the file is missing, unreadable or empty.
+
+    Args:
+        path: of the file.
+        member: which part of the file is opened. None: the whole file.
+    """
     try:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -30,7 +36,7 @@ def opened_file(path: str) -> Iterator[ProbedFile]:
             raise MediaError("empty", "the file is empty")
         mark = fingerprint(descriptor, status.st_size)
         identity = Identity(size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, fingerprint=mark)
-        yield ProbedFile(path=path, descriptor=descriptor, identity=identity)
+        yield ProbedFile(path=path, descriptor=descriptor, identity=identity, member=member)
     finally:
         os.close(descriptor)
 

@@ -14,7 +14,7 @@ from av.video.codeccontext import VideoCodecContext
 
 from framedex.core.pyav import LENIENT_METADATA
 from framedex.indexer.containers.demuxers import OPEN_OPTIONS
-from framedex.storage.reader import ObjectFile
+from framedex.storage.reader import RangedFile
 
 INVALID_DATA = 0x41444E49  # AVERROR_INVALIDDATA (libavutil/error.h) without its sign: "INDA"
 MOST_RESTARTS = 1000  # of demuxing after damage
@@ -32,8 +32,8 @@ def memory_errors() -> Iterator[None]:
         raise MemoryError(str(error)) from error
 
 
-def open_container(source: str | ObjectFile) -> av.container.InputContainer:
-    """Open a media file or an object. A playlist, or a reference inside the file, is not followed.
+def open_container(source: str | RangedFile) -> av.container.InputContainer:
+    """Open a media file, an object, or a part of one. A playlist, or a reference inside the file, is not followed.
 
     Raises:
         av.error.FFmpegError, OSError, ValueError: as PyAV raises them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from framedex.storage.reader import Read
 
 PAYLOAD_OFFSETS = (0, 4, 12, 16)  # from packet.pos to the payload: ISO BMFF and AVI, Matroska, IVF and FLV, long FLV
 SEARCH_BYTES = 64  # how far after packet.pos a payload may begin otherwise
@@ -12,10 +12,13 @@ class PayloadFinder:
     """Finds where a file holds exactly a packet's bytes, starting from the position that the demuxer states.
 
     It compares the bytes and does not rely on that position.
+
+    Args:
+        read: reads ranges of the file.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, read: Read) -> None:
+        self._read = read
         self._delta = 0  # where the last one was found
         self._position, self._end = -1, 0
         self.found_all = True
@@ -30,9 +33,9 @@ class PayloadFinder:
         else:
             candidates = (position + self._delta, *(position + delta for delta in PAYLOAD_OFFSETS))
         for offset in candidates:
-            if os.pread(self._descriptor, len(data), offset) == data:
+            if self._read(offset, len(data)) == data:
                 return self._note(position, offset, data)
-        window = os.pread(self._descriptor, len(data) + SEARCH_BYTES, position)
+        window = self._read(position, len(data) + SEARCH_BYTES)
         at = window.find(data)
         if at < 0:
             self.found_all = False

@@ -56,6 +56,7 @@ class ImageTask:
         seconds: times that a listing states.
         default_fps: rate if nothing else states one.
         single: whether every image of a tar is a medium of its own.
+        ignored: whether the images of a tar are left out.
     """
 
     form: Form
@@ -65,6 +66,7 @@ class ImageTask:
     seconds: tuple[float | None, ...] | None = None
     default_fps: Fraction | None = None
     single: bool = False
+    ignored: bool = False
 
     @property
     def rate(self) -> Fraction | None:
@@ -178,14 +180,14 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
 
 def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
     """Return the facts of each sequence in a tar; an unusable sequence does not affect the others."""
-    tar = read_tar(file.descriptor, file.size_bytes)
+    tar = read_tar(file.read, file.size_bytes)
     by_name: dict[str, list[TarImage]] = {}
     for image in tar.images:
         by_name.setdefault(image.name, []).append(image)
     if not by_name:
         if tar.truncation is not None:
-            raise MediaError("truncated", f"the tar is damaged before its first image: {tar.truncation}")
-        raise MediaError("empty", "the tar holds no image", refused=True)
+            raise MediaError("truncated", f"the tar is damaged before its first video or image: {tar.truncation}")
+        raise MediaError("empty", "the tar holds no video and no image", refused=True)
     found = []
     for member, names in group_names(by_name, single=task.single).items():
         sequence = replace(medium, member=readable_name(member))

@@ -46,21 +46,26 @@ class PartPairs:
         self._group: list[Row] = []
         self._packets = self._files = 0
 
-    def add(self, rows: Sequence[tuple[Row, Row]]) -> None:
-        """Add the rows of `videos` and `frames` of the media of one file; write a pair of parts if it is full."""
+    def add(self, rows: Sequence[tuple[Row, Row]], files: int = 1) -> None:
+        """Add the rows of `videos` and `frames` of some media; write a pair of parts if it is full.
+
+        Args:
+            rows: of the media.
+            files: how many files they count as. 0: further media of the same file follow.
+        """
         for video, frames in rows:
             if self._group and self._packets + len(frames["size"]) > FRAMES_PER_ROW_GROUP:
                 self._write_group()
             self._videos.append(video)
             self._group.append(frames | _gaps(frames))
             self._packets += len(frames["size"])
-        self._files += 1
+        self._files += files
         if self._files >= self._files_a_part:
             self.flush()
 
     def flush(self) -> None:
         """Write the rows added since the last pair of parts."""
-        if not self._files:
+        if not self._files and not self._videos:
             return
         self._write_group()
         if self._writer is not None:

@@ -19,6 +19,7 @@ from framedex.indexer.bitstream.intra.intra_codecs import KEY_FLAGGED
 from framedex.indexer.containers.opening import demux_packets
 from framedex.indexer.containers.payloads import PayloadFinder
 from framedex.indexer.timeline import NO_PTS
+from framedex.storage.reader import Read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +58,14 @@ class _Columns:
 
 
 def demux(
-    container: av.container.InputContainer, stream: av.video.stream.VideoStream, descriptor: int, scanner: Scanner
+    container: av.container.InputContainer, stream: av.video.stream.VideoStream, read: Read, scanner: Scanner
 ) -> Demuxed:
     """Feed every packet of a stream to the scanner, and return what the container says about the packets.
 
     Args:
         container: an open container.
         stream: one of its streams.
-        descriptor: the open file. The bytes of every packet are searched for in it.
+        read: reads ranges of the file. The bytes of every packet are searched for in it.
         scanner: takes the bytes of every packet.
 
     Raises:
@@ -73,7 +74,7 @@ def demux(
         MediaError: the video is encrypted, has no packets, or is damaged at its first packet.
     """
     columns = _Columns()
-    finder = PayloadFinder(descriptor)
+    finder = PayloadFinder(read)
     configuration = stream.codec_context.extradata
     for number, packet in enumerate(_packets(container, stream.index, columns)):
         data = bytes(packet)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
+from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import SampleTable, read_layout, read_sample_table
 from framedex.indexer.probing.by_packets import Demuxed
@@ -17,12 +17,11 @@ from framedex.indexer.probing.by_packets import Demuxed
 PIECE_BYTES = 16 << 20  # bytes per read; a larger packet is a piece of its own
 
 
-def scan_samples(descriptor: int, size_bytes: int, track_id: int, scanner: NalScanner, configuration: bytes) -> Demuxed:
+def scan_samples(file: ProbedFile, track_id: int, scanner: NalScanner, configuration: bytes) -> Demuxed:
     """Feed every packet of a track to the scanner, and return what the sample tables say about them.
 
     Args:
-        descriptor: the open file.
-        size_bytes: of the file.
+        file: the open file.
         track_id: of the track.
         scanner: takes the bytes of every packet.
         configuration: the extradata that the demuxer reports.
@@ -32,8 +31,7 @@ def scan_samples(descriptor: int, size_bytes: int, track_id: int, scanner: NalSc
         BitstreamError: the scanner rejects a packet.
     """
     try:
-        layout = read_layout(lambda offset, length: os.pread(descriptor, length, offset), size_bytes)
-        table = read_sample_table(layout, track_id)
+        table = read_sample_table(read_layout(file.read, file.size_bytes), track_id)
         demuxed = demuxed_of(table)
         if table.configurations[int(table.sample_entry[0])] != configuration:
             raise UntrustedTables("the sample entry has another configuration than the demuxer says")
@@ -43,7 +41,7 @@ def scan_samples(descriptor: int, size_bytes: int, track_id: int, scanner: NalSc
             offset, size = demuxed.offset[first:last], demuxed.size[first:last]
             begin, length = int(offset[0]), int(offset[-1] + size[-1] - offset[0])
             target = buffer[:length] if length <= len(buffer) else np.zeros(length, np.uint8)
-            _read_into(descriptor, begin, target)
+            _fill(target, file, begin)
             scanner.feed_many(target, offset - begin, size)
     except TruncatedError as error:
         raise UntrustedTables(str(error)) from error
@@ -92,11 +90,8 @@ def pieces(offset: NDArray[np.int64], size: NDArray[np.int64]) -> Iterator[tuple
             first = stop
 
 
-def _read_into(descriptor: int, offset: int, target: NDArray[np.uint8]) -> None:
+def _fill(target: NDArray[np.uint8], file: ProbedFile, offset: int) -> None:
     """Fill `target`, uint8 [bytes], from the file. Raises TruncatedError if the file ends before."""
-    done = 0
-    while done < len(target):
-        count = os.preadv(descriptor, [target[done:].data], offset + done)
-        if not count:
-            raise TruncatedError(f"the file ends at byte {offset + done}")
-        done += count
+    done = file.read_into(target, offset)
+    if done < len(target):
+        raise TruncatedError(f"the file ends at byte {offset + done}")

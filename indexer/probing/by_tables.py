@@ -20,7 +20,7 @@ from framedex.indexer.bitstream.base.pictures import (
     pictures_of,
 )
 from framedex.indexer.bitstream.intra.intra_codecs import INTRA
-from framedex.indexer.containers.medium_file import Read
+from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import Layout, SampleTable, read_sample_table
 from framedex.indexer.probing.by_packets import Demuxed
@@ -41,6 +41,7 @@ from framedex.indexer.timeline import (
     presentation_order,
     ranks,
 )
+from framedex.storage.reader import Read
 
 MOST_LOOKED_AT = 16  # packets of the first GOP; all reorderings that a GOP shows appear within them
 # If the tables call every sample a sync sample, the headers of all samples are read. The mean sample must have at least
@@ -81,7 +82,7 @@ def tabulate(
     codec: str,
     configuration: bytes,
     reorder_depth: int,
-    descriptor: int | None,
+    file: ProbedFile | None,
 ) -> Tabulated:
     """Return a track's packets from the sample tables of an MP4, MOV or 3GP file.
 
@@ -92,7 +93,7 @@ def tabulate(
         codec: of the track, by FFmpeg's canonical name.
         configuration: the extradata that the demuxer reports.
         reorder_depth: how many frames the decoder holds back.
-        descriptor: the open file. None: an object; only the headers of its first packets are read. The other start
+        file: the open file. None: an object; only the headers of its first packets are read. The other start
             points get the flag `STATED`, and whoever needs one of them reads its headers.
 
     Raises:
@@ -107,7 +108,7 @@ def tabulate(
             raise UntrustedTables("the sample entry has another configuration than the demuxer says")
         if not table.sync_stated and demuxed.size.mean() < LEAST_MEAN_BYTES:
             raise UntrustedTables("nothing says which samples are sync samples")
-        return _predicted(read, table, demuxed, codec, configuration, reorder_depth, descriptor)
+        return _predicted(read, table, demuxed, codec, configuration, reorder_depth, file)
     except (BitstreamError, TruncatedError) as error:
         raise UntrustedTables(str(error)) from error
 
@@ -137,7 +138,7 @@ def _predicted(
     codec: str,
     configuration: bytes,
     reorder_depth: int,
-    descriptor: int | None,
+    file: ProbedFile | None,
 ) -> Tabulated:
     if codec not in SCANNERS:
         raise UntrustedTables(f"packets of {codec} have to be read")
@@ -146,10 +147,10 @@ def _predicted(
     sync = np.flatnonzero(table.sync[table.size > 0])
     if not len(sync) or sync[0]:
         raise UntrustedTables("the first sample is no sync sample")
-    if descriptor is None:
+    if file is None:
         pictures, beginning = _scan_beginning(read, demuxed, sync, codec, configuration)
     else:
-        pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, descriptor)
+        pictures, beginning = _scan_some(read, demuxed, sync, codec, configuration, file)
     tells_little = pictures.inner_start_codes or pictures.varying_shape or pictures.may_hide or pictures.drops_leading
     if tells_little or pictures.begins_amid or pictures.forgets.any():
         raise UntrustedTables("the stream does what only reading every packet tells")
@@ -171,7 +172,7 @@ def _predicted(
         raise UntrustedTables("samples hold single fields, two of which make a frame")
     is_read[first] = True
     for begin, end in _stretches(sync, demuxed.hidden):
-        if descriptor is None and begin != sync[0]:  # its start point was not read: it may differ from the first one
+        if file is None and begin != sync[0]:  # its start point was not read: it may differ from the first one
             raise UntrustedTables("an edit list hides samples behind the first start points")
         part = slice(begin, end)
         flags[part] = look(
@@ -214,7 +215,7 @@ def _stretches(sync: NDArray[np.int64], hidden: NDArray[np.bool_]) -> list[tuple
 
 
 def _scan_some(
-    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes, descriptor: int
+    read: Read, demuxed: Demuxed, sync: NDArray[np.int64], codec: str, configuration: bytes, file: ProbedFile
 ) -> tuple[Pictures, Pictures]:
     """Return the facts of the sync samples, [starts], and of the beginning of the first GOP.
 
@@ -235,7 +236,7 @@ def _scan_some(
     chosen[:first] = True
     length_size = SCANNERS[codec](configuration).length_size
     if length_size:
-        chosen |= find_lasting(descriptor, codec, length_size, demuxed.offset, demuxed.size)
+        chosen |= find_lasting(file, codec, length_size, demuxed.offset, demuxed.size)
     numbers = np.flatnonzero(chosen)
     more = np.zeros(len(numbers), np.bool_)
     more[int(np.argmin(demuxed.size[:first]))] = True

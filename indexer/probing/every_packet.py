@@ -5,7 +5,7 @@ If the packets do not show everything, the whole stream is decoded, too.
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -57,6 +57,7 @@ from framedex.indexer.timeline import (
     presentation_order,
     settle_timestamps,
 )
+from framedex.storage.reader import RangedFile
 
 # Containers that state no presentation timestamps, or unreliable ones. libavformat invents some.
 TIMELESS = frozenset({"avi", "asf", "h264", "hevc", "m4v", "mpegvideo", "mxf", "h263", "mjpeg", "obu", "dv"})
@@ -94,7 +95,7 @@ def probe_packets(
     make_scanner = scanner_for(codec.canonical_name, codec.intra_only)
     demuxed, pictures = _scan(stream, file, container, make_scanner)
     if pictures.forgets.any():
-        demuxed.hidden[dropped_at_ends(decode_all(file.path, stream.index, len(demuxed.size)), pictures)] = True
+        demuxed.hidden[dropped_at_ends(decode_all(file, stream.index, len(demuxed.size)), pictures)] = True
     flags = packet_flags(pictures, demuxed.hidden, demuxed.resets)
     wrong = np.flatnonzero(demuxed.resets & ((flags & CLOSED) == 0))
     if len(wrong):
@@ -107,7 +108,7 @@ def probe_packets(
         pictures,
         stated=container not in TIMELESS,
     )
-    truncation = _truncation(file.path, container)
+    truncation = _truncation(file, container)
     pictures.damaged[demuxed.broken] = True
     if demuxed.offset is None:  # libavformat's parsers may mark lost transport packets at the picture before
         pictures.damaged[1:][demuxed.broken[:-1]] = True
@@ -119,7 +120,7 @@ def probe_packets(
     # whether an unknown codec gives one picture per packet.
     unconfirmed = source == JOINED or (source in (DEALT, COUNTED) and described.codec in REORDERING)
     unconfirmed |= make_scanner is SequentialScanner
-    proved = _stream(described, pictures, pts, flags, file.path)
+    proved = _stream(described, pictures, pts, flags, file.name)
     decodes_all = verify or pictures.damaged.any() or unconfirmed or pictures.doubtful
     if prove and not decodes_all:
         differs = _differing(proved, flags, prove, demuxed, file, stream.index)
@@ -127,7 +128,7 @@ def probe_packets(
         proof = proof_facts(SAMPLED, differs, pts, flags)
     if decodes_all:
         runs = Proof(proved, shapes_of(flags, drop_leading=drops_leading(described.codec)))
-        decoded = decode_all(file.path, stream.index, len(flags), runs)
+        decoded = decode_all(file, stream.index, len(flags), runs)
         expected = presentation_order(pts, flags)
         pictures.damaged[compare(decoded, expected, demuxed.hidden)] = True
         if source != CONTAINER:
@@ -192,7 +193,7 @@ def _scan(
     scanner = make_scanner(configuration)
     if form == "mp4" and isinstance(scanner, NalScanner):
         try:
-            demuxed = scan_samples(file.descriptor, file.size_bytes, stream.id, scanner, configuration)
+            demuxed = scan_samples(file, stream.id, scanner, configuration)
             return demuxed, scanner.finish()
         except UntrustedTables:
             scanner = make_scanner(configuration)
@@ -200,16 +201,16 @@ def _scan(
     with open_medium(file) as container:
         found = container.streams[stream.index]
         assert isinstance(found, av.video.stream.VideoStream)  # the same file, the same streams
-        demuxed = demux(container, found, file.descriptor, scanner)
+        demuxed = demux(container, found, file.read, scanner)
     return demuxed, scanner.finish()
 
 
-def _truncation(path: str, container: str) -> str | None:
+def _truncation(file: ProbedFile, container: str) -> str | None:
     """Return what is cut off at the file's end, or None."""
     if container not in ENDINGS:
         return None
-    with open(path, "rb") as file:
-        return ENDINGS[container](file, os.fstat(file.fileno()).st_size)
+    with io.BufferedReader(RangedFile(file.read, file.size_bytes, file.name)) as opened:
+        return ENDINGS[container](opened, file.size_bytes)
 
 
 def _check(described: StreamFacts, flags: Flags, pictures: Pictures) -> None:

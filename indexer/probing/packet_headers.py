@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
 from framedex.indexer.bitstream.h26x.h264 import H264Scanner
 from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner
-from framedex.indexer.containers.medium_file import Read
 from framedex.indexer.timeline import DAMAGED, HIDDEN, SKIPPED, START, Flags, packet_flags
-from framedex.storage.reader import ObjectReader
+from framedex.storage.reader import ObjectReader, Read
 
 NalScanners = type[H264Scanner] | type[HevcScanner]
 

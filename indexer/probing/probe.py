@@ -18,6 +18,7 @@ from framedex.indexer.containers.medium_file import Probed, open_medium, reason_
 from framedex.indexer.containers.opened_file import check_unchanged, opened_file
 from framedex.indexer.containers.opening import memory_errors
 from framedex.indexer.facts import (
+    Identity,
     MediumFacts,
     StreamFacts,
     problem_of,
@@ -26,10 +27,13 @@ from framedex.indexer.images.probe_images import ImageTask, probe_images
 from framedex.indexer.mp4.boxes import TruncatedError, UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
 from framedex.indexer.probing.every_packet import probe_packets
+from framedex.indexer.probing.members import in_file, named_member
 from framedex.indexer.probing.plain_mp4 import describe_plain
 from framedex.indexer.probing.stream_facts import container_name, describe_header, describe_stream, video_streams
 from framedex.indexer.probing.table_facts import probe_tables
-from framedex.indexer.schema import VIDEO
+from framedex.indexer.schema import IMAGES, VIDEO
+from framedex.indexer.sources.file_member import FileMember
+from framedex.indexer.sources.sidecars import Sidecar
 from framedex.storage.objects import Facts
 
 Depth = Literal["auto", "packets", "tables"]
@@ -53,6 +57,9 @@ class ProbeTask:
         images: how images are stored and timed. None: the file is a video.
         facts: of an object, as the listing of its folder states them. None: unknown.
         searched: a search found the file; nobody named it. Without a video stream it is then skipped, not failed.
+        sidecars: of a tar: kinds of sidecars that become the user's columns.
+        member: which video inside the file. None: the file is the video.
+        expected: fingerprint of the file in which the member was found.
     """
 
     path: str
@@ -63,6 +70,9 @@ class ProbeTask:
     images: ImageTask | None = None
     facts: Facts | None = None
     searched: bool = False
+    sidecars: tuple[Sidecar, ...] = ()
+    member: FileMember | None = None
+    expected: str | None = None
 
 
 def probe_medium(task: ProbeTask) -> list[MediumFacts]:
@@ -73,17 +83,36 @@ def probe_medium(task: ProbeTask) -> list[MediumFacts]:
     """
     if task.images is not None:
         return probe_images(task.path, task.images, verify=task.verify)
-    medium = MediumFacts(kind=VIDEO)
+    member, medium = task.member, medium_of(task)
     try:
-        with opened_file(task.path) as file:
+        with opened_file(task.path, member) as file:
             medium = replace(medium, identity=file.identity)
+            check_member(task, file.identity)
             found = probe_opened(task, file, medium)
             medium = replace(medium, container=found[0].container, video_streams=found[0].video_streams)
             if medium.video_streams is not None:
                 check_unchanged(file)
-            return found
+            return found if member is None else [in_file(one, member) for one in found]
     except MediaError as error:
         return [replace(medium, problem=problem_of(error))]
+
+
+def medium_of(task: ProbeTask) -> MediumFacts:
+    """Return what is known of a medium before it is probed."""
+    if task.images is not None:
+        return MediumFacts(kind=IMAGES, member=task.images.member)
+    medium = MediumFacts(kind=VIDEO)
+    return medium if task.member is None else named_member(medium, task.member)
+
+
+def check_member(task: ProbeTask, identity: Identity) -> None:
+    """Raise MediaError if a video inside a file must not be opened, or if the file is no longer the one it is in."""
+    if task.member is None:
+        return
+    if identity.fingerprint != task.expected:
+        raise MediaError("changing", "the file that holds the video changed while it was indexed")
+    if task.member.error is not None:
+        raise task.member.error
 
 
 def probe_opened(task: ProbeTask, file: Probed, medium: MediumFacts) -> list[MediumFacts]:

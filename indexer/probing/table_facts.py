@@ -66,7 +66,7 @@ def probe_tables(
         codec=described.codec,
         configuration=described.extradata or b"",
         reorder_depth=described.reorder_depth,
-        descriptor=file.descriptor if isinstance(file, ProbedFile) else None,
+        file=file if isinstance(file, ProbedFile) else None,
     )
     demuxed, pts, flags, pictures = found.demuxed, found.demuxed.pts, found.flags, found.pictures
     summary = summary_of(described, demuxed, pts, flags)

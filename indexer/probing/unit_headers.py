@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.h26x.hevc import SEQUENCE_ENDS, HevcScanner, is_slice
 from framedex.indexer.bitstream.h26x.scanner import NalScanner
+from framedex.indexer.containers.medium_file import ProbedFile
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.probing.packet_headers import SCANNERS
 
@@ -33,14 +34,14 @@ Heads = Callable[[NDArray[np.int64], int], NDArray[np.uint8]]  # (offsets [n], b
 
 
 def find_lasting(
-    descriptor: int, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
+    file: ProbedFile, codec: str, length_size: int, offset: NDArray[np.int64], size: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Return bool [samples]: samples that change how later pictures are decoded, or that follow the end of a sequence.
 
     A file that is truncated during the call ends this process (SIGBUS), like any crash of a worker.
 
     Args:
-        descriptor: an open file.
+        file: the open file.
         codec: `h264` or `hevc`.
         length_size: bytes of each unit's length.
         offset: int64 [samples], where each sample begins. All samples lie within the file.
@@ -50,8 +51,8 @@ def find_lasting(
         UntrustedTables: pictures differ in the number of their slices.
     """
     if size.mean() > SPARSE_BYTES:
-        return _find(lambda at, count: _read_apart(descriptor, at, count), codec, length_size, offset, size)
-    data = np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+        return _find(lambda at, count: _read_apart(file, at, count), codec, length_size, offset, size)
+    data = _mapped(file)
     return _find(
         lambda at, count: data[np.minimum(at[:, None] + np.arange(count), len(data) - 1)],
         codec,
@@ -61,15 +62,22 @@ def find_lasting(
     )
 
 
-def _read_apart(descriptor: int, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
+def _mapped(file: ProbedFile) -> NDArray[np.uint8]:
+    """Return uint8 [bytes]: the bytes of the medium, which the kernel reads where they are used."""
+    page = file.begin % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(file.descriptor, page + file.size_bytes, prot=mmap.PROT_READ, offset=file.begin - page)
+    return np.frombuffer(mapped, np.uint8)[page:]
+
+
+def _read_apart(file: ProbedFile, offset: NDArray[np.int64], count: int) -> NDArray[np.uint8]:
     """Read `count` bytes at each offset.
 
     The kernel is told all offsets first, so that a disk seeks them concurrently.
     """
     places = offset.tolist()
     for at in places:
-        os.posix_fadvise(descriptor, at, count, os.POSIX_FADV_WILLNEED)
-    data = b"".join(os.pread(descriptor, count, at).ljust(count, b"\0") for at in places)
+        os.posix_fadvise(file.descriptor, file.begin + at, count, os.POSIX_FADV_WILLNEED)
+    data = b"".join(file.read(at, count).ljust(count, b"\0") for at in places)
     return np.frombuffer(data, np.uint8).reshape(len(places), count)
 
 

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.containers.medium_file import Read
 from framedex.indexer.parts.packets import Packets
 from framedex.indexer.probing.packet_headers import check_promises, ends_sequence, judge, scan
 from framedex.indexer.timeline import LEADING, START, UNSHOWN
-from framedex.storage.reader import ObjectReader
+from framedex.storage.reader import ObjectReader, Read
 
 MOST_BYTES = 16 << 20  # of GOPs that are read together
 

@@ -14,7 +14,8 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from framedex.indexer.bitstream.base.pictures import BitstreamError, Pictures
-from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container, packet_with
+from framedex.indexer.containers.medium_file import ProbedFile
+from framedex.indexer.containers.opening import decode_packet, demux_packets, packet_with
 from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.proofs.side_by_side import Proof
 
@@ -51,18 +52,18 @@ class Decoded:
             proof.expect(frame)
 
 
-def decode_all(path: str, stream_index: int, packets: int, proof: Proof | None = None) -> Decoded:
+def decode_all(file: ProbedFile, stream_index: int, packets: int, proof: Proof | None = None) -> Decoded:
     """Decode a stream of `packets` packets from its beginning to its end, in one thread. Continue after errors.
 
     Args:
-        path: of the file.
+        file: the open file.
         stream_index: of the stream.
         packets: how many it has.
         proof: compares runs with this decode, if given.
     """
     decoded = Decoded(packets)
     number = -1
-    with open_container(path) as container:
+    with file.open() as container:
         stream = container.streams[stream_index]
         assert isinstance(stream, VideoStream)  # a video stream, as when it was demuxed
         context = stream.codec_context

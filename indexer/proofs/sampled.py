@@ -8,12 +8,13 @@ import av.error
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.indexer.containers.medium_file import ProbedFile, Read, open_medium
+from framedex.indexer.containers.medium_file import ProbedFile, open_medium
 from framedex.indexer.containers.opening import demux_packets
 from framedex.indexer.plans.reach import Numbers, Reach, drops_leading
 from framedex.indexer.proofs.shapes import SEED, Shape
 from framedex.indexer.proofs.side_by_side import Proof, Stream
 from framedex.indexer.timeline import CONTINUES, DAMAGED, RESET, Flags, shown_packets
+from framedex.storage.reader import Read
 
 MOST_BYTES = 16 << 20  # of neighbouring packets that are read together
 STARTS_BACK = 2  # the decode to compare with begins at least so many start points before a clip's

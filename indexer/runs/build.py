@@ -22,15 +22,17 @@ from framedex.indexer.media_rows import Row, no_frames, rows_of
 from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.listing_table import listing_table
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
-from framedex.indexer.probing.probe import ProbeTask
+from framedex.indexer.probing.probe import ProbeTask, medium_of
 from framedex.indexer.runs.media_there import media_there
 from framedex.indexer.runs.rerun import attempt
-from framedex.indexer.runs.work import IndexOptions, Item, Work, medium_name, plan_work
+from framedex.indexer.runs.tars import without_tars
+from framedex.indexer.runs.work import IndexOptions, Item, Members, Work, plan_work
 from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEO
 from framedex.indexer.sources.discover import media_id
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place
+from framedex.storage.uris import medium_name
 
 Probing = list[MediumFacts] | StorageError
 
@@ -142,7 +144,7 @@ def build_index(options: IndexOptions) -> IndexReport:
             members = probe_items(options, work.items, parts, report)
         finally:
             parts.flush()
-        if members:  # the sequences of a tar are known once it is read
+        if members:  # the media of a tar are known once it is read
             write_listing(output, old, work, members)
         return report
 
@@ -180,7 +182,7 @@ def begin(output: Output, work: Work) -> pa.Table | None:
     """
     path, header_path = output.local / LISTING_NAME, output.local / HEADER
     old = pq.read_table(path) if path.exists() else None
-    listing = listing_table(old, work.listed, work.root, work.members)
+    listing = listing_table(old, work.listed, work.root, work.members, work.sidecars)
     if not header_path.exists() or work.items or old is None or not listing.equals(old):
         before: Row = read_header(output.local) if header_path.exists() else {"generation": 0}
         probed_by = {*before.get("ffmpeg", [])} | ({ffmpeg_version()} if work.probe else set())
@@ -199,61 +201,60 @@ def begin(output: Output, work: Work) -> pa.Table | None:
     return old
 
 
-def write_listing(output: Output, old: pa.Table | None, work: Work, members: dict[str, list[str]]) -> None:
+def write_listing(output: Output, old: pa.Table | None, work: Work, members: Members) -> None:
     """Replace the listing.
 
     Args:
         output: the index.
         old: the listing so far.
         work: of the run.
-        members: the sequences that were found in each tar, by the tar's uri.
+        members: the media that were found in each tar, by the tar's uri, and the sidecars of each as JSON.
     """
-    listing = listing_table(old, work.listed, work.root, work.members | members)
+    listing = listing_table(old, work.listed, work.root, work.members | members, work.sidecars)
     write_part(output.local / LISTING_NAME, listing, version=SCHEMA_VERSION)
     output.publish(output.local / LISTING_NAME)
 
 
-def probe_items(
-    options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport
-) -> dict[str, list[str]]:
+def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, report: IndexReport) -> Members:
     """Probe all items of a run that need it, write their rows and count them.
 
     Returns:
-        The sequences that were found in each tar, by the tar's uri.
+        The media that were found in each tar, by the tar's uri, and the sidecars of each as JSON.
     """
-    total = sum(item.task is not None for item in items)
-    calls = Calls(
-        function=probe_item,
-        items=items,
-        timeout_seconds=options.timeout_seconds,
-        passes=is_known,
-        together=FILES_TOGETHER,
-    )
-    workers = max(1, min(options.workers, total))
-    outcomes = options.engine(calls, workers=workers, memory_bytes=options.memory_bytes)
-    members: dict[str, list[str]] = {}
-    done = 0
-    for outcome in outcomes if items else []:
-        rows = list(_rows(outcome, options))
-        parts.add(rows)
-        for video, _ in rows:
-            note_row(video, report, members)
-        if outcome.item.task is not None:
-            done += 1
-            options.on_progress(done, total)
+    members: Members = {}
+    done, total = 0, sum(item.task is not None for item in items)
+    for batch in without_tars(items, options):
+        total += sum(item.files == 0 for item in batch)  # those that a tar holds, besides the last one
+        calls = Calls(
+            function=probe_item,
+            items=batch,
+            timeout_seconds=options.timeout_seconds,
+            passes=is_known,
+            together=FILES_TOGETHER,
+        )
+        workers = max(1, min(options.workers, sum(not is_known(item) for item in batch)))
+        for outcome in options.engine(calls, workers=workers, memory_bytes=options.memory_bytes):
+            rows = list(_rows(outcome, options))
+            parts.add(rows, outcome.item.files)
+            for video, _ in rows:
+                note_row(video, report, members)
+            if outcome.item.task is not None:
+                done += 1
+                options.on_progress(done, total)
     return members
 
 
-def note_row(video: Row, report: IndexReport, members: dict[str, list[str]]) -> None:
-    """Count a row of `videos`. If it is about a sequence of a tar, add the sequence to `members`, by the tar's uri."""
+def note_row(video: Row, report: IndexReport, members: Members) -> None:
+    """Count a row of `videos`. If it is about a medium in a tar, add it to `members`, by the tar's uri."""
     report.count(video)
-    if video.get("container") == "tar" and video["member"] is not None:
-        members.setdefault(video["uri"], []).append(video["member"])
+    is_inside = video.get("container") == "tar" or video.get("member_offset") is not None
+    if is_inside and video["member"] is not None:
+        members.setdefault(video["uri"], {})[video["member"]] = video["sidecars"]
 
 
 def is_known(item: Item) -> bool:
     """Return whether the rows of an item are known without probing it."""
-    return item.task is None
+    return item.task is None or item.found is not None
 
 
 def probe_item(item: Item) -> Probing:
@@ -279,7 +280,11 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
             gone = {key: row[key] for key in ("media_id", "kind", "uri", "member", "stream_index")}
             yield gone | {"status": GONE, "probed_by": __version__}, no_frames() | {"media_id": row["media_id"]}
     elif outcome.item.error is not None:
-        yield _named(uri, replace(_nothing(member), problem=problem_of(outcome.item.error)), {})
+        nothing = MediumFacts(kind=VIDEO if member is None else IMAGES, member=member)
+        yield _named(uri, replace(nothing, problem=problem_of(outcome.item.error)), {})
+    elif outcome.item.found is not None:
+        assert task is not None  # it was read
+        yield _named(uri, outcome.item.found, _tried(task, outcome.item.found, options))
     elif outcome.result is not None:
         assert task is not None  # the task gave the result
         for medium in outcome.result:
@@ -289,8 +294,7 @@ def _rows(outcome: Outcome[Item, Probing], options: IndexOptions) -> Iterator[tu
         assert outcome.kind is not None  # because there is no result
         assert outcome.message is not None
         error = MediaError(outcome.kind, outcome.message, traceback=outcome.traceback)
-        nothing = _nothing(member, VIDEO if task.images is None else IMAGES)
-        medium = replace(nothing, identity=_identity(task), problem=problem_of(error))
+        medium = replace(medium_of(task), identity=_identity(task), problem=problem_of(error))
         yield _named(uri, medium, _tried(task, medium, options))
 
 
@@ -306,11 +310,6 @@ def _identity(task: ProbeTask) -> Identity | None:
     with contextlib.suppress(MediaError, StorageError):
         return media_there(task).identity()
     return None
-
-
-def _nothing(member: str | None, kind: str = VIDEO) -> MediumFacts:
-    """Return the facts of a medium that are known before probing."""
-    return MediumFacts(kind=kind if member is None else IMAGES, member=member)
 
 
 def _named(uri: str, medium: MediumFacts, more: Row) -> tuple[Row, Row]:

@@ -6,18 +6,35 @@ Both have the same interface.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
 from framedex.errors import MediaError
 from framedex.files.fingerprint import open_same_file
-from framedex.indexer.containers.opened_file import opened_file
+from framedex.indexer.containers.opened_file import check_unchanged, opened_file
 from framedex.indexer.facts import Identity, MediumFacts
 from framedex.indexer.images.probe_images import ImageTask, folder_identity
 from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.runs.objects import identity_of, loose_identity, probe_object
+from framedex.indexer.runs.objects import identity_of, loose_identity, object_tar, probe_object
+from framedex.indexer.sources.tar_members import TarContents, read_tar
 from framedex.storage.objects import Facts, children, exists
 from framedex.storage.uris import is_remote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTar:
+    """A tar whose headers were read.
+
+    Attributes:
+        contents: what it holds.
+        identity: of the tar.
+        facts: of the tar, if it is an object.
+    """
+
+    contents: TarContents
+    identity: Identity
+    facts: Facts | None = None
 
 
 class MediaThere(Protocol):
@@ -25,6 +42,10 @@ class MediaThere(Protocol):
 
     def probe(self) -> list[MediumFacts]:
         """Return the facts of each medium. Raises StorageError if the store denies access."""
+        ...
+
+    def read_tar(self) -> ReadTar:
+        """Read the headers of a tar. Raises MediaError, StorageError if the store denies access."""
         ...
 
     def identity(self) -> Identity | None:
@@ -56,6 +77,12 @@ class _Files:
 
     def probe(self) -> list[MediumFacts]:
         return probe_medium(self._task)
+
+    def read_tar(self) -> ReadTar:
+        with opened_file(self._task.path) as file:
+            contents = read_tar(file.read, file.size_bytes, sidecars=self._task.sidecars)
+            check_unchanged(file)
+            return ReadTar(contents=contents, identity=file.identity)
 
     def identity(self) -> Identity | None:
         task = self._task
@@ -99,6 +126,10 @@ class _Objects:
 
     def probe(self) -> list[MediumFacts]:
         return probe_object(self._task)
+
+    def read_tar(self) -> ReadTar:
+        contents, facts = object_tar(self._task)
+        return ReadTar(contents=contents, identity=identity_of(facts), facts=facts)
 
     def identity(self) -> Identity | None:
         facts = self._facts()

@@ -13,14 +13,16 @@ from framedex.errors import MediaError, StorageError
 from framedex.indexer.containers.medium_file import NeedsWholeError, ProbedObject
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.images.probe_images import ImageTask, probe_images
-from framedex.indexer.probing.probe import ProbeTask, probe_medium, probe_opened
-from framedex.indexer.schema import IMAGES, VIDEO
+from framedex.indexer.probing.members import in_file
+from framedex.indexer.probing.probe import ProbeTask, check_member, medium_of, probe_medium, probe_opened
 from framedex.indexer.sources.image_times import TIMES_NAME
+from framedex.indexer.sources.tar_members import TarContents, read_tar
 from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.reader import ObjectReader
 
 OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that are not due to one object
 WHOLE_BYTES = 1 << 20  # objects up to this size are copied at once: a second request costs more
+TAR_KEPT_BYTES = 4 << 20  # of a tar whose headers are read one after the other
 MOST_REQUESTS = 64  # for sample tables; more requests cost more than a copy
 
 
@@ -32,40 +34,61 @@ def probe_object(task: ProbeTask) -> list[MediumFacts]:
     Raises:
         StorageError: the store denies access, or this process was forked from one that used a store.
     """
-    images = task.images
-    medium = MediumFacts(kind=VIDEO) if images is None else MediumFacts(kind=IMAGES, member=images.member)
+    images, member = task.images, task.member
+    medium = medium_of(task)
     try:
         if images is not None and images.form == "folder":
             return _probe_loose(task.path, images, verify=task.verify)
-        reader = ObjectReader(task.path, most_requests=MOST_REQUESTS)
+        facts, part = (None, None) if member is None else (task.facts, member.part)
+        reader = ObjectReader(task.path, facts, part=part, most_requests=MOST_REQUESTS)
         medium = replace(medium, identity=identity_of(reader.facts))
-        return _probe_one(task, reader, medium)
+        check_member(task, identity_of(reader.facts))
+        found = _probe_one(task, reader, medium)
+        return found if member is None else [in_file(one, member) for one in found]
     except StorageError as error:
         if error.kind in OF_THE_RUN:
             raise
-        problem = _media_error(error)
+        problem = media_error(error)
     except MediaError as error:
         problem = error
     return [replace(medium, problem=problem_of(problem))]
 
 
-def _media_error(error: StorageError) -> MediaError:
+def object_tar(task: ProbeTask) -> tuple[TarContents, Facts]:
+    """Return what a tar in a store holds, and the facts of the object, from its headers alone.
+
+    Raises:
+        MediaError: the object is not a tar, or is not readable.
+        StorageError: the store denies access, or this process was forked from one that used a store.
+    """
+    try:
+        reader = ObjectReader(task.path, kept_bytes=TAR_KEPT_BYTES)
+        contents = read_tar(reader, reader.size_bytes, sidecars=task.sidecars)
+    except StorageError as error:
+        if error.kind in OF_THE_RUN:
+            raise
+        raise media_error(error) from error
+    return contents, reader.facts
+
+
+def media_error(error: StorageError) -> MediaError:
+    """Return the error of a medium whose object is not readable."""
     said = f"{error.what} ({error.found})" if error.found else error.what
     kinds = {"missing": "missing", "changed": "changing"}
     return MediaError(kinds.get(error.kind, "unreadable"), said)
 
 
 def _probe_one(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) -> list[MediumFacts]:
-    if not reader.facts.size_bytes:
+    if not reader.size_bytes:
         raise MediaError("empty", "the object is empty")
     in_ranges = task.images is None and task.depth != "packets" and not task.verify
-    if in_ranges and reader.facts.size_bytes > WHOLE_BYTES:
+    if in_ranges and reader.size_bytes > WHOLE_BYTES:
         with contextlib.suppress(NeedsWholeError):
             found = _probe_ranges(task, reader, medium)
             if found is not None:
                 return found
-    with _copy(task.path, reader.facts) as path:
-        copied = probe_medium(replace(task, path=str(path)))
+    with _copy(task, reader.facts) as path:
+        copied = probe_medium(replace(task, path=str(path), member=None))
     return [replace(one, identity=medium.identity) for one in copied]
 
 
@@ -78,7 +101,8 @@ def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) ->
         MediaError: the video is not usable.
     """
     try:
-        found = probe_opened(task, ProbedObject(read=reader, identity=identity_of(reader.facts)), medium)
+        file = ProbedObject(read=reader, identity=identity_of(reader.facts), member=task.member)
+        found = probe_opened(task, file, medium)
     except StorageError as error:
         if error.kind == "requests":
             return None
@@ -95,10 +119,14 @@ def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) ->
 
 
 @contextlib.contextmanager
-def _copy(uri: str, facts: Facts) -> Iterator[Path]:
+def _copy(task: ProbeTask, facts: Facts) -> Iterator[Path]:
+    """Provide a copy of an object, or of the video inside it."""
+    name, part = task.path.rpartition("/")[2], None
+    if task.member is not None:
+        name, part = f"medium{Path(task.member.name).suffix}", task.member.part
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-        path = Path(folder) / uri.rpartition("/")[2]
-        download(uri, facts, path)
+        path = Path(folder) / name
+        download(task.path, facts, path, part)
         yield path
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections import Counter
+from dataclasses import replace
 
 from framedex.core.pyav import ffmpeg_version
 from framedex.core.version import __version__
@@ -11,7 +14,7 @@ from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.probe import ProbeTask
 from framedex.indexer.runs.media_there import media_there
-from framedex.indexer.schema import FAILED, NO_VIDEO, OK, REFUSED
+from framedex.indexer.schema import FAILED, IMAGES, NO_VIDEO, OK, REFUSED, VIDEO
 from framedex.indexer.sources.image_times import at_rate
 from framedex.indexer.sources.named_medium import is_image_name
 
@@ -21,6 +24,8 @@ KNOWN_COLUMNS = (
     "stream_index",
     "uri",
     "member",
+    "member_offset",
+    "sidecars",
     "status",
     "error_kind",
     "error_message",
@@ -41,8 +46,8 @@ KNOWN_COLUMNS = (
 def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
     """Return the rows of one uri that describe a medium as it was probed last.
 
-    For a tar, these are the rows of all its sequences. A sequence that an earlier state of a tar held and a later one
-    does not keeps its row in the index.
+    For a tar, these are the rows of all its media. A medium that an earlier state of a tar held and a later one does
+    not keeps its row in the index.
 
     Args:
         known: the rows of the uri in the order in which they were written.
@@ -60,7 +65,7 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
     Another version of framedex probes refused media again, because it may support them. For failed media, see
     `is_same_failure`.
     """
-    if not known or any(row["error_kind"] == NO_VIDEO and (row["status"] == REFUSED) != task.searched for row in known):
+    if not known or not _skips_same(task, known):
         return False
     if any(row["status"] == FAILED for row in known):
         return False
@@ -68,11 +73,30 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
         return False
     if task.verify and any(row["status"] == OK and not row["hashed"] for row in known):
         return False
-    if task.prove and task.images is None and any(row["status"] == OK and row["proof"] is None for row in known):
+    videos = [row for row in known if row["status"] == OK and row["kind"] == VIDEO]
+    if task.prove and any(row["proof"] is None for row in videos):
         return False
     if task.images is not None and not _is_timed(task.images, known):
         return False
+    if not all(set(task.sidecars) <= set(json.loads(row["sidecars"] or "{}")) for row in known if _is_member(row)):
+        return False
     return _asks_no_more(task, known) and media_there(task).is_same(known[0])
+
+
+def _is_member(row: Row) -> bool:
+    """Return whether a row describes a video inside a file."""
+    return row["member_offset"] is not None
+
+
+def _skips_same(task: ProbeTask, known: list[Row]) -> bool:
+    """Return whether what was skipped for having no video is what this run would skip."""
+    for row in known:
+        if row["error_kind"] == NO_VIDEO and not _is_member(row):
+            if (row["status"] == REFUSED) != task.searched:
+                return False
+            if task.images is not None and not task.images.ignored:
+                return False
+    return True
 
 
 def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int | None) -> str:
@@ -90,7 +114,9 @@ def attempt(task: ProbeTask, *, timeout_seconds: float | None, memory_bytes: int
     return f"FFmpeg {ffmpeg_version()}, " + ", ".join(f"{name} {value}" for name, value in asked.items())
 
 
-def is_same_failure(task: ProbeTask, known: list[Row], tried: str) -> bool:
+def is_same_failure(
+    task: ProbeTask, known: list[Row], *, timeout_seconds: float | None, memory_bytes: int | None
+) -> bool:
     """Return whether probing a medium would fail as before: the same file, options, framedex and FFmpeg.
 
     A bug of framedex and an unanswered request to a store do not count, because they say nothing about the medium.
@@ -98,14 +124,17 @@ def is_same_failure(task: ProbeTask, known: list[Row], tried: str) -> bool:
     Args:
         task: how the medium is probed.
         known: its rows.
-        tried: what `attempt` returns for this run.
+        timeout_seconds: of this run.
+        memory_bytes: of this run.
     """
-    if any(
-        row["probed_by"] != __version__
-        or (row["status"] == FAILED and (row["tried"] != tried or row["error_kind"] == INTERNAL_ERROR))
-        or (row["error_kind"] == NO_VIDEO and (row["status"] == REFUSED) != task.searched)
-        for row in known
-    ):
+    tried = attempt(task, timeout_seconds=timeout_seconds, memory_bytes=memory_bytes)
+    tried_inside = attempt(replace(task, images=None), timeout_seconds=timeout_seconds, memory_bytes=memory_bytes)
+    if any(row["probed_by"] != __version__ or row["error_kind"] == INTERNAL_ERROR for row in known):
+        return False
+    failed = [row for row in known if row["status"] == FAILED]
+    if any(row["tried"] != (tried_inside if _is_member(row) else tried) for row in failed):
+        return False
+    if not _skips_same(task, known):
         return False
     return is_same_medium(task, known)
 
@@ -121,23 +150,26 @@ def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:
 
 
 def _asks_no_more(task: ProbeTask, known: list[Row]) -> bool:
-    """Return whether a video's rows have the streams and the depth that the task asks for."""
-    if task.images is not None:
-        return True
-    if task.streams == "all" and len(known) < (known[0]["video_streams"] or 1):
-        return False
-    return task.depth != "packets" or all(row["depth"] != "tables" for row in known)
+    """Return whether the rows of videos have the streams and the depth that the task asks for."""
+    videos = [row for row in known if row["kind"] == VIDEO]
+    if task.streams == "all":
+        streams = Counter(row["member"] for row in videos)
+        if any(streams[row["member"]] < (row["video_streams"] or 1) for row in videos):
+            return False
+    return task.depth != "packets" or all(row["depth"] != "tables" for row in videos)
 
 
 def _is_timed(task: ImageTask, known: list[Row]) -> bool:
     """Return whether the rows of a single image or of a tar have the rate and the sequences that the task asks for.
+
+    Rows of videos in a tar do not count.
 
     The fingerprint of a folder also covers its timing, so folders need no check.
     """
     if task.form == "folder":
         return True
     tick = at_rate(1, task.rate).tick
-    usable = [row for row in known if row["status"] == OK]
+    usable = [row for row in known if row["status"] == OK and row["kind"] == IMAGES]
     if any((row["time_base_num"], row["time_base_den"]) != (tick.numerator, tick.denominator) for row in usable):
         return False
     return task.form != "tar" or all(is_image_name(row["member"]) == task.single for row in usable)

@@ -33,7 +33,7 @@ from framedex.indexer.runs.build import (
     report_of,
     write_listing,
 )
-from framedex.indexer.runs.work import IndexOptions, Work, plan_work
+from framedex.indexer.runs.work import IndexOptions, Members, Work, parted, plan_work
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
 
@@ -83,13 +83,14 @@ def build_slice(options: IndexOptions, part: Slice) -> IndexReport:
     with opened_output(options.out, shared=True) as output:
         plan, work = _take_plan(output, options, part.count)
         with opened_output(options.out, lock=f"{LOCK_NAME}-{part.number}"):
-            size, items = files_a_part(options), work.items
+            size = files_a_part(options)
+            items = parted(work.items, size)
             wanted = [
                 number
                 for number in range(part.number, plan.parts, part.count)
                 if not _part(options.out, plan, number).exists()
             ]
-            mine = [item for number in wanted for item in items[number * size : (number + 1) * size]]
+            mine = [item for number in wanted for item in items[number]]
             parts = PartPairs(output, numbers=[plan.first_part + number for number in wanted], files_a_part=size)
             report = report_of(options, work)
             probe_items(options, mine, parts, report)
@@ -103,7 +104,7 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
         stored = read_plan(options.out)
         first = next_part(options.out) if stored is None else stored.first_part
         work = plan_work(options, before=first)
-        parts = -(-len(work.items) // files_a_part(options))
+        parts = len(parted(work.items, files_a_part(options)))
         plan = SlicedRun(slices=slices, first_part=first, parts=parts, work=digest(options, work))
         if stored is None:
             if has_locks(options.out):  # in a store, --finish does this: many slices may be first at the same time
@@ -199,7 +200,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
                 where=str(options.out),
                 remedy="give --finish the same sources and options as --task",
             )
-        report, members, ffmpeg = report_of(options, work), dict[str, list[str]](), set[str]()
+        report, members, ffmpeg = report_of(options, work), Members(), set[str]()
         for number in range(plan.parts):
             table = parquet_file(_part(options.out, plan, number)).read()
             ffmpeg |= ffmpeg_of(table.schema)

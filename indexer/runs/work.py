@@ -16,6 +16,7 @@ from framedex.execution.local_pool import GIBIBYTE, run_local
 from framedex.files.atomic import ASIDE
 from framedex.files.locks import LOCK_NAME
 from framedex.files.parquet_parts import PART_NAME
+from framedex.indexer.facts import MediumFacts
 from framedex.indexer.images.probe_images import ImageTask
 from framedex.indexer.media_rows import Row
 from framedex.indexer.parts.index import Index
@@ -23,7 +24,6 @@ from framedex.indexer.parts.layout import HEADER
 from framedex.indexer.probing.probe import Depth, ProbeTask, Streams
 from framedex.indexer.runs.rerun import (
     KNOWN_COLUMNS,
-    attempt,
     is_done,
     is_same_failure,
     is_same_medium,
@@ -34,13 +34,16 @@ from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.sources.discover import Found, default_root, discover
 from framedex.indexer.sources.named_medium import Images, NamedMedium, readable_name
 from framedex.indexer.sources.other_files import OtherFiles, other_files
+from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
 from framedex.indexer.sources.there import is_seen_missing, is_there, may_be_folder
 from framedex.storage.places import Place, local_of, names_in
-from framedex.storage.uris import absolute, is_inside, joined, relative
+from framedex.storage.uris import absolute, is_inside, joined, medium_name, relative
 
 # Names that slices of a run write to object storage before there is a header.
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
-Identity = tuple[str, str | None]  # uri, and which of several sequences of images of one folder
+Identity = tuple[str, str | None]  # uri, and which of several media of one file or folder
+Members = dict[str, dict[str, str | None]]
+TAR_FILES = 64  # files that a tar counts as in a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class IndexOptions:
         prove: see `ProbeTask`.
         follow_symlinks: search linked folders, and let links lead out of the folders that media are found through.
         images: what the images of searched folders are (see `discover.discover`).
+        sidecars: kinds of sidecars that become columns of the videos in tars.
         image_fps: rate of images that nothing else times, in images per second. None: 1.
         workers: how many processes probe.
         engine: runs the probes.
@@ -77,6 +81,7 @@ class IndexOptions:
     prove: int = 0
     follow_symlinks: bool = False
     images: Images = "sequences"
+    sidecars: tuple[Sidecar, ...] = SIDECARS
     image_fps: Fraction | None = None
     workers: int = field(default_factory=lambda: os.cpu_count() or 1)
     engine: Engine = run_local
@@ -88,19 +93,36 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file, or a sequence of images, and what happens to it: probed, not opened, or gone.
+    """A file, a sequence of images or a video inside a file, and what happens to it: probed, not opened, or gone.
 
     Attributes:
-        identity: uri, and which of several sequences of images.
+        identity: uri, and which of several media in the file.
         task: how it is probed. None: it is not probed.
         error: why it is not opened.
         rows: its known rows, if it is gone.
+        found: its facts, if they are known before it is probed.
+        files: how many files it counts as where a part of the index has a number of files.
     """
 
     identity: Identity
     task: ProbeTask | None = None
     error: MediaError | None = None
     rows: list[Row] | None = None
+    found: MediumFacts | None = None
+    files: int = 1
+
+
+def parted(items: Sequence[Item], files_a_part: int) -> list[list[Item]]:
+    """Return the items of each part of an index."""
+    parts: list[list[Item]] = []
+    files = files_a_part
+    for item in items:
+        if files >= files_a_part:
+            parts.append([])
+            files = 0
+        parts[-1].append(item)
+        files += item.files
+    return parts
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,7 +141,8 @@ class Work:
         changed: how many media of `probe` and `unopened` the index knows and finds changed.
         retried: how many media of `probe` were refused or failed and are unchanged.
         problems: the rows of media that stay refused or failed.
-        members: the known sequences of each listed tar, by the tar's uri.
+        members: what is known of each listed tar, by the tar's uri: its media, and the sidecars of each as JSON.
+        sidecars: kinds of sidecars that become columns.
     """
 
     root: str
@@ -133,14 +156,21 @@ class Work:
     changed: int = 0
     retried: int = 0
     problems: list[Row] = field(default_factory=list)
-    members: dict[str, list[str]] = field(default_factory=dict)
+    members: Members = field(default_factory=dict)
+    sidecars: tuple[Sidecar, ...] = ()
 
     @property
     def items(self) -> list[Item]:
         """All items to write, one per file, in the order of the rows."""
         gone = [Item(identity=(uri, None), rows=rows) for uri, rows in self.gone.items()]
         unopened = [Item(identity=identity, error=error) for identity, error in self.unopened.items()]
-        return gone + unopened + [Item(identity=identity, task=task) for identity, task in self.probe.items()]
+        return gone + unopened + [_item(identity, task) for identity, task in self.probe.items()]
+
+
+def _item(identity: Identity, task: ProbeTask) -> Item:
+    """Return the item of a task. A tar counts as many files, because it may hold a thousand videos."""
+    is_tar = task.images is not None and task.images.form == "tar"
+    return Item(identity=identity, task=task, files=TAR_FILES if is_tar else 1)
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
@@ -224,11 +254,17 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             errors[identity] = item.error
         elif identity not in tasks or (item.fps, item.seconds) != (None, None):
             tasks[identity] = replace(probe_task(item, options), searched=identity not in explicit)
-    work = Work(root=root, listed=found.listed, thumbnails=found.thumbnails, others=_others(found, options))
+    work = Work(
+        root=root,
+        listed=found.listed,
+        thumbnails=found.thumbnails,
+        others=_others(found, options),
+        sidecars=options.sidecars,
+    )
     for identity, task in tasks.items():
         rows = rows_of(known.get(identity[0], []), task, identity[1])
         if task.images is not None and task.images.form == "tar":
-            work.members[identity[0]] = [row["member"] for row in rows if row["member"] is not None]
+            work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
         if is_done(task, rows) or (not options.retry and _fails_again(task, rows, options)):
             work.unchanged += 1
             work.problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
@@ -256,8 +292,9 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
 
 def _fails_again(task: ProbeTask, rows: list[Row], options: IndexOptions) -> bool:
     """Return whether known rows describe a failure that another try would repeat."""
-    tried = attempt(task, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes)
-    return any(row["status"] == FAILED for row in rows) and is_same_failure(task, rows, tried)
+    return any(row["status"] == FAILED for row in rows) and is_same_failure(
+        task, rows, timeout_seconds=options.timeout_seconds, memory_bytes=options.memory_bytes
+    )
 
 
 def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
@@ -285,6 +322,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
             seconds=item.seconds,
             default_fps=options.image_fps,
             single=options.images == "single",
+            ignored=options.images == "ignore" and item.named == "search",
         )
     return ProbeTask(
         path=item.path,
@@ -294,12 +332,8 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
         prove=options.prove,
         images=images,
         facts=item.facts,
+        sidecars=options.sidecars if item.form == "tar" else (),
     )
-
-
-def medium_name(uri: str, member: str | None) -> str:
-    """Return a medium's name for messages: its uri, with `#member` if the uri has several media."""
-    return uri if member is None else f"{uri}#{member}"
 
 
 def _is_something_else(out: Place) -> bool:

@@ -20,6 +20,7 @@ from framedex.indexer.sources.named_medium import (
     Images,
     NamedMedium,
     form_of,
+    is_tar_name,
     readable_name,
 )
 from framedex.indexer.sources.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
@@ -31,7 +32,7 @@ from framedex.storage.uris import absolute, checked, common_folder, is_remote, l
 
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
-OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX} | TABLE_SUFFIXES | LIST_SUFFIXES
+OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | TABLE_SUFFIXES | LIST_SUFFIXES
 # Names of a clip's own columns. A user column with such a name would hide one of them.
 RESERVED_COLUMNS = frozenset(
     [
@@ -215,7 +216,7 @@ def _object_folder(source: str) -> str:
 
 def _names_object(uri: str) -> bool:
     """Return whether the ending of a uri is that of an object."""
-    return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES
+    return os.path.splitext(uri)[1].lower() in OBJECT_SUFFIXES or is_tar_name(uri)
 
 
 def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
@@ -314,9 +315,9 @@ def _media_of(
     videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
     yield from (_found(os.path.join(base, name), folder) for name in videos)
     skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
+    yield from (_found(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
     if search.images == "ignore":
         return
-    yield from (_found(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
     images = visible_images(files)
     if videos:
         skipped.thumbnails.update(absolute(os.path.join(base, name)) for name in images)

@@ -64,6 +64,8 @@ VIDEO_SUFFIXES = frozenset(
 )
 IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
 TAR_SUFFIX = ".tar"
+# Compressed tars count as tars, and reading them says how to decompress them.
+TAR_ENDINGS = (TAR_SUFFIX, ".tgz", *(f".tar.{kind}" for kind in ("bz2", "gz", "lz4", "xz", "zst")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ class NamedMedium:
 
     @property
     def form(self) -> Form:
-        """How the medium is stored: a folder of images, one image, a tar of images, or a file that is a video."""
+        """How the medium is stored: a folder of images, one image, a tar, or a file that is a video."""
         if self.images is not None:
             return "folder"
         return form_of(self.path)
@@ -108,13 +110,22 @@ class NamedMedium:
 
 def form_of(name: str) -> Form:
     """Return what a file is by its name. Whatever is neither an image nor a tar may be a video."""
-    suffix = Path(name).suffix.lower()
-    return "image" if suffix in IMAGE_SUFFIXES else "tar" if suffix == TAR_SUFFIX else "video"
+    return "image" if is_image_name(name) else "tar" if is_tar_name(name) else "video"
 
 
 def is_image_name(name: str) -> bool:
     """Return whether a file name has the ending of an image, in upper or lower case."""
     return Path(name).suffix.lower() in IMAGE_SUFFIXES
+
+
+def is_video_name(name: str) -> bool:
+    """Return whether a file name has the ending of a video, in upper or lower case."""
+    return Path(name).suffix.lower() in VIDEO_SUFFIXES
+
+
+def is_tar_name(name: str) -> bool:
+    """Return whether a file name has the ending of a tar, in upper or lower case."""
+    return name.lower().endswith(TAR_ENDINGS)
 
 
 def readable_name(name: str) -> str:

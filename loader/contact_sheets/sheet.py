@@ -161,7 +161,7 @@ class Inspector:
             error = reason.text()
         return ShownClip(
             clip_id=printable(clip.clip_id),
-            uri=printable(clip.medium.uri),
+            uri=printable(clip.medium.name),
             columns=shown_columns(clip.columns),
             facts=[("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))],
             size=size,

@@ -25,6 +25,7 @@ from framedex.indexer.schema import IMAGES
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
 from framedex.loader.verification.image_truth import image_checksums
+from framedex.loader.verification.member_truth import own_copy
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import UNSPECIFIED, RgbConverter
@@ -160,7 +161,7 @@ def _verify_clips(clips: list[Clip], images: ImageOptions | None) -> list[Checke
     if mark is None:
         return _verify_images(clips, sources)
     try:
-        with local_copy(clips[0].medium) as medium:
+        with own_copy(clips[0].medium) as medium:
             truth = _truth(medium, clips, mark)
     except StaleError as error:
         return [_verdict(clip, None, "stale", error.text()) for clip in clips]
@@ -307,7 +308,7 @@ def _verdict(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, reaso
     frames = clip.frame_index.tolist()
     return Checked(
         clip_id=clip.clip_id,
-        uri=clip.medium.uri,
+        uri=clip.medium.name,
         frames=frames,
         pts=[None if frame == PAD else pts for frame, pts in zip(frames, clip.pts.tolist(), strict=True)],
         md5=[None if rank == PAD or by_rank is None else by_rank[rank] for rank in clip.recipe.position.tolist()],

@@ -23,12 +23,12 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
+from framedex.loader.verification.member_truth import own_copy
 from framedex.loader.verification.verify import Checked, Verdict, decode_in_order, verify
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_rgb
-from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.schema import PAD
 from framedex.storage.places import Place
 
@@ -282,7 +282,7 @@ def source_pictures(medium: Medium, clips: list[Clip]) -> Truth:
 
     wanted = {near for number in numbers for near in (number - 1, number, number + 1)}
     try:
-        with local_copy(medium) as copy:
+        with own_copy(medium) as copy:
             return {number: found for number, _, found in decode_in_order(copy, wanted, by_pts=False, mark=picture)}
     except (av.error.FFmpegError, OSError) as error:
         raise DecodeError(f"the source's full decode stops: {error}", where=medium.path) from error
@@ -310,7 +310,7 @@ def _verdict(
     frames = clip.frame_index.tolist()
     return CheckedOnGpu(
         clip_id=clip.clip_id,
-        uri=clip.medium.uri,
+        uri=clip.medium.name,
         frames=frames,
         pts=[None if frame == PAD else pts for frame, pts in zip(frames, clip.pts.tolist(), strict=True)],
         md5=[None] * len(frames),

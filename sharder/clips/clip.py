@@ -83,7 +83,7 @@ class Failure:
 def failure_of(clip: Clip, error: StaleError | UncuttableError) -> Failure:
     """Return the row that says why a planned clip is missing."""
     kind = "stale" if isinstance(error, StaleError) else "uncuttable"
-    return Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
+    return Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=error.text())
 
 
 def internal_failure(clip_id: str, uri: str, error: Exception) -> Failure:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from framedex.sharder.clips.audio import AudioFacts, audio_facts
 from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.schema import AUDIO_COLUMNS
-from framedex.storage.uris import absolute, joined
+from framedex.storage.ranges import ByteRange
+from framedex.storage.uris import absolute, joined, medium_name
 
 Root = str | os.PathLike[str] | Mapping[str, str]
 
@@ -67,6 +68,8 @@ class Medium:
     kind: str
     uri: str
     member: str | None
+    member_offset: int | None
+    member_bytes: int | None
     stream_index: int
     size_bytes: int
     mtime_ns: int
@@ -115,6 +118,18 @@ class Medium:
     audio_first_sample: int | None
     audio_end_sample: int | None
     audio_problem: str | None
+
+    @property
+    def name(self) -> str:
+        """Its name in messages."""
+        return medium_name(self.uri, self.member)
+
+    @property
+    def part(self) -> ByteRange | None:
+        """Where the video is in its file. None: it is the whole file."""
+        if self.member_offset is None or self.member_bytes is None:
+            return None
+        return ByteRange(offset=self.member_offset, size_bytes=self.member_bytes)
 
     @property
     def bits(self) -> int:

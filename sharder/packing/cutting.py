@@ -25,6 +25,7 @@ from framedex.sharder.planning.batches import Batch, Round, plan
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
 from framedex.storage.places import Place
+from framedex.storage.uris import medium_name
 
 CLIPS_A_TASK = 64
 TASKS_IN_FLIGHT = 4  # per worker
@@ -187,7 +188,8 @@ def _steps(outcome: Outcome[CuttingTask, list[Step]]) -> Iterator[Step]:
     [part] = parts
     [item] = part.items
     if isinstance(item, WantedClip):
-        uri = Index(task.index).video(part.media_id)["uri"] if part.media_id else None
+        video = Index(task.index).video(part.media_id) if part.media_id else None
+        uri = None if video is None else medium_name(video["uri"], video["member"])
         kind, message = outcome.kind or "error", outcome.message or ""
         item = Failure(clip_id=item.clip_id, uri=uri, kind=kind, message=message, traceback=outcome.traceback)
     yield Step(outcome=item, done=part.done)

@@ -28,7 +28,7 @@ class Template:
     """A medium's stream as libavformat opens it. It tells muxers everything besides the packets. Raises StaleError."""
 
     def __init__(self, medium: Medium) -> None:
-        source = openable(medium.source)
+        source = openable(medium)
         try:
             self._container = open_container(source)
             stream = self._container.streams[medium.stream_index]

@@ -53,7 +53,7 @@ class ClipPacking:
             except MEDIUM_ERRORS:
                 raise
             except Exception as error:  # a bug at one clip must not end the run for the others
-                yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
+                yield Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
 
     def _cut(self, clip: Clip, done: int) -> Step:
         if clip.medium.kind == IMAGES:
@@ -105,7 +105,7 @@ class ImagePacking:
                 except MEDIUM_ERRORS:
                     raise
                 except Exception as error:  # a bug at one clip must not end the run for the others
-                    step = Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
+                    step = Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
             yield _Task(step=step, encoded=encoded, options=self._options)
 
     def _step(self, outcome: Outcome[_Task, list[bytes] | str]) -> Step:
@@ -118,7 +118,7 @@ class ImagePacking:
         kind, message = ("undecodable", files) if files is not None else (outcome.kind, outcome.message)
         failure = Failure(
             clip_id=clip.clip_id,
-            uri=clip.medium.uri,
+            uri=clip.medium.name,
             kind=kind or "error",
             message=message or "",
             traceback=outcome.traceback,
@@ -237,6 +237,7 @@ def describe(clip: Clip) -> Row:
     return {
         "clip_id": clip.clip_id,
         "uri": medium.uri,
+        **({} if medium.member is None else {"member": medium.member}),
         "codec": medium.codec,
         "width": medium.width,
         "height": medium.height,

@@ -31,12 +31,12 @@ def with_audio(steps: Iterable[Step], form: AudioFormat) -> Iterator[Step]:
             yield _with_file(step, clip, sources, form)
         except (StaleError, DecodeError) as error:
             kind = "stale" if isinstance(error, StaleError) else "undecodable"
-            failure = Failure(clip_id=clip.clip_id, uri=clip.medium.uri, kind=kind, message=error.text())
+            failure = Failure(clip_id=clip.clip_id, uri=clip.medium.name, kind=kind, message=error.text())
             yield Step(outcome=failure, done=step.done)
         except MEDIUM_ERRORS:
             raise
         except Exception as error:  # a bug at one clip must not end the run for the others
-            yield Step(outcome=internal_failure(clip.clip_id, clip.medium.uri, error), done=step.done)
+            yield Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
 
 
 def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) -> Step:

@@ -56,7 +56,7 @@ def plan(rounds: Iterable[Round], spools: Spools | None) -> Iterator[Step]:
                 assert batch.medium is not None  # a wanted clip always has a medium
                 medium = batch.medium.medium
                 if medium.media_id in broken:
-                    failure = internal_failure(item.clip_id, medium.uri, broken[medium.media_id])
+                    failure = internal_failure(item.clip_id, medium.name, broken[medium.media_id])
                     yield Step(outcome=failure, done=batch.done)
                 else:
                     yield Step(outcome=plan_clip(batch.medium, item, spools), done=batch.done)
@@ -112,7 +112,7 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
         kind = kinds.get(type(error), kind)
         return Failure(
             clip_id=wanted.clip_id,
-            uri=medium.medium.uri,
+            uri=medium.medium.name,
             kind=kind,
             message=error.text() if wanted.asked_in is None else f"{wanted.asked_in}: {error}",
             counts=kind != "damaged" or wanted.asked_in is not None,
@@ -120,4 +120,4 @@ def plan_clip(medium: IndexedMedium, wanted: WantedClip, spools: Spools | None =
     except MEDIUM_ERRORS:
         raise
     except Exception as error:  # a bug at one clip must not end the run for the others
-        return internal_failure(wanted.clip_id, medium.medium.uri, error)
+        return internal_failure(wanted.clip_id, medium.medium.name, error)

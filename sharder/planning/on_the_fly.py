@@ -208,7 +208,7 @@ class ClipPlans:
                 if mention in self._planned:
                     outcomes = [plan_clip(medium, self._wanted(mention, clip)) for clip in sampling.clips]
                     yield from [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-                uri, name = medium.medium.uri, self._name(mention)
+                uri, name = medium.medium.name, self._name(mention)
                 yield from [missed_clip(uri, name, missed) for missed in sampling.missed]
 
     @functools.cached_property
@@ -241,7 +241,7 @@ class ClipPlans:
         try:
             return medium.clip(wanted)
         except (PolicyError, StaleError) as error:
-            where = f"clip {wanted.clip_id} of {medium.medium.uri}" + (f": {error.where}" if error.where else "")
+            where = f"clip {wanted.clip_id} of {medium.medium.name}" + (f": {error.where}" if error.where else "")
             raise type(error)(
                 error.what, where=where, found=error.found, allowed=error.allowed, remedy=error.remedy
             ) from error

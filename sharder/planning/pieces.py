@@ -21,6 +21,7 @@ from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import PAD
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, UriResolver, frames_of
 from framedex.sharder.selection.mentions import Mentioned, usable_media
+from framedex.storage.uris import medium_name
 
 Row = dict[str, Any]
 
@@ -83,7 +84,7 @@ class MediumPiece:
 
     def round(self, media: Media) -> Round:
         medium = media.open(self.mentioned.video)
-        uri = self.mentioned.video["uri"]
+        uri = medium_name(self.mentioned.video["uri"], self.mentioned.video["member"])
         items: list[WantedClip | Failure] = []
         for mention in self.mentioned.mentions:
             try:

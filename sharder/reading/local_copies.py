@@ -10,25 +10,35 @@ from dataclasses import replace
 from pathlib import Path
 
 from framedex.indexer.schema import IMAGES
+from framedex.sharder.clips.byte_source import stale
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.object_sources import Objects, stale_as
 from framedex.sharder.reading.recorded_files import open_recorded
+from framedex.sharder.reading.sources import range_reader
 from framedex.storage.objects import Facts, at_once, children, download
+from framedex.storage.ranges import ByteRange
 from framedex.storage.uris import is_remote
 
+PIECE_BYTES = 16 << 20  # of a video inside a file, copied at once
 LOOSE = "files"  # the container of images that are files of a folder
 
 
 @contextlib.contextmanager
 def local_copy(medium: Medium) -> Iterator[Medium]:
-    """Provide a medium whose path is on this machine: the medium itself, or a temporary copy of its object or objects.
+    """Provide a medium whose path is on this machine: the medium itself, or a temporary copy.
+
+    Objects are copied, and so are videos inside a file.
 
     Raises:
         StaleError: The source is not the one recorded.
         StorageError: The store does not deliver the source.
         OSError: The source cannot be opened, or the copy cannot be written.
     """
-    loose = medium.kind == IMAGES and medium.container == LOOSE
+    loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
+    if not is_remote(medium.path) and part is not None:
+        with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+            yield _alone(medium, Path(folder), part)
+        return
     if not is_remote(medium.path):
         if not loose:
             os.close(open_recorded(medium.source))
@@ -39,9 +49,28 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
             copy_folder(medium.path, Path(folder))
             yield replace(medium, path=folder)
             return
-        path = Path(folder) / f"medium{Path(medium.path).suffix}"
-        download(medium.path, Objects(None).facts(medium.source), path)
-        yield replace(medium, path=str(path))
+        path = Path(folder) / f"medium{_ending(medium)}"
+        download(medium.path, Objects(None).facts(medium.source), path, part)
+        yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
+
+
+def _ending(medium: Medium) -> str:
+    """Return the ending of the name of a medium's file, or of its own name in a file that holds several."""
+    return Path(medium.path if medium.part is None else medium.member or "").suffix
+
+
+def _alone(medium: Medium, folder: Path, part: ByteRange) -> Medium:
+    """Copy a part of a file into a folder, and return the medium there. Raises StaleError, OSError."""
+    path = folder / f"medium{_ending(medium)}"
+    read = range_reader(medium.source)
+    with open(path, "wb") as file:
+        for begin in range(0, part.size_bytes, PIECE_BYTES):
+            wanted = min(PIECE_BYTES, part.size_bytes - begin)
+            data = read(part.offset + begin, wanted)
+            if len(data) != wanted:
+                raise stale(medium.path, f"{begin + len(data)} of {part.size_bytes} bytes of {medium.member}")
+            file.write(data)
+    return replace(medium, path=str(path), member_offset=None, member_bytes=None)
 
 
 def copy_folder(uri: str, folder: Path) -> dict[str, Facts]:

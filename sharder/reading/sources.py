@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 
 from framedex.core.memory import check_room
 from framedex.sharder.clips.byte_source import ByteSource, stale
+from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.reading.object_sources import Objects
 from framedex.sharder.reading.recorded_files import RecordedFile, RecordedFiles, open_recorded
 from framedex.storage.cache import DiskCache
-from framedex.storage.reader import ObjectFile, ObjectReader
+from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined
 
 NOTHING = np.zeros(0, np.uint8)
@@ -116,8 +117,16 @@ def range_reader(source: ByteSource) -> RecordedFile | ObjectReader:
     return Objects(None).reader(source) if is_remote(source.path) else RecordedFile(source)
 
 
-def openable(source: ByteSource) -> str | ObjectFile:
-    """Return what libavformat opens for a source. Raises StaleError if it is missing or changed, StorageError."""
+def openable(medium: Medium) -> str | RangedFile:
+    """Return what libavformat opens for a medium. Raises StaleError if it is missing or changed, StorageError."""
+    source, part = medium.source, medium.part
+    if part is not None:
+        read = range_reader(source)
+
+        def read_part(offset: int, length: int) -> bytes:
+            return read(part.offset + offset, max(0, min(length, part.size_bytes - offset)))
+
+        return RangedFile(read_part, part.size_bytes, medium.member or "")
     if is_remote(source.path):
         return ObjectFile(Objects(None).reader(source))
     os.close(open_recorded(source))

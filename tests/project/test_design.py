@@ -54,6 +54,7 @@ def test_every_room_is_drawn() -> None:
         "indexer.facts",
         "indexer.media_rows",
         "sharder.schema",
+        "indexer.cli_options",
         "sharder.cli_options",
     }
     of_table = {

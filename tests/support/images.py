@@ -29,9 +29,9 @@ def indexed(out: Path, *sources: object, **options: Any) -> tuple[IndexReport, I
 
 
 def rows(index: Index) -> dict[str, Row]:
-    """Return the rows of `videos` by URI, or by URI#MEMBER where a row has a member."""
+    """Return the rows of `videos` by URI, or by URI/MEMBER where a row has a member."""
     found = index.videos.to_pylist()
-    return {row["uri"] if row["member"] is None else f"{row['uri']}#{row['member']}": row for row in found}
+    return {row["uri"] if row["member"] is None else f"{row['uri']}/{row['member']}": row for row in found}
 
 
 def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Packets]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -14,11 +12,8 @@ CONTENT = bytes(range(200)) + b"first frame" + b"second" + b"the third one" + by
 
 
 @pytest.fixture
-def finder(tmp_path: Path) -> Iterator[Callable[[], PayloadFinder]]:
-    (tmp_path / "file").write_bytes(CONTENT)
-    descriptor = os.open(tmp_path / "file", os.O_RDONLY)
-    yield lambda: PayloadFinder(descriptor)
-    os.close(descriptor)
+def finder() -> Callable[[], PayloadFinder]:
+    return lambda: PayloadFinder(lambda offset, length: CONTENT[offset : offset + length])
 
 
 @pytest.mark.parametrize("behind", [0, 4, 12, 16, 7, 60])

@@ -19,7 +19,7 @@ from framedex.indexer.runs.work import IndexOptions, plan_work
 from framedex.indexer.sources.discover import discover, media_id
 from framedex.indexer.sources.sequences import group_names
 from tests.support.datasets import run
-from tests.support.images import encoded, indexed, only, rows, sequence, tar_of, write, write_rows
+from tests.support.images import encoded, indexed, only, rows, sequence, write, write_rows
 
 # Order and grouping
 
@@ -123,7 +123,6 @@ def test_a_sequence_is_labelled_by_the_folder_that_holds_its_folder(tmp_path: Pa
 
 def test_images_can_be_ignored(tmp_path: Path, medium: Callable[[str], Path]) -> None:
     sequence(tmp_path / "data/frames")
-    tar_of(tmp_path / "data/t.tar", [("a.png", encoded())])
     with pytest.raises(SourceError, match="holds no video"):
         discover([str(tmp_path / "data")], images="ignore")
     shutil.copy(medium("h264_single.mp4"), tmp_path / "data/a.mp4")
@@ -162,7 +161,7 @@ def test_rows_of_one_sequence_are_a_medium_in_their_order(tmp_path: Path) -> Non
         "".join(json.dumps(row | {"sequence": row["sequence"] or None}) + "\n" for row in listed)
     )
     _, index = indexed(tmp_path / "INDEX", tmp_path / "l.jsonl")
-    row = rows(index)["data#walk"]
+    row = rows(index)["data/walk"]
     packets = index.packets(row["media_id"])
     assert packets.path == [f"frame{n}.png" for n in order]
     assert packets.crc32 is not None

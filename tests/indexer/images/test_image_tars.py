@@ -30,10 +30,10 @@ def test_sequences_of_a_tar_are_media_whose_offsets_point_into_it(tmp_path: Path
     path = tar_of(tmp_path / "t.tar", [*files, ("top.png", encoded(1)), ("notes.txt", b"x"), ("a/._frame9.png", b"x")])
     _, index = indexed(tmp_path / "INDEX", path, image_fps=rate_of("25"))
     found = rows(index)
-    assert {name: row["frame_count"] for name, row in found.items()} == {"t.tar#.": 1, "t.tar#a": 2, "t.tar#bb": 2}
+    assert {name: row["frame_count"] for name, row in found.items()} == {"t.tar/.": 1, "t.tar/a": 2, "t.tar/bb": 2}
     raw, expected = path.read_bytes(), dict(files)
     for member in ("a", "bb"):
-        row = found[f"t.tar#{member}"]
+        row = found[f"t.tar/{member}"]
         packets = index.packets(row["media_id"])
         assert (packets.path, row["container"], row["time_base_den"]) == (None, "tar", 25)
         assert packets.offset is not None
@@ -50,13 +50,13 @@ def test_a_tar_that_webdataset_wrote_groups_by_key(tmp_path: Path) -> None:
             parts = {f"{n:03}.jpg": encoded(n, "JPEG") for n in range(3)}
             writer.write({"__key__": key, **parts, "json": {"label": 1}})
     _, index = indexed(tmp_path / "INDEX", tmp_path / "w.tar")
-    assert {name: row["frame_count"] for name, row in rows(index).items()} == {"w.tar#run": 3, "w.tar#walk": 3}
+    assert {name: row["frame_count"] for name, row in rows(index).items()} == {"w.tar/run": 3, "w.tar/walk": 3}
 
 
 def test_every_image_of_a_tar_can_be_a_medium(tmp_path: Path) -> None:
     path = tar_of(tmp_path / "t.tar", [(f"a/{n}.png", encoded(n)) for n in range(3)])
     _, index = indexed(tmp_path / "INDEX", path, images="single")
-    assert list(rows(index)) == [f"t.tar#a/{n}.png" for n in range(3)]
+    assert list(rows(index)) == [f"t.tar/a/{n}.png" for n in range(3)]
     assert plan_work(IndexOptions(sources=[str(path)], out=tmp_path / "INDEX", images="single")).unchanged == 1
     assert plan_work(IndexOptions(sources=[str(path)], out=tmp_path / "INDEX")).unchanged == 0
 
@@ -73,7 +73,7 @@ def test_every_sequence_of_a_tar_has_the_tars_columns(tmp_path: Path) -> None:
 def test_tars_are_found_in_folders(tmp_path: Path) -> None:
     write(tmp_path / "data", {"x/a.png": encoded()})
     tar_of(tmp_path / "data/t.tar", [("s/0.png", encoded())])
-    assert list(rows(indexed(tmp_path / "INDEX", tmp_path / "data")[1])) == ["t.tar#s", "x"]
+    assert list(rows(indexed(tmp_path / "INDEX", tmp_path / "data")[1])) == ["t.tar/s", "x"]
 
 
 def hostile(path: Path, build: Callable[[tarfile.TarFile], None], format: int = tarfile.GNU_FORMAT) -> Path:
@@ -105,8 +105,8 @@ def test_links_and_devices_in_a_tar_refuse_their_sequence_alone(tmp_path: Path, 
         add(tar, "good/0.png", encoded())
 
     found = rows(indexed(tmp_path / "INDEX", hostile(tmp_path / "t.tar", build))[1])
-    assert {name: row["status"] for name, row in found.items()} == {"t.tar#bad": "refused", "t.tar#good": "ok"}
-    assert "bad/1.png is" in found["t.tar#bad"]["error_message"]
+    assert {name: row["status"] for name, row in found.items()} == {"t.tar/bad": "refused", "t.tar/good": "ok"}
+    assert "bad/1.png is" in found["t.tar/bad"]["error_message"]
 
 
 def test_a_name_that_a_tar_holds_twice_refuses_its_sequence(tmp_path: Path) -> None:

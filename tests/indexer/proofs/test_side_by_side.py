@@ -67,7 +67,8 @@ def proved(indexed: Indexed, flags: NDArray[np.int32], stream: Stream | None = N
     """Return the packets that differ if the index said these flags."""
     shapes = shapes_of(flags, drop_leading=drops_leading(indexed.stream.coded.codec))
     proof = Proof(stream or indexed.stream, shapes)
-    decode_all(str(indexed.path), indexed.medium.stream_index, len(flags), proof)
+    with opened_file(str(indexed.path)) as file:
+        decode_all(file, indexed.medium.stream_index, len(flags), proof)
     return np.flatnonzero(proof.differs).tolist()
 
 

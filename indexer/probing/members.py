@@ -1,0 +1,49 @@
+"""Facts of a video inside a file as facts of a medium of that file: packets count from the file's first byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from framedex.indexer.facts import AudioFacts, MediumFacts, PacketColumns, Problem
+from framedex.indexer.sources.file_member import FileMember
+
+
+def named_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
+    """Return a medium with what is known of a member before it is probed."""
+    return replace(
+        medium,
+        member=member.name,
+        member_offset=member.part.offset,
+        member_bytes=member.part.size_bytes,
+        sidecars=member.sidecars,
+    )
+
+
+def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
+    """Return a medium whose packets were found in a member, with positions in the file that holds it."""
+    begin = member.part.offset
+    return replace(
+        named_member(medium, member),
+        packets=medium.packets and _moved_packets(medium.packets, begin),
+        audio=medium.audio and _moved_audio(medium.audio, begin),
+        problem=_with_remark(medium.problem, member.remark),
+    )
+
+
+def _moved_packets(packets: PacketColumns, by: int) -> PacketColumns:
+    return packets if packets.offset is None else replace(packets, offset=packets.offset + by)
+
+
+def _moved_audio(audio: AudioFacts, by: int) -> AudioFacts:
+    if audio.packets is None or audio.packets.offset is None:
+        return audio
+    return replace(audio, packets=replace(audio.packets, offset=audio.packets.offset + by))
+
+
+def _with_remark(problem: Problem | None, remark: str | None) -> Problem | None:
+    """Return the problem of a medium with a remark on its member."""
+    if remark is None:
+        return problem
+    if problem is None:
+        return Problem(status=None, kind="member", message=remark)
+    return replace(problem, message="; ".join(filter(None, (problem.message, remark))))

@@ -1,0 +1,98 @@
+"""Videos in tars of a bucket are indexed with a few requests each, and read by their ranges."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from framedex import ClipDataset, Index
+from framedex.errors import StaleError
+from framedex.indexer.runs import objects as probing
+from tests.support.datasets import run, write_clips
+from tests.support.images import rows, tar_of
+from tests.support.media import Medium
+from tests.support.probed import rows_found
+from tests.support.proxy import Proxy
+from tests.support.s3 import Bucket
+
+NAMES = ("h264_open_gop.mp4", "hevc_open_gop.mkv", "h264_audio.mp4", "h264_fragmented.mp4", "h264_faststart.mp4")
+ELSEWHERE = {"mtime_ns", "fingerprint", "media_id", "uri", "open_gop_count", "non_reference_share", "probed_by"}
+
+
+def wide_tar(path: Path, videos: list[Path], *, apart: int) -> Path:
+    """Write a tar of videos with sidecars, and `apart` bytes of something else between them; return its path."""
+    files: list[tuple[str, bytes]] = []
+    for number, video in enumerate(videos):
+        files += [(f"{number:04}{video.suffix}", video.read_bytes()), (f"{number:04}.cls", b"%d" % number)]
+        files += [(f"{number:04}.npy", bytes(apart))]
+    return tar_of(path, files)
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 1 << 30])
+def test_a_tar_in_a_bucket_has_the_rows_of_a_local_one(
+    bucket: Bucket, medium: Medium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
+) -> None:
+    monkeypatch.setattr(probing, "WHOLE_BYTES", whole_bytes)
+    tar = wide_tar(tmp_path / "t.tar", [medium(name) for name in NAMES], apart=1 << 20)
+    uri = bucket.put("deep/t.tar", tar)
+    raw = tar.read_bytes()
+    local = probing.read_tar(lambda at, length: raw[at : at + length], len(raw))
+    stored, facts = probing.object_tar(probing.ProbeTask(path=uri))
+    assert stored == local
+    for member in stored.videos:
+        task = probing.ProbeTask(path=uri, member=member, facts=facts, expected=facts.tag)
+        ((video, frames),) = rows_found(probing.probe_object(task))
+        with tarfile.open(tar) as opened:
+            opened.extract(member.name, tmp_path, filter="data")
+        ((alone, packets),) = rows_found(probing.probe_medium(probing.ProbeTask(path=str(tmp_path / member.name))))
+        assert frames["size"].tolist() == packets["size"].tolist()
+        assert (frames["offset"] - member.part.offset).tolist() == packets["offset"].tolist()
+        assert {name for name in alone if alone[name] != video[name]} <= ELSEWHERE | {
+            "member",
+            "member_offset",
+            "member_bytes",
+            "size_bytes",
+            "depth",
+        }
+
+
+def test_indexing_a_tar_takes_a_few_requests_for_each_video(
+    bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path
+) -> None:
+    """With 2 MiB between videos, no request can be for two of them."""
+    videos = [medium(NAMES[0])] * 20
+    uri = bucket.put("t.tar", wide_tar(tmp_path / "t.tar", videos, apart=2 << 20))
+    proxy.forget()
+    run("index", uri, "--out", tmp_path / "INDEX", "--workers", 2)
+    found = Index(tmp_path / "INDEX")
+    assert found.videos.num_rows == 20
+    assert proxy.count("GET", "t.tar") <= 4 * 20 + 4
+    clips = [{"uri": f"t.tar/{n:04}.mp4", "frames": [3, 30]} for n in (0, 19, 7)]
+    run("shard", tmp_path / "INDEX", "--clips", write_clips(tmp_path / "c.jsonl", clips), "--out", tmp_path / "D")
+    assert "3 exact" in run("verify", tmp_path / "D").output
+    proxy.forget()
+    first, second = (ClipDataset(tmp_path / "D")[number]["frames"] for number in (0, 1))
+    assert (first == second).all()
+    assert proxy.count("GET", "t.tar") <= 4
+
+
+def test_columns_of_sidecars_are_read_with_the_headers(bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
+    uri = bucket.put("a/t.tar", wide_tar(tmp_path / "t.tar", [medium(name) for name in NAMES[:3]], apart=100))
+    run("index", f"{bucket.uri}/a", "--out", tmp_path / "INDEX")
+    index = Index(tmp_path / "INDEX")
+    assert index.listing["cls"].to_pylist() == [0, 1, 2]
+    assert list(rows(index)) == [f"t.tar/{n:04}{Path(NAMES[n]).suffix}" for n in range(3)]
+    again = run("index", uri, "--root", f"{bucket.uri}/a", "--out", tmp_path / "INDEX").output
+    assert "0 files new, 0 changed, 0 gone, 1 unchanged" in again
+
+
+def test_a_tar_that_was_replaced_gives_no_clip(bucket: Bucket, medium: Medium, tmp_path: Path) -> None:
+    uri = bucket.put("t.tar", wide_tar(tmp_path / "t.tar", [medium(NAMES[0])], apart=100))
+    run("index", uri, "--out", tmp_path / "INDEX")
+    clips = write_clips(tmp_path / "c.jsonl", [{"uri": "t.tar/0000.mp4", "frames": [3]}])
+    run("shard", tmp_path / "INDEX", "--clips", clips, "--out", tmp_path / "D")
+    bucket.put("t.tar", wide_tar(tmp_path / "t.tar", [medium(NAMES[0])], apart=99))
+    with pytest.raises(StaleError):
+        ClipDataset(tmp_path / "D")[0]
