@@ -47,12 +47,14 @@ class ProbedFile:
     @property
     def begin(self) -> int:
         """Where the medium begins in the file."""
-        return 0 if self.member is None else self.member.part.offset
+        return 0 if self.member is None or self.member.part is None else self.member.part.offset
 
     @property
     def size_bytes(self) -> int:
         """Size of the medium when the file was opened."""
-        return self.identity.size_bytes if self.member is None else self.member.part.size_bytes
+        if self.member is None or self.member.part is None:
+            return self.identity.size_bytes
+        return self.member.part.size_bytes
 
     @property
     def sparing(self) -> bool:

@@ -29,10 +29,11 @@ from framedex.indexer.facts import (
 )
 from framedex.indexer.images.image_facts import BrokenImageError, ImageFacts, facts_of, pixels_md5, rotation_of
 from framedex.indexer.schema import IMAGES
+from framedex.indexer.sources.file_member import FileImage
 from framedex.indexer.sources.image_times import TIMES_NAME, ImageTimes, at_rate, at_seconds, read_times
 from framedex.indexer.sources.named_medium import Form, readable_name
 from framedex.indexer.sources.sequences import group_names
-from framedex.indexer.sources.tar_members import TarImage, read_tar
+from framedex.indexer.sources.tar_members import read_tar
 from framedex.indexer.timeline import CLOSED, DAMAGED, summarise
 
 MOST_IMAGE_BYTES = 1 << 30
@@ -99,7 +100,7 @@ def _probe_file(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: 
     """Return the facts of the images in one file."""
     if task.form == "tar":
         return _probe_tar(file, task, medium, verify)
-    whole = TarImage(name=os.path.basename(file.path), offset=0, size=file.size_bytes)
+    whole = FileImage(name=os.path.basename(file.path), offset=0, size=file.size_bytes)
     return [_in_file(file.descriptor, [whole], at_rate(1, task.rate), medium, verify)]
 
 
@@ -181,12 +182,12 @@ def _folder_times(path: str, task: ImageTask) -> ImageTimes:
 def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: bool) -> list[MediumFacts]:
     """Return the facts of each sequence in a tar; an unusable sequence does not affect the others."""
     tar = read_tar(file.read, file.size_bytes)
-    by_name: dict[str, list[TarImage]] = {}
+    by_name: dict[str, list[FileImage]] = {}
     for image in tar.images:
         by_name.setdefault(image.name, []).append(image)
     if not by_name:
-        if tar.truncation is not None:
-            raise MediaError("truncated", f"the tar is damaged before its first video or image: {tar.truncation}")
+        if tar.damage is not None:
+            raise MediaError("truncated", f"the tar is damaged before its first video or image: {tar.damage}")
         raise MediaError("empty", "the tar holds no video and no image", refused=True)
     found = []
     for member, names in group_names(by_name, single=task.single).items():
@@ -195,8 +196,8 @@ def _probe_tar(file: ProbedFile, task: ImageTask, medium: MediumFacts, verify: b
             images = [_only(by_name[name]) for name in names]
             times = at_rate(len(images), task.rate)
             sequence = _in_file(file.descriptor, images, times, sequence, verify)
-            if tar.truncation is not None:
-                sequence = replace(sequence, problem=_truncated(sequence.problem, tar.truncation))
+            if tar.damage is not None:
+                sequence = replace(sequence, problem=_truncated(sequence.problem, tar.damage))
         except MediaError as error:
             sequence = replace(sequence, problem=problem_of(error))
         found.append(sequence)
@@ -209,7 +210,7 @@ def _truncated(known: Problem | None, truncation: str) -> Problem:
     return Problem(status=None, kind="truncated", message="; ".join(text for text in said if text))
 
 
-def _only(images: list[TarImage]) -> TarImage:
+def _only(images: list[FileImage]) -> FileImage:
     """Return the image that a tar holds under a name. Raises MediaError if it cannot be part of a sequence."""
     image = images[0]
     if readable_name(image.name) != image.name:
@@ -223,7 +224,7 @@ def _only(images: list[TarImage]) -> TarImage:
 
 
 def _in_file(
-    descriptor: int, images: Sequence[TarImage], times: ImageTimes, medium: MediumFacts, verify: bool
+    descriptor: int, images: Sequence[FileImage], times: ImageTimes, medium: MediumFacts, verify: bool
 ) -> MediumFacts:
     """Return the facts of images that are byte ranges of one file."""
 

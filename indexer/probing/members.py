@@ -10,17 +10,19 @@ from framedex.indexer.sources.file_member import FileMember
 
 def named_member(medium: MediumFacts, member: FileMember) -> MediumFacts:
     """Return a medium with what is known of a member before it is probed."""
+    part = member.part
     return replace(
         medium,
         member=member.name,
-        member_offset=member.part.offset,
-        member_bytes=member.part.size_bytes,
+        member_offset=None if part is None else part.offset,
+        member_bytes=0 if part is None else part.size_bytes,
         sidecars=member.sidecars,
     )
 
 
 def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
     """Return a medium whose packets were found in a member, with positions in the file that holds it."""
+    assert member.part is not None  # others are probed by `cells`
     begin = member.part.offset
     return replace(
         named_member(medium, member),
@@ -28,6 +30,22 @@ def in_file(medium: MediumFacts, member: FileMember) -> MediumFacts:
         audio=medium.audio and _moved_audio(medium.audio, begin),
         problem=_with_remark(medium.problem, member.remark),
     )
+
+
+def in_cell(medium: MediumFacts, member: FileMember, size_bytes: int) -> MediumFacts:
+    """Return a medium that was probed as a copy of a value of a compressed column: its packets are no byte ranges."""
+    return replace(
+        named_member(medium, member),
+        member_bytes=size_bytes,
+        coding=medium.coding and replace(medium.coding, byte_addressable=False),
+        packets=medium.packets and replace(medium.packets, offset=None),
+        audio=medium.audio and _without_offsets(medium.audio),
+        problem=_with_remark(medium.problem, member.remark),
+    )
+
+
+def _without_offsets(audio: AudioFacts) -> AudioFacts:
+    return audio if audio.packets is None else replace(audio, packets=replace(audio.packets, offset=None))
 
 
 def _moved_packets(packets: PacketColumns, by: int) -> PacketColumns:

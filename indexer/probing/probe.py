@@ -38,6 +38,7 @@ from framedex.storage.objects import Facts
 
 Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
+Holder = Literal["tar", "parquet"]
 
 # Codecs whose palettes are stored in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})
@@ -57,6 +58,7 @@ class ProbeTask:
         images: how images are stored and timed. None: the file is a video.
         facts: of an object, as the listing of its folder states them. None: unknown.
         searched: a search found the file; nobody named it. Without a video stream it is then skipped, not failed.
+        holds: which kind of file the media are inside of. None: the file is the medium.
         sidecars: of a tar: kinds of sidecars that become the user's columns.
         member: which video inside the file. None: the file is the video.
         expected: fingerprint of the file in which the member was found.
@@ -70,6 +72,7 @@ class ProbeTask:
     images: ImageTask | None = None
     facts: Facts | None = None
     searched: bool = False
+    holds: Holder | None = None
     sidecars: tuple[Sidecar, ...] = ()
     member: FileMember | None = None
     expected: str | None = None

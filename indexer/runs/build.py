@@ -23,9 +23,9 @@ from framedex.indexer.parts.layout import FRAMES_FOLDER, HEADER, LISTING_NAME, V
 from framedex.indexer.parts.listing_table import listing_table
 from framedex.indexer.parts.part_pairs import FILES_A_PART, VERIFIED_FILES_A_PART, PartPairs
 from framedex.indexer.probing.probe import ProbeTask, medium_of
+from framedex.indexer.runs.inside import opened_files
 from framedex.indexer.runs.media_there import media_there
 from framedex.indexer.runs.rerun import attempt
-from framedex.indexer.runs.tars import without_tars
 from framedex.indexer.runs.work import IndexOptions, Item, Members, Work, plan_work
 from framedex.indexer.schema import FAILED, FORMAT, GONE, IMAGES, NO_VIDEO, OK, REFUSED, SCHEMA_VERSION, VIDEO
 from framedex.indexer.sources.discover import media_id
@@ -223,8 +223,8 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
     """
     members: Members = {}
     done, total = 0, sum(item.task is not None for item in items)
-    for batch in without_tars(items, options):
-        total += sum(item.files == 0 for item in batch)  # those that a tar holds, besides the last one
+    for batch in opened_files(items, options):
+        total += sum(item.files == 0 for item in batch)  # what a file holds, besides the last one
         calls = Calls(
             function=probe_item,
             items=batch,
@@ -247,7 +247,7 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
 def note_row(video: Row, report: IndexReport, members: Members) -> None:
     """Count a row of `videos`. If it is about a medium in a tar, add it to `members`, by the tar's uri."""
     report.count(video)
-    is_inside = video.get("container") == "tar" or video.get("member_offset") is not None
+    is_inside = video.get("container") == "tar" or video.get("member_bytes") is not None
     if is_inside and video["member"] is not None:
         members.setdefault(video["uri"], {})[video["member"]] = video["sidecars"]
 

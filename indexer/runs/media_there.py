@@ -15,24 +15,25 @@ from framedex.indexer.containers.opened_file import check_unchanged, opened_file
 from framedex.indexer.facts import Identity, MediumFacts
 from framedex.indexer.images.probe_images import ImageTask, folder_identity
 from framedex.indexer.media_rows import Row
+from framedex.indexer.probing.cells import is_cell, probe_file_cell
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.runs.objects import identity_of, loose_identity, object_tar, probe_object
-from framedex.indexer.sources.tar_members import TarContents, read_tar
+from framedex.indexer.runs.objects import contents_of, identity_of, loose_identity, object_contents, probe_object
+from framedex.indexer.sources.file_member import FileContents
 from framedex.storage.objects import Facts, children, exists
 from framedex.storage.uris import is_remote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTar:
-    """A tar whose headers were read.
+class Opened:
+    """A file with several media.
 
     Attributes:
         contents: what it holds.
-        identity: of the tar.
-        facts: of the tar, if it is an object.
+        identity: of the file.
+        facts: of the file, if it is an object.
     """
 
-    contents: TarContents
+    contents: FileContents
     identity: Identity
     facts: Facts | None = None
 
@@ -44,8 +45,8 @@ class MediaThere(Protocol):
         """Return the facts of each medium. Raises StorageError if the store denies access."""
         ...
 
-    def read_tar(self) -> ReadTar:
-        """Read the headers of a tar. Raises MediaError, StorageError if the store denies access."""
+    def contents(self) -> Opened:
+        """Return what a tar or a Parquet file holds. Raises MediaError, StorageError if the store denies access."""
         ...
 
     def identity(self) -> Identity | None:
@@ -76,13 +77,13 @@ class _Files:
         self._task = task
 
     def probe(self) -> list[MediumFacts]:
-        return probe_medium(self._task)
+        return probe_file_cell(self._task) if is_cell(self._task) else probe_medium(self._task)
 
-    def read_tar(self) -> ReadTar:
+    def contents(self) -> Opened:
         with opened_file(self._task.path) as file:
-            contents = read_tar(file.read, file.size_bytes, sidecars=self._task.sidecars)
+            contents = contents_of(self._task, file.read, file.size_bytes)
             check_unchanged(file)
-            return ReadTar(contents=contents, identity=file.identity)
+            return Opened(contents=contents, identity=file.identity)
 
     def identity(self) -> Identity | None:
         task = self._task
@@ -127,9 +128,9 @@ class _Objects:
     def probe(self) -> list[MediumFacts]:
         return probe_object(self._task)
 
-    def read_tar(self) -> ReadTar:
-        contents, facts = object_tar(self._task)
-        return ReadTar(contents=contents, identity=identity_of(facts), facts=facts)
+    def contents(self) -> Opened:
+        contents, facts = object_contents(self._task)
+        return Opened(contents=contents, identity=identity_of(facts), facts=facts)
 
     def identity(self) -> Identity | None:
         facts = self._facts()

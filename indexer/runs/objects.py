@@ -13,16 +13,20 @@ from framedex.errors import MediaError, StorageError
 from framedex.indexer.containers.medium_file import NeedsWholeError, ProbedObject
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
 from framedex.indexer.images.probe_images import ImageTask, probe_images
+from framedex.indexer.probing.cells import is_cell, probe_cell
 from framedex.indexer.probing.members import in_file
 from framedex.indexer.probing.probe import ProbeTask, check_member, medium_of, probe_medium, probe_opened
+from framedex.indexer.sources.file_member import FileContents
 from framedex.indexer.sources.image_times import TIMES_NAME
-from framedex.indexer.sources.tar_members import TarContents, read_tar
+from framedex.indexer.sources.parquet_members import read_parquet
+from framedex.indexer.sources.tar_members import read_tar
 from framedex.storage.objects import Facts, at_once, children, download
-from framedex.storage.reader import ObjectReader
+from framedex.storage.places import FOOTER_BYTES, Stored
+from framedex.storage.reader import ObjectReader, Read
 
 OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that are not due to one object
 WHOLE_BYTES = 1 << 20  # objects up to this size are copied at once: a second request costs more
-TAR_KEPT_BYTES = 4 << 20  # of a tar whose headers are read one after the other
+HOLDER_KEPT_BYTES = 4 << 20  # of a file whose headers are read one after the other
 MOST_REQUESTS = 64  # for sample tables; more requests cost more than a copy
 
 
@@ -40,6 +44,8 @@ def probe_object(task: ProbeTask) -> list[MediumFacts]:
         if images is not None and images.form == "folder":
             return _probe_loose(task.path, images, verify=task.verify)
         facts, part = (None, None) if member is None else (task.facts, member.part)
+        if is_cell(task):
+            return _probe_cell(task, medium)
         reader = ObjectReader(task.path, facts, part=part, most_requests=MOST_REQUESTS)
         medium = replace(medium, identity=identity_of(reader.facts))
         check_member(task, identity_of(reader.facts))
@@ -54,16 +60,26 @@ def probe_object(task: ProbeTask) -> list[MediumFacts]:
     return [replace(medium, problem=problem_of(problem))]
 
 
-def object_tar(task: ProbeTask) -> tuple[TarContents, Facts]:
-    """Return what a tar in a store holds, and the facts of the object, from its headers alone.
+def contents_of(task: ProbeTask, read: Read, size_bytes: int) -> FileContents:
+    """Return what a tar or a Parquet file holds. Raises MediaError if it is not readable."""
+    if task.holds == "parquet":
+        return read_parquet(read, size_bytes)
+    return read_tar(read, size_bytes, sidecars=task.sidecars)
+
+
+def object_contents(task: ProbeTask) -> tuple[FileContents, Facts]:
+    """Return what a tar or a Parquet file in a store holds, and the facts of the object.
 
     Raises:
-        MediaError: the object is not a tar, or is not readable.
+        MediaError: the object is not readable.
         StorageError: the store denies access, or this process was forked from one that used a store.
     """
     try:
-        reader = ObjectReader(task.path, kept_bytes=TAR_KEPT_BYTES)
-        contents = read_tar(reader, reader.size_bytes, sidecars=task.sidecars)
+        if task.holds == "parquet":
+            reader = ObjectReader.from_end(task.path, FOOTER_BYTES, kept_bytes=HOLDER_KEPT_BYTES)
+        else:
+            reader = ObjectReader(task.path, kept_bytes=HOLDER_KEPT_BYTES)
+        contents = contents_of(task, reader, reader.size_bytes)
     except StorageError as error:
         if error.kind in OF_THE_RUN:
             raise
@@ -116,6 +132,15 @@ def _probe_ranges(task: ProbeTask, reader: ObjectReader, medium: MediumFacts) ->
             return None
         raise reader.failure
     return found
+
+
+def _probe_cell(task: ProbeTask, medium: MediumFacts) -> list[MediumFacts]:
+    """Return the facts of a value of a compressed column. Raises MediaError, StorageError."""
+    assert task.member is not None  # the caller checked this
+    assert task.facts is not None  # of the object in which the member was found
+    medium = replace(medium, identity=identity_of(task.facts))
+    check_member(task, identity_of(task.facts))
+    return probe_cell(task, Stored(uri=task.path), medium, tag=task.facts.tag)
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ KNOWN_COLUMNS = (
     "stream_index",
     "uri",
     "member",
-    "member_offset",
+    "member_bytes",
     "sidecars",
     "status",
     "error_kind",
@@ -46,17 +46,17 @@ KNOWN_COLUMNS = (
 def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
     """Return the rows of one uri that describe a medium as it was probed last.
 
-    For a tar, these are the rows of all its media. A medium that an earlier state of a tar held and a later one does
-    not keeps its row in the index.
+    For a tar or a Parquet file, these are the rows of all its media. A medium that an earlier state of the file held
+    and a later one does not keeps its row in the index.
 
     Args:
         known: the rows of the uri in the order in which they were written.
         task: how the medium is probed.
         member: which of several media of the uri.
     """
-    is_tar = task.images is not None and task.images.form == "tar"
-    rows = known if is_tar else [row for row in known if row["member"] == member]
-    return [row for row in rows if row["fingerprint"] == rows[-1]["fingerprint"]] if is_tar else rows
+    if task.holds is None:
+        return [row for row in known if row["member"] == member]
+    return [row for row in known if row["fingerprint"] == known[-1]["fingerprint"]]
 
 
 def is_done(task: ProbeTask, known: list[Row]) -> bool:
@@ -85,7 +85,7 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
 
 def _is_member(row: Row) -> bool:
     """Return whether a row describes a video inside a file."""
-    return row["member_offset"] is not None
+    return row["member_bytes"] is not None
 
 
 def _skips_same(task: ProbeTask, known: list[Row]) -> bool:

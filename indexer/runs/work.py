@@ -43,7 +43,7 @@ from framedex.storage.uris import absolute, is_inside, joined, medium_name, rela
 BEGUN = re.compile(rf"slices\.json|(?:videos|frames)/{PART_NAME.pattern}")
 Identity = tuple[str, str | None]  # uri, and which of several media of one file or folder
 Members = dict[str, dict[str, str | None]]
-TAR_FILES = 64  # files that a tar counts as in a part
+HOLDER_FILES = 64  # files that a tar or a Parquet file counts as in a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,8 @@ class Work:
         changed: how many media of `probe` and `unopened` the index knows and finds changed.
         retried: how many media of `probe` were refused or failed and are unchanged.
         problems: the rows of media that stay refused or failed.
-        members: what is known of each listed tar, by the tar's uri: its media, and the sidecars of each as JSON.
+        members: what is known of each listed tar or Parquet file, by its uri: its media, and the sidecars of each as
+            JSON.
         sidecars: kinds of sidecars that become columns.
     """
 
@@ -168,9 +169,8 @@ class Work:
 
 
 def _item(identity: Identity, task: ProbeTask) -> Item:
-    """Return the item of a task. A tar counts as many files, because it may hold a thousand videos."""
-    is_tar = task.images is not None and task.images.form == "tar"
-    return Item(identity=identity, task=task, files=TAR_FILES if is_tar else 1)
+    """Return the item of a task. A file with several media counts as many files: a tar may hold a thousand videos."""
+    return Item(identity=identity, task=task, files=1 if task.holds is None else HOLDER_FILES)
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
@@ -263,7 +263,7 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
     )
     for identity, task in tasks.items():
         rows = rows_of(known.get(identity[0], []), task, identity[1])
-        if task.images is not None and task.images.form == "tar":
+        if task.holds is not None:
             work.members[identity[0]] = {row["member"]: row["sidecars"] for row in rows if row["member"] is not None}
         if is_done(task, rows) or (not options.retry and _fails_again(task, rows, options)):
             work.unchanged += 1
@@ -313,7 +313,7 @@ def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
 def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
     """Return the probe task of a named medium."""
     images = None
-    if item.form != "video":
+    if item.form not in ("video", "parquet"):
         images = ImageTask(
             form=item.form,
             names=item.images or (),
@@ -332,6 +332,7 @@ def probe_task(item: NamedMedium, options: IndexOptions) -> ProbeTask:
         prove=options.prove,
         images=images,
         facts=item.facts,
+        holds=item.form if item.form in ("tar", "parquet") else None,
         sidecars=options.sidecars if item.form == "tar" else (),
     )
 

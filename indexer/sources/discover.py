@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from framedex.errors import MediaError, SourceError
+import pyarrow as pa
+
+from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.sources.folders import expand_glob, fixed_prefix, folders_below, is_glob, way_out
 from framedex.indexer.sources.image_times import TIMES_NAME
 from framedex.indexer.sources.listing_files import read_list, read_table
 from framedex.indexer.sources.named_medium import (
     IMAGE_SUFFIXES,
+    PARQUET_SUFFIX,
     TAR_SUFFIX,
     VIDEO_SUFFIXES,
     Images,
@@ -25,9 +28,10 @@ from framedex.indexer.sources.named_medium import (
 )
 from framedex.indexer.sources.object_folders import expand_pattern, is_pattern, object_folders, pattern_folder
 from framedex.indexer.sources.other_files import Skipped, is_other
+from framedex.indexer.sources.parquet_members import holds_videos
 from framedex.indexer.sources.sequences import check_one_timing, folder_sequence, join_rows, visible_images
 from framedex.indexer.sources.there import names_folder
-from framedex.storage.places import place
+from framedex.storage.places import Place, parquet_file, place
 from framedex.storage.uris import absolute, checked, common_folder, is_remote, local_path
 
 TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
@@ -227,6 +231,8 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[N
         if not found:
             raise SourceError("the pattern matches nothing", where=source)
         yield from (replace(_found(uri, None), facts=facts) for uri, facts in found)
+    elif suffix == PARQUET_SUFFIX and _holds_videos(place(source)):
+        yield _plain(source)
     elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
         where = place(source)
         rows = read_table(where, search.root) if suffix in TABLE_SUFFIXES else read_list(where, search.root)
@@ -259,6 +265,8 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedi
         yield from _walk(source, source, search, skipped)
     elif is_glob(source):
         yield from _expand_glob(source, search, skipped)
+    elif path.suffix.lower() == PARQUET_SUFFIX and _holds_videos(path):
+        yield _plain(source)
     elif path.suffix.lower() in TABLE_SUFFIXES:
         rows = [_folder_or_file(row) for row in read_table(path, search.root)]
         yield from join_rows(rows, source)
@@ -266,6 +274,14 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedi
         yield from _in_list(path, search)
     else:
         yield _plain(source)
+
+
+def _holds_videos(path: Place) -> bool:
+    """Return whether a Parquet file holds videos. One that is not readable counts as a listing; its reader says why."""
+    try:
+        return holds_videos(parquet_file(path).schema_arrow)
+    except (OSError, ValueError, pa.ArrowException, StorageError):
+        return False
 
 
 def _in_list(path: Path, search: Search) -> Iterator[NamedMedium]:

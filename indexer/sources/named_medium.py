@@ -11,7 +11,7 @@ from typing import Any, Literal
 from framedex.errors import MediaError
 from framedex.storage.objects import Facts
 
-Form = Literal["video", "image", "folder", "tar"]
+Form = Literal["video", "image", "folder", "tar", "parquet"]
 Images = Literal["sequences", "single", "ignore"]
 Named = Literal["source", "list", "search"]
 
@@ -64,6 +64,7 @@ VIDEO_SUFFIXES = frozenset(
 )
 IMAGE_SUFFIXES = frozenset({".jpeg", ".jpg", ".png", ".webp"})
 TAR_SUFFIX = ".tar"
+PARQUET_SUFFIX = ".parquet"
 # Compressed tars count as tars, and reading them says how to decompress them.
 TAR_ENDINGS = (TAR_SUFFIX, ".tgz", *(f".tar.{kind}" for kind in ("bz2", "gz", "lz4", "xz", "zst")))
 
@@ -102,15 +103,19 @@ class NamedMedium:
 
     @property
     def form(self) -> Form:
-        """How the medium is stored: a folder of images, one image, a tar, or a file that is a video."""
+        """How the medium is stored: a folder of images, one image, a tar, a Parquet file, or a video."""
         if self.images is not None:
             return "folder"
         return form_of(self.path)
 
 
 def form_of(name: str) -> Form:
-    """Return what a file is by its name. Whatever is neither an image nor a tar may be a video."""
-    return "image" if is_image_name(name) else "tar" if is_tar_name(name) else "video"
+    """Return what a file is by its name. Whatever is no image, tar or Parquet file may be a video."""
+    if is_image_name(name):
+        return "image"
+    if is_tar_name(name):
+        return "tar"
+    return "parquet" if Path(name).suffix.lower() == PARQUET_SUFFIX else "video"
 
 
 def is_image_name(name: str) -> bool:

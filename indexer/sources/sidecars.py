@@ -18,6 +18,7 @@ from framedex.files.parquet_parts import UNSTORABLE
 Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
+COLUMNS = "columns"  # of a Parquet file, beside its videos
 MOST_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
 
@@ -88,19 +89,23 @@ def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str]) -> d
     """Return the user's columns that the sidecars of a video become.
 
     An object in a `json` sidecar becomes a column for each of its keys. Values that are objects or lists stay JSON
-    texts. A key that is already the name of another column gets the prefix `json.`.
+    texts. A key that is already the name of another column gets the prefix `json.`. The columns of a Parquet file are
+    treated likewise, with the prefix `columns.`.
 
     Args:
-        text: what `sidecar_text` returned.
+        text: what `sidecar_text` returned, or the columns of a row as JSON.
         wanted: the kinds that become columns.
         taken: names of other columns.
     """
-    values = {kind: value for kind, value in json.loads(text).items() if kind in wanted and value is not None}
-    content = values.get("json")
-    columns = {kind: value for kind, value in values.items() if kind != "json" or not isinstance(content, dict)}
-    others = {*taken, *SIDECARS}
-    for name, value in (content if isinstance(content, dict) else {}).items():
-        columns[f"json.{name}" if name in others else name] = value
+    kinds = {*wanted, COLUMNS}
+    values = {kind: value for kind, value in json.loads(text).items() if kind in kinds and value is not None}
+    columns: dict[str, Any] = {}
+    others = {*taken, *(values.keys() & {*SIDECARS})}
+    for kind, value in values.items():
+        if kind in ("json", COLUMNS) and isinstance(value, dict):
+            columns |= {f"{kind}.{name}" if name in others else name: one for name, one in value.items()}
+        else:
+            columns[kind] = value
     return {name: json.dumps(value) if isinstance(value, (dict, list)) else value for name, value in columns.items()}
 
 

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from framedex.errors import MediaError
-from framedex.indexer.sources.file_member import FileMember
+from framedex.indexer.sources.file_member import MOST_MEDIA, FileContents, FileImage, FileMember
 from framedex.indexer.sources.named_medium import form_of, is_video_name, readable_name
 from framedex.indexer.sources.sidecars import KEY, MOST_SIDECAR_BYTES, Sidecar, sample_parts, sidecar_text
 from framedex.storage.ranges import ByteRange
 from framedex.storage.reader import RangedFile, Read
 
 BLOCK = 512
-MOST_MEDIA = 10_000_000  # limits the memory that a malicious tar takes
 # The first bytes of compressed files, and what decompresses them.
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"),
@@ -26,38 +25,6 @@ COMPRESSED = {
     b"\x28\xb5\x2f\xfd": ("zstd", "unzstd"),
     b"\x04\x22\x4d\x18": ("lz4", "unlz4"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TarImage:
-    """An image in a tar.
-
-    Attributes:
-        name: its path in the tar.
-        offset: of its first byte in the tar.
-        size: in bytes.
-        problem: why it is not usable as an image, or None.
-    """
-
-    name: str
-    offset: int
-    size: int
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TarContents:
-    """The media of a tar in the order of the tar.
-
-    Attributes:
-        images: the images.
-        videos: the videos, each name once.
-        truncation: what is damaged or cut off at the end of the tar, or None.
-    """
-
-    images: list[TarImage]
-    videos: list[FileMember]
-    truncation: str | None
 
 
 @dataclass(slots=True)
@@ -70,7 +37,7 @@ class _Sample:
     problems: list[str] = field(default_factory=list)
 
 
-def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar] = ()) -> TarContents:
+def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar] = ()) -> FileContents:
     """Read the headers of a tar: ustar, GNU or pax. Names are never looked up outside of the tar.
 
     Files of other kinds, hidden files and folders are skipped.
@@ -85,7 +52,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar] = ()) -
         MediaError: the file is not a tar, is compressed, or holds more than `MOST_MEDIA` images and videos.
     """
     _check_not_compressed(read(0, 8))
-    images: list[TarImage] = []
+    images: list[FileImage] = []
     videos: list[FileMember] = []
     sample = _Sample()
     truncation = None
@@ -119,9 +86,7 @@ def read_tar(read: Read, size_bytes: int, *, sidecars: Sequence[Sidecar] = ()) -
                 raise MediaError("not_media", f"is no tar: {error}") from error
             truncation = f"no member can be read behind the one at byte {last}: {error or type(error).__name__}"
     videos += _finished(sample, sidecars)
-    return TarContents(
-        images=images, videos=_each_once(videos), truncation=truncation or _ending(read, end, size_bytes)
-    )
+    return FileContents(images=images, videos=_each_once(videos), damage=truncation or _ending(read, end, size_bytes))
 
 
 def _check_not_compressed(head: bytes) -> None:
@@ -135,7 +100,7 @@ def _check_not_compressed(head: bytes) -> None:
             )
 
 
-def _named(member: tarfile.TarInfo, size_bytes: int) -> tuple[str, TarImage] | None:
+def _named(member: tarfile.TarInfo, size_bytes: int) -> tuple[str, FileImage] | None:
     """Return (name, place) of a member that may be of use, or None for folders and hidden files."""
     name = posixpath.normpath(member.name) if member.name else ""
     if member.isdir() or posixpath.basename(name)[:1] == ".":
@@ -148,10 +113,10 @@ def _named(member: tarfile.TarInfo, size_bytes: int) -> tuple[str, TarImage] | N
     elif not member.isreg():
         problem = "is no file"
     size = member.size if problem is None else 0
-    return name, TarImage(name=name, offset=min(member.offset_data, size_bytes), size=size, problem=problem)
+    return name, FileImage(name=name, offset=min(member.offset_data, size_bytes), size=size, problem=problem)
 
 
-def _video(place: TarImage, stated_bytes: int, size_bytes: int) -> FileMember:
+def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
     """Return a video of a tar. If the tar ends within it, the video ends there, too."""
     part = ByteRange(offset=place.offset, size_bytes=min(place.size, size_bytes - place.offset))
     error = None
@@ -167,7 +132,7 @@ def _video(place: TarImage, stated_bytes: int, size_bytes: int) -> FileMember:
     return FileMember(name=readable_name(place.name), part=part, remark=remark, error=error)
 
 
-def _take_sidecar(sample: _Sample, kind: str, place: TarImage, read: Read) -> None:
+def _take_sidecar(sample: _Sample, kind: str, place: FileImage, read: Read) -> None:
     """Read a sidecar into its sample."""
     if place.problem is not None or place.size > MOST_SIDECAR_BYTES:
         said = place.problem or f"has {place.size} bytes; at most {MOST_SIDECAR_BYTES} are read"

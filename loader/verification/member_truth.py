@@ -1,4 +1,4 @@
-"""Copies a video out of a tar by its name, as `tar x` would.
+"""Copies a video out of a tar or a Parquet file by its name, as `tar x` or pyarrow would.
 
 Clips are compared with this copy, so it does not use the positions in the index.
 """
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from framedex.errors import StaleError
+from framedex.files.parquet_cells import read_cell
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.reading.recorded_files import open_recorded
@@ -27,7 +28,8 @@ from framedex.storage.uris import is_remote
 def own_copy(medium: Medium) -> Iterator[Medium]:
     """Provide a medium whose path is on this machine, as `local_copy` does.
 
-    A video in a tar of this machine is found in the tar by its name. In a tar of a store it is found by its position.
+    A video in a tar or a Parquet file of this machine is found there by its name. In a store it is found by its
+    position.
 
     Raises:
         StaleError: the source is not the one recorded.
@@ -41,6 +43,13 @@ def own_copy(medium: Medium) -> Iterator[Medium]:
     os.close(open_recorded(medium.source))
     with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
         path = Path(folder) / f"medium{Path(medium.member).suffix}"
+        if _is_parquet(medium.path):
+            try:
+                path.write_bytes(read_cell(Path(medium.path), medium.member))
+            except ValueError as error:
+                raise _stale(medium, str(error)) from error
+            yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
+            return
         try:
             with tarfile.open(medium.path, "r:", errors="surrogateescape") as tar, open(path, "wb") as file:
                 entry = _entries(medium.path, medium.mtime_ns).get(medium.member)
@@ -51,6 +60,11 @@ def own_copy(medium: Medium) -> Iterator[Medium]:
         except tarfile.TarError as error:
             raise _stale(medium, str(error)) from error
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
+
+
+def _is_parquet(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PAR1"
 
 
 @functools.lru_cache(maxsize=4)
@@ -66,8 +80,8 @@ def _entries(path: str, mtime_ns: int) -> dict[str, tarfile.TarInfo]:
 
 def _stale(medium: Medium, found: str) -> StaleError:
     return StaleError(
-        "the tar does not hold the video that was indexed",
+        "the file does not hold the video that was indexed",
         where=f"{medium.path}, {medium.member}",
         found=found,
-        remedy="index and shard again, or point root at where the tar moved",
+        remedy="index and shard again, or point root at where the file moved",
     )

@@ -126,10 +126,15 @@ class Medium:
 
     @property
     def part(self) -> ByteRange | None:
-        """Where the video is in its file. None: it is the whole file."""
+        """Where the video is in its file. None: it is the whole file, or a cell."""
         if self.member_offset is None or self.member_bytes is None:
             return None
         return ByteRange(offset=self.member_offset, size_bytes=self.member_bytes)
+
+    @property
+    def cell(self) -> str | None:
+        """The name of the value of a compressed column of a Parquet file that the video is. None: it is none."""
+        return self.member if self.member_offset is None and self.member_bytes is not None else None
 
     @property
     def bits(self) -> int:

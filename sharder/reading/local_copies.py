@@ -14,7 +14,7 @@ from framedex.sharder.clips.byte_source import stale
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.object_sources import Objects, stale_as
 from framedex.sharder.reading.recorded_files import open_recorded
-from framedex.sharder.reading.sources import range_reader
+from framedex.sharder.reading.sources import cell_content, range_reader
 from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.ranges import ByteRange
 from framedex.storage.uris import is_remote
@@ -34,6 +34,12 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
         StorageError: The store does not deliver the source.
         OSError: The source cannot be opened, or the copy cannot be written.
     """
+    if medium.cell is not None:
+        with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
+            path = Path(folder) / "medium"
+            path.write_bytes(cell_content(medium))
+            yield replace(medium, path=str(path), member_bytes=None)
+        return
     loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
     if not is_remote(medium.path) and part is not None:
         with tempfile.TemporaryDirectory(prefix="framedex-") as folder:

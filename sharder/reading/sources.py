@@ -7,17 +7,20 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.core.memory import check_room
+from framedex.files.parquet_cells import read_cell
 from framedex.sharder.clips.byte_source import ByteSource, stale
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.recipe import Recipe
-from framedex.sharder.reading.object_sources import Objects
+from framedex.sharder.reading.object_sources import Objects, stale_as
 from framedex.sharder.reading.recorded_files import RecordedFile, RecordedFiles, open_recorded
 from framedex.storage.cache import DiskCache
+from framedex.storage.places import Stored
 from framedex.storage.reader import ObjectFile, ObjectReader, RangedFile
 from framedex.storage.uris import is_remote, joined
 
@@ -127,10 +130,32 @@ def openable(medium: Medium) -> str | RangedFile:
             return read(part.offset + offset, max(0, min(length, part.size_bytes - offset)))
 
         return RangedFile(read_part, part.size_bytes, medium.member or "")
+    if medium.cell is not None:
+        content = cell_content(medium)
+        return RangedFile(lambda offset, length: bytes(content[offset : offset + length]), len(content), "cell")
     if is_remote(source.path):
         return ObjectFile(Objects(None).reader(source))
     os.close(open_recorded(source))
     return source.path
+
+
+def cell_content(medium: Medium) -> memoryview:
+    """Return the bytes of a video that is a value of a compressed column.
+
+    Raises:
+        StaleError: the source is missing or changed.
+        StorageError: the store does not deliver it.
+    """
+    source = medium.source
+    assert medium.cell is not None  # the caller checked this
+    try:
+        if is_remote(source.path):
+            with stale_as(source):
+                return read_cell(Stored(uri=source.path), medium.cell, tag=Objects(None).facts(source).tag)
+        os.close(open_recorded(source))
+        return read_cell(Path(source.path), medium.cell)
+    except (OSError, ValueError) as error:
+        raise stale(source.path, f"{medium.cell}: {error}") from error
 
 
 def _check_names(source: ByteSource, names: Sequence[str]) -> None:

@@ -216,14 +216,14 @@ def test_a_tar_that_changes_between_its_headers_and_its_videos_is_noticed(
     tmp_path: Path, video: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tar_of(tmp_path / "t.tar", [("a.mp4", video)])
-    given = build.without_tars
+    given = build.opened_files
 
     def changing(*arguments: Any) -> Any:
         for batch in given(*arguments):
             tar_of(path, [("b.txt", b"x" * 600), ("a.mp4", video)])
             yield batch
 
-    monkeypatch.setattr(build, "without_tars", changing)
+    monkeypatch.setattr(build, "opened_files", changing)
     _, index = indexed(tmp_path / "INDEX", path)
     (row,) = rows(index).values()
     assert (row["status"], row["error_kind"]) == ("failed", "changing")

@@ -1,14 +1,17 @@
-"""Videos in tars of a bucket are indexed with a few requests each, and read by their ranges."""
+"""Videos in tars and Parquet files of a bucket are indexed with a few requests each, and read by their ranges."""
 
 from __future__ import annotations
 
 import tarfile
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import StaleError
+from framedex.files import parquet_cells
 from framedex.indexer.runs import objects as probing
 from tests.support.datasets import run, write_clips
 from tests.support.images import rows, tar_of
@@ -39,9 +42,10 @@ def test_a_tar_in_a_bucket_has_the_rows_of_a_local_one(
     uri = bucket.put("deep/t.tar", tar)
     raw = tar.read_bytes()
     local = probing.read_tar(lambda at, length: raw[at : at + length], len(raw))
-    stored, facts = probing.object_tar(probing.ProbeTask(path=uri))
+    stored, facts = probing.object_contents(probing.ProbeTask(path=uri, holds="tar"))
     assert stored == local
     for member in stored.videos:
+        assert member.part is not None
         task = probing.ProbeTask(path=uri, member=member, facts=facts, expected=facts.tag)
         ((video, frames),) = rows_found(probing.probe_object(task))
         with tarfile.open(tar) as opened:
@@ -96,3 +100,45 @@ def test_a_tar_that_was_replaced_gives_no_clip(bucket: Bucket, medium: Medium, t
     bucket.put("t.tar", wide_tar(tmp_path / "t.tar", [medium(NAMES[0])], apart=99))
     with pytest.raises(StaleError):
         ClipDataset(tmp_path / "D")[0]
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+def test_videos_of_a_parquet_file_in_a_bucket(bucket: Bucket, medium: Medium, tmp_path: Path, compression: str) -> None:
+    cells = [{"bytes": medium(name).read_bytes()} for name in NAMES]
+    table = pa.table({"video": pa.array(cells, pa.struct([("bytes", pa.binary())])), "n": list(range(len(NAMES)))})
+    pq.write_table(table, tmp_path / "t.parquet", compression=compression, row_group_size=2)
+    uri = bucket.put("t.parquet", tmp_path / "t.parquet")
+    run("index", uri, "--out", tmp_path / "INDEX", "--workers", 2)
+    found = rows(Index(tmp_path / "INDEX"))
+    assert [row["status"] for row in found.values()] == ["ok"] * len(NAMES)
+    assert Index(tmp_path / "INDEX").listing["n"].to_pylist() == list(range(len(NAMES)))
+    clips = write_clips(tmp_path / "c.jsonl", [{"uri": name, "frames": [3, 30]} for name in found])
+    shard = ["shard", tmp_path / "INDEX", "--clips", clips]
+    run(*shard, "--out", tmp_path / "D", *([] if compression == "none" else ["--pack", "needed"]))
+    assert f"{len(NAMES)} exact" in run("verify", tmp_path / "D").output
+    bucket.put("t.parquet", (tmp_path / "t.parquet").read_bytes() + b" ")
+    if compression == "none":
+        with pytest.raises(StaleError):
+            ClipDataset(tmp_path / "D")[0]
+    else:
+        parquet_cells._opened.cache_clear()  # they would still give the bytes that were indexed
+        parquet_cells._column.cache_clear()
+        assert "is not" in run(*shard, "--out", tmp_path / "E", "--pack", "needed", code=3).output
+
+
+def test_indexing_a_parquet_file_reads_little_of_it(
+    bucket: Bucket, proxy: Proxy, medium: Medium, tmp_path: Path
+) -> None:
+    """Each row has 2 MiB that no video needs, so no request can be for two videos."""
+    video, count = medium("h264_faststart.mp4").read_bytes(), 12
+    table = pa.table({"video": [video] * count, "other": [bytes([n]) * (2 << 20) for n in range(count)]})
+    table = table.replace_schema_metadata(
+        {"huggingface": '{"info": {"features": {"video": {"_type": "Video"}, "other": {"_type": "Value"}}}}'}
+    )
+    pq.write_table(table, tmp_path / "t.parquet", compression="none", use_dictionary=False, row_group_size=1)
+    uri = bucket.put("t.parquet", tmp_path / "t.parquet")
+    proxy.forget()
+    run("index", uri, "--out", tmp_path / "INDEX", "--workers", 2)
+    assert Index(tmp_path / "INDEX").videos.num_rows == count
+    assert proxy.count("GET", "t.parquet") <= 5 * count + 5
+    assert proxy.body_bytes < (tmp_path / "t.parquet").stat().st_size // 4

@@ -1,0 +1,121 @@
+"""The places of values in uncompressed Parquet files, beside what pyarrow reads; damage is an error, never a place."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from framedex.files.parquet_cells import cell_name, cell_of, read_cell
+from framedex.files.parquet_pages import ScatteredError, value_ranges
+
+PAIR = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def places(raw: bytes, leaf: str) -> list[bytes | None]:
+    """Return the bytes at the places of all values of a column."""
+    file = pq.ParquetFile(io.BytesIO(raw))
+    number = next(number for number in range(len(file.schema)) if file.schema.column(number).path == leaf)
+    found: list[bytes | None] = []
+    for group in range(file.metadata.num_row_groups):
+        chunk = file.metadata.row_group(group).column(number)
+        ranges = value_ranges(lambda at, length: raw[at : at + length], chunk, file.schema.column(number))
+        found += [None if place is None else raw[place.offset :][: place.size_bytes] for place in ranges]
+    return found
+
+
+def written(table: pa.Table, **options: Any) -> bytes:
+    file = io.BytesIO()
+    pq.write_table(table, file, **{"compression": "none"} | options)
+    return file.getvalue()
+
+
+def drawn(seed: int) -> tuple[pa.Table, str, list[bytes | None], dict[str, Any]]:
+    """Return (table, path of the column, its values, options of the writer)."""
+    given = random.Random(seed)
+    count = given.choice([1, 3, 50, 400])
+    nulls = given.choice([0, 0, 0.3])
+    values = [
+        None if given.random() < nulls else given.randbytes(given.choice([0, 1, 100, 5000])) for _ in range(count)
+    ]
+    if given.random() < 0.3:  # values that a dictionary holds once
+        values = [values[number % 7 % count] for number in range(count)]
+    options = {
+        "use_dictionary": given.choice([True, False]),
+        "data_page_version": given.choice(["1.0", "2.0"]),
+        "row_group_size": given.choice([7, 1000]),
+        "data_page_size": given.choice([None, 1000, 10]),
+        "write_page_index": given.choice([True, False]),
+        "write_page_checksum": given.choice([True, False]),
+        "dictionary_pagesize_limit": given.choice([None, 2000]),
+    }
+    if given.random() < 0.5:
+        cells = [None if value is None and given.random() < 0.5 else {"bytes": value} for value in values]
+        return pa.table({"v": pa.array(cells, PAIR)}), "v.bytes", values, options
+    kind = given.choice([pa.binary(), pa.large_binary()])
+    field = pa.field("v", kind, nullable=None in values or given.random() < 0.5)
+    return pa.table([pa.array(values, kind)], schema=pa.schema([field])), "v", values, options
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_places_hold_the_values(seed: int) -> None:
+    table, leaf, values, options = drawn(seed)
+    assert places(written(table, **options), leaf) == values
+
+
+@pytest.mark.parametrize("compression", ["snappy", "gzip", "zstd"])
+def test_compressed_pages_are_refused(compression: str) -> None:
+    raw = written(pa.table({"v": pa.array([b"x"])}), compression=compression)
+    with pytest.raises(ScatteredError, match=compression):
+        places(raw, "v")
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_other_encodings_are_refused(encoding: str) -> None:
+    raw = written(pa.table({"v": pa.array([b"x", b"xy"])}), use_dictionary=False, column_encoding={"v": encoding})
+    with pytest.raises(ScatteredError, match="not plain"):
+        places(raw, "v")
+
+
+def test_lists_are_refused() -> None:
+    raw = written(pa.table({"v": pa.array([[b"x"]], pa.list_(pa.binary()))}))
+    with pytest.raises(ScatteredError, match="lists"):
+        places(raw, "v.list.element")
+
+
+def test_damaged_pages_raise_an_error_or_give_places_within_the_column() -> None:
+    values = [random.Random(number).randbytes(20) if number % 5 else None for number in range(60)]
+    raw = written(pa.table({"v": pa.array(values, pa.binary())}), data_page_size=10, write_batch_size=8)
+    footer = int.from_bytes(raw[-8:-4], "little") + 8
+    given, refused = random.Random(1), 0
+    for _ in range(2000):
+        changed = bytearray(raw)
+        changed[given.randrange(4, len(raw) - footer)] ^= 1 << given.randrange(8)
+        try:
+            found = places(bytes(changed), "v")
+        except ValueError:
+            refused += 1
+            continue
+        assert len(found) == len(values)
+    assert refused > 100
+
+
+def test_cells_are_read_by_name(tmp_path: Path) -> None:
+    cells = [{"bytes": b"one"}, None, {"bytes": None}, {"bytes": b"four"}]
+    pq.write_table(pa.table({"a/b": pa.array(cells, PAIR), "n": [1, 2, 3, 4]}), tmp_path / "t", row_group_size=3)
+    assert cell_of(cell_name("a/b", 12)) == ("a/b", 12)
+    assert bytes(read_cell(tmp_path / "t", "a/b/0")) == b"one"
+    assert bytes(read_cell(tmp_path / "t", "a/b/3")) == b"four"
+    for name, said in (
+        ("a/b/1", "is null"),
+        ("a/b/2", "is null"),
+        ("a/b/9", "4 rows"),
+        ("n/0", "no column n of binaries"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read_cell(tmp_path / "t", name)
