@@ -9,7 +9,7 @@ from framedex.errors import StorageError
 
 # Words in the names of variables whose values are secrets.
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSWORD|SAS|CREDENTIAL|SIGNATURE", re.IGNORECASE)
-_STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_")
+_STORES = ("AWS_", "AZURE_", "GOOGLE_", "GCS_", "HF_", "HUGGING_FACE_")
 _QUERY = re.compile(r"\?[^\s\"']*")
 _USER = re.compile(r"//[^/@\s]*@")
 _LEAST_SECRET = 6  # characters; shorter values are not secrets and would match everywhere
@@ -31,6 +31,11 @@ KINDS = {
     "NotModifiedError": ("changed", "the object is another one than before"),
     "PermissionDeniedError": ("denied", "the store refuses the credentials in the environment"),
     "UnauthenticatedError": ("denied", "the store refuses the credentials in the environment"),
+    "GatedRepoError": ("denied", "the Hub gives access only to those who accepted the dataset's conditions"),
+    "RepositoryNotFoundError": ("missing", "the Hub has no such dataset, or the token gives no access to it"),
+    "RevisionNotFoundError": ("missing", "the dataset has no such revision"),
+    "EntryNotFoundError": ("missing", "the object is not there"),
+    "RemoteEntryNotFoundError": ("missing", "the object is not there"),
     "NotSupportedError": ("unsupported", "the store cannot do that"),
     "NotImplementedError": ("unsupported", "the store cannot do that"),
 }

@@ -92,7 +92,9 @@ def write_new(path: Path, uri: str) -> Facts:
 def check_writable(where: Place) -> None:
     """Raise OutputError if nothing can be written to a place."""
     if isinstance(where, Stored) and not where.uri.startswith(WRITABLE):
-        raise OutputError("a web server is not written to", where=where.uri, allowed="s3://, gs://, az:// or a folder")
+        raise OutputError(
+            "web servers and the Hub are not written to", where=where.uri, allowed="s3://, gs://, az:// or a folder"
+        )
 
 
 @contextlib.contextmanager

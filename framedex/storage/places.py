@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from framedex.errors import StorageError
 from framedex.storage.cache import DiskCache
+from framedex.storage.hub import pinned
 from framedex.storage.objects import Facts, at_once, exists, head, listing, whole
 from framedex.storage.reader import ObjectFile, ObjectReader
 from framedex.storage.uris import checked, is_remote, local_path
@@ -91,11 +92,14 @@ Place = Path | Stored
 
 
 def place(name: str | os.PathLike[str] | Stored, cache: DiskCache | None = None) -> Place:
-    """Return the folder or file with this path or uri. Raises SourceError if the uri must not be recorded."""
+    """Return the folder or file with this path or uri. A uri of the Hub gets the commit that its revision names now.
+
+    Raises SourceError if the uri must not be recorded.
+    """
     if isinstance(name, Stored):
         return name
     text = os.fspath(name)
-    return Stored(uri=checked(text), cache=cache) if is_remote(text) else Path(local_path(text))
+    return Stored(uri=checked(pinned(text)), cache=cache) if is_remote(text) else Path(local_path(text))
 
 
 def local_of(where: Place) -> Path | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from framedex.errors import FramedexError, MissingExtraError, StorageError
 from framedex.storage.errors import as_storage_error
+from framedex.storage.hub import SCHEME, HubStore
 from framedex.storage.web import WebStore
 
 NO_LISTING = frozenset({"http", "https"})
@@ -63,8 +64,9 @@ def open_store(name: str) -> Any:
 @functools.lru_cache(maxsize=64)
 def _store(name: str, allowed: StoreLimits) -> Any:
     scheme, _, bucket = name.partition("://")
-    if scheme in NO_LISTING:
-        return WebStore(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)
+    if scheme in NO_LISTING | {SCHEME}:
+        made = HubStore if scheme == SCHEME else WebStore
+        return made(name, seconds=allowed.seconds, retries=allowed.retries, trying_seconds=TRYING_SECONDS)
     try:
         from obstore import store as stores
     except ImportError as error:

@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from framedex.errors import SourceError
 
-SCHEMES = frozenset({"s3", "gs", "az", "http", "https"})
+SCHEMES = frozenset({"s3", "gs", "az", "hf", "http", "https"})
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)=", re.IGNORECASE)
 _FILE = "file://"
@@ -64,8 +64,14 @@ def checked(uri: str) -> str:
 
 
 def split(uri: str) -> tuple[str, str]:
-    """Return (store, key): `scheme://bucket`, which one store serves, and the key in it."""
+    """Return (store, key): `scheme://bucket`, which one store serves, and the key in it.
+
+    The store of a dataset on the Hugging Face Hub is `hf://datasets/OWNER/NAME@COMMIT`.
+    """
     scheme, rest = uri.split("://", 1)
+    if scheme == "hf":  # datasets/OWNER/NAME@COMMIT
+        parts = rest.split("/", 3)
+        return f"{scheme}://{'/'.join(parts[:3])}", "".join(parts[3:])
     bucket, _, key = rest.partition("/")
     return f"{scheme}://{bucket}", unquote(key) if scheme in ("http", "https") else key
 

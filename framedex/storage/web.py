@@ -147,7 +147,7 @@ class WebStore:
         for _ in range(MOST_REDIRECTS + 1):
             status, reason, found, content = self._exchange(method, urlsplit(address), headers, most)
             if status not in REDIRECTING:
-                return _answer(method, key, headers, status, reason, found, content)
+                return answer_of(method, key, headers, status, reason, found, content)
             address = _next(address, found.get("Location"), home)
         raise _not_followed("the server redirects in circles, or more often than is followed", self._name, address)
 
@@ -218,7 +218,7 @@ def _connect(origin: Origin, seconds: float) -> Connection:
     return connection, {}
 
 
-def _answer(
+def answer_of(
     method: str,
     key: str,
     headers: dict[str, str],

@@ -36,6 +36,7 @@ from framedex.indexer.sources.named_medium import Images, NamedMedium, readable_
 from framedex.indexer.sources.other_files import OtherFiles, other_files
 from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
 from framedex.indexer.sources.there import is_seen_missing, is_there, may_be_folder
+from framedex.storage.hub import pinned
 from framedex.storage.places import Place, local_of, names_in
 from framedex.storage.uris import absolute, is_inside, joined, medium_name, relative
 
@@ -184,6 +185,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
         OutputError: the index has another root, or `out` holds something else than an index.
         SourceError: a source is wrong or missing.
     """
+    options = replace(options, sources=[_pinned(source) for source in options.sources])
     known: dict[str, list[Row]] = {}
     root = options.root and absolute(options.root)
     if (options.out / HEADER).exists():
@@ -217,6 +219,12 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
         raise SourceError("the root's name is not valid UTF-8", where=readable_name(root), remedy="rename the folder")
     _check_there(found, root, known)
     return _compare(found, root, known, options)
+
+
+def _pinned(source: str) -> str:
+    """Return a source with the commit of the Hub that it names now, if it is on the Hub."""
+    at = "@" if source.startswith("@") else ""
+    return at + pinned(source.removeprefix(at))
 
 
 def _check_there(found: Found, root: str, known: dict[str, list[Row]]) -> None:

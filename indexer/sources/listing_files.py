@@ -16,6 +16,7 @@ from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
 from framedex.errors import SourceError, StorageError
 from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
+from framedex.storage.hub import pinned
 from framedex.storage.places import Place, opened
 from framedex.storage.uris import checked, is_remote, local_path
 
@@ -31,7 +32,7 @@ DALI_LINES = (
 def _resolve(spelled: str, base: str, root: str | None) -> tuple[str, str | None]:
     """Return (absolute path or uri of an entry of a list, the folder that it was found through or None)."""
     if is_remote(spelled):
-        return checked(spelled), None
+        return checked(pinned(spelled)), None
     spelled = local_path(spelled)
     top = base if root is None else root
     if is_remote(top) and not os.path.isabs(spelled):
