@@ -19,6 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.support import hub
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/python.md", "docs/recipes.md")
 GPU_PAGES = ("docs/recipes_gpu.md",)
@@ -39,10 +41,23 @@ print(json.dumps(found))
 def with_output(page: str, folder: Path) -> str:
     """Return a page with the output of its sessions, which run in a folder. Raises RuntimeError if a command fails."""
     (folder / "examples").symlink_to(ROOT / "examples")
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-    }
+    if "hf://" not in page:
+        return _with_output(page, folder, {})
+    with hub.running() as running:  # a server that answers as the Hugging Face Hub does
+        running.commit({f"data/{path.name}": path.read_bytes() for path in (folder / "videos").iterdir()})
+        return _with_output(page, folder, {"HF_ENDPOINT": running.endpoint})
+
+
+def _with_output(page: str, folder: Path, more: dict[str, str]) -> str:
+    """Return a page with the output of its sessions. `more`: further environment variables."""
+    environment = (
+        os.environ
+        | more
+        | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        }
+    )
 
     def ran(match: re.Match[str]) -> str:
         kind, content = match[1], match[2]

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from framedex.errors import MissingExtraError, SourceError, StorageError
+from framedex.storage.errors import as_storage_error
 from framedex.storage.web import (
     MOST_REDIRECTS,
     NO_TIME,
@@ -68,8 +69,6 @@ def pinned(uri: str) -> str:
 @functools.lru_cache(maxsize=256)
 def _commit(owner: str, name: str, revision: str) -> str:
     """Return the commit that a branch, a tag or a short hash names."""
-    from framedex.storage.errors import as_storage_error
-
     try:
         found = _api().repo_info(f"{owner}/{name}", revision=revision, repo_type="dataset").sha
     except MissingExtraError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from framedex.indexer.containers.medium_file import ProbedFile
+from framedex.indexer.containers.opened_file import opened_file
 from framedex.indexer.mp4.boxes import UntrustedTables
 from framedex.indexer.mp4.sample_tables import read_layout
 from framedex.indexer.parts.index import Index
@@ -160,26 +161,24 @@ def test_bytes_read_do_not_grow_with_the_bit_rate(tmp_path: Path) -> None:
     for name, quantiser in (("low.mp4", "45"), ("high.mp4", "1")):
         recipe = MediaRecipe(name=name, options={"qp": quantiser, "g": "25", "preset": "ultrafast"}, size=(640, 480))
         encode(recipe, tmp_path / name)
-        descriptor = os.open(tmp_path / name, os.O_RDONLY)
         sizes[name] = (tmp_path / name).stat().st_size
         count = 0
-
-        def counted(offset: int, length: int, descriptor: int = descriptor) -> bytes:
-            nonlocal count
-            data = os.pread(descriptor, length, offset)
-            count += len(data)
-            return data
 
         import av
 
         with av.open(str(tmp_path / name)) as container:
             stream = container.streams.video[0]
             configuration, depth = stream.codec_context.extradata or b"", stream.codec_context.reorder_depth
-        layout = read_layout(counted, sizes[name])
-        tabulate(
-            counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth, descriptor=descriptor
-        )
-        os.close(descriptor)
+        with opened_file(str(tmp_path / name)) as file:
+
+            def counted(offset: int, length: int, file: ProbedFile = file) -> bytes:
+                nonlocal count
+                data = file.read(offset, length)
+                count += len(data)
+                return data
+
+            layout = read_layout(counted, sizes[name])
+            tabulate(counted, layout, 1, codec="h264", configuration=configuration, reorder_depth=depth, file=file)
         read[name] = count
     assert sizes["high.mp4"] > 20 * sizes["low.mp4"]
     first_packets = 2  # these are read in full, to find out how units are packed
@@ -200,5 +199,5 @@ def test_samples_that_share_a_timestamp_are_not_trusted(medium: Callable[[str], 
             codec="h264",
             configuration=b"",
             reorder_depth=2,
-            descriptor=None,
+            file=None,
         )

@@ -119,6 +119,9 @@ def _hub_handler(hub: Hub) -> type[_Handler]:
             )
             split = urlsplit(self.path)
             parts = [unquote(part) for part in split.path.strip("/").split("/")]
+            if len(parts) < 5:  # such as what huggingface_hub asks for its own purposes
+                self.answer(404, {})
+                return
             name = parts[3] if parts[0] == "api" else parts[2]
             if name.startswith("gated") and self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 self.answer(401, {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to it is restricted"})
