@@ -71,15 +71,20 @@ VIDEOS = pa.schema(
         column(
             "member_offset",
             pa.int64(),
-            "Of a video inside a file: its first byte. Null: the video is the file.",
+            "Of a video inside a file: its first byte. Null: the video is the file, or a value of a compressed column.",
             unit="bytes",
         ),
-        column("member_bytes", pa.int64(), "Of a video inside a file: how many bytes it has.", unit="bytes"),
+        column(
+            "member_bytes",
+            pa.int64(),
+            "Of a video inside a file: how many bytes it has (0 where it was not read). Null: the video is the file.",
+            unit="bytes",
+        ),
         column(
             "sidecars",
             pa.string(),
-            "Of a video in a tar: the contents of its sidecars as JSON, by kind; null for kinds that were not read. "
-            "The user's columns in the listing come from it.",
+            "Of a video inside a file: what is beside it, as JSON. In a tar: the contents of its sidecars, by kind; in "
+            "a Parquet file: the other columns of its row (`columns`). The user's columns in the listing come from it.",
         ),
         required("stream_index", pa.int32(), "Number of the video stream in its container; -1 where none was found."),
         column("video_streams", pa.int32(), "Video streams in the file, cover art not counted."),

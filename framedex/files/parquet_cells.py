@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from framedex.errors import StorageError
@@ -29,12 +28,13 @@ def leaf_of(field: pa.Field) -> str | None:
     """Return the path of the bytes of a column of binaries, or of structs with `bytes`; None for other columns."""
     kind = field.type
     if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        return f"{field.name}.bytes" if _is_binary(kind.field("bytes").type) else None
-    return field.name if _is_binary(kind) else None
+        return f"{field.name}.bytes" if is_binary(kind.field("bytes").type) else None
+    return field.name if is_binary(kind) else None
 
 
-def _is_binary(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+def is_binary(kind: pa.DataType) -> bool:
+    """Return whether a type is that of binaries of any length."""
+    return kind in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def read_cell(where: Place, name: str, *, tag: str | None = None) -> memoryview:
@@ -58,6 +58,8 @@ def read_cell(where: Place, name: str, *, tag: str | None = None) -> memoryview:
         rows = file.metadata.row_group(number).num_rows
         if row < first + rows:
             value = _column(where, state, column, number)[row - first]
+            if value.is_valid and isinstance(value, pa.StructScalar):
+                value = value["bytes"]
             if not value.is_valid:
                 raise ValueError(f"{name} is null")
             return memoryview(value.as_buffer())
@@ -78,11 +80,10 @@ def _opened(where: Place, state: str | None) -> pq.ParquetFile:
 
 @functools.lru_cache(maxsize=1)
 def _column(where: Place, state: str | None, column: str, row_group: int) -> Any:
-    """Return the binaries of a column in one row group."""
+    """Return the values of a column in one row group."""
     file = _opened(where, state)
     index = file.schema_arrow.get_field_index(column)
     leaf = leaf_of(file.schema_arrow.field(index)) if index >= 0 else None
     if leaf is None:
         raise ValueError(f"the file has no column {column} of binaries")
-    values = file.read_row_group(row_group, columns=[leaf])[column].combine_chunks()
-    return pc.struct_field(values, "bytes") if pa.types.is_struct(values.type) else values
+    return file.read_row_group(row_group, columns=[leaf])[column]  # in chunks: one array holds up to 2 GiB

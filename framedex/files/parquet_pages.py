@@ -66,7 +66,7 @@ def value_ranges(read: Read, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSch
         if kind == DICTIONARY_PAGE:
             entries = list(_plain(read, page.begin, page.end, _field(page.header, 7, 1)))
         elif kind in (DATA_PAGE, DATA_PAGE_V2):
-            found += _page_values(read, page, column.max_definition_level, entries)
+            found += _page_values(read, page, column.max_definition_level, entries, chunk.num_values)
             if len(found) > chunk.num_values:
                 raise ValueError("pages hold more values than their column")
     if len(found) != chunk.num_values:
@@ -102,7 +102,9 @@ def _field(header: dict[int, Any], *numbers: int) -> int:
     return value
 
 
-def _page_values(read: Read, page: _Page, most: int, entries: list[ByteRange]) -> list[ByteRange | None]:
+def _page_values(
+    read: Read, page: _Page, most: int, entries: list[ByteRange], most_values: int
+) -> list[ByteRange | None]:
     """Return the places of the values of a data page.
 
     Args:
@@ -110,6 +112,7 @@ def _page_values(read: Read, page: _Page, most: int, entries: list[ByteRange]) -
         page: the page.
         most: the definition level of values that are not null.
         entries: the places of the values of the dictionary.
+        most_values: how many values the column has.
     """
     at = page.begin
     if page.header[1] == DATA_PAGE:
@@ -124,6 +127,8 @@ def _page_values(read: Read, page: _Page, most: int, entries: list[ByteRange]) -
         count, encoding = _field(page.header, 8, 1), _field(page.header, 8, 4)
         at += _field(page.header, 8, 6)
         length = _field(page.header, 8, 5)
+    if not 0 <= count <= most_values:
+        raise ValueError(f"the page at byte {page.begin} has more values than its column")
     if not 0 <= length <= page.end - at:
         raise ValueError(f"the levels of the page at byte {page.begin} are longer than it")
     there = np.ones(count, np.bool_)

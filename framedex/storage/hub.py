@@ -18,6 +18,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from framedex.errors import MissingExtraError, SourceError, StorageError
 from framedex.storage.errors import as_storage_error
+from framedex.storage.uris import checked
 from framedex.storage.web import (
     MOST_REDIRECTS,
     NO_TIME,
@@ -34,6 +35,8 @@ SCHEME = "hf"
 ENDPOINT = "HF_ENDPOINT"  # the variable of huggingface_hub
 DATASET = re.compile(r"hf://datasets/(?P<owner>[^/@]+)/(?P<name>[^/@]+)(?:@(?P<revision>[^/]+))?(?P<path>(?:/.*)?)")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+FRESH_SECONDS = 60.0  # how long a revision is taken for the commit that it was
+MOST_SIGNED = 1024  # addresses that are kept
 KEPT_SECONDS = 240.0  # how long a signed address is used; the Hub signs them for an hour
 CHUNK = 1000  # files of a listing
 
@@ -55,20 +58,25 @@ def pinned(uri: str) -> str:
     """
     if not is_hub(uri):
         return uri
+    uri = checked(uri)
     match = DATASET.fullmatch(uri)
     if match is None:
         raise SourceError(
             "a uri of the Hub names no dataset", where=uri, allowed="hf://datasets/OWNER/NAME@REVISION/PATH"
         )
+    if (match["revision"] or "").startswith("refs") and "%2F" not in match["revision"].upper():
+        raise SourceError(
+            "a slash in a revision of the Hub is written %2F", where=uri, allowed="@refs%2Fconvert%2Fparquet"
+        )
     revision = unquote(match["revision"] or "main")
     if not COMMIT.fullmatch(revision):
-        revision = _commit(match["owner"], match["name"], revision)
+        revision = _commit(match["owner"], match["name"], revision, int(time.monotonic() // FRESH_SECONDS))
     return f"hf://datasets/{match['owner']}/{match['name']}@{revision}{match['path']}"
 
 
 @functools.lru_cache(maxsize=256)
-def _commit(owner: str, name: str, revision: str) -> str:
-    """Return the commit that a branch, a tag or a short hash names."""
+def _commit(owner: str, name: str, revision: str, now: int) -> str:
+    """Return the commit that a branch, a tag or a short hash names. `now`: changes when it is to be asked again."""
     try:
         found = _api().repo_info(f"{owner}/{name}", revision=revision, repo_type="dataset").sha
     except MissingExtraError:
@@ -176,6 +184,8 @@ class HubStore(WebStore):
             if status not in REDIRECTING:
                 answer = answer_of(method, key, headers, status, reason, found, content)
                 if not at_home:
+                    if len(self._signed) >= MOST_SIGNED:
+                        self._signed.clear()
                     self._signed[key] = (time.monotonic(), address, meta)
                 return self._checked(answer, meta, expected)
             address = _next(address, found.get("Location"), home[0], key)

@@ -13,6 +13,7 @@ from framedex.errors import SourceError
 SCHEMES = frozenset({"s3", "gs", "az", "hf", "http", "https"})
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _SIGNED = re.compile(r"[?&](?:sig|signature|x-amz-[a-z-]+|x-goog-[a-z-]+)=", re.IGNORECASE)
+_HUB_SECRET = re.compile(r"hf_[A-Za-z0-9]{8,}|\?[^/=]*=")  # a token, or a query
 _FILE = "file://"
 
 
@@ -50,7 +51,12 @@ def checked(uri: str) -> str:
     authority, _, key = rest.partition("/")
     shown = f"{scheme.lower()}://{authority.rpartition('@')[2]}/…"
     is_web = scheme.lower() in ("http", "https")
-    if "@" in authority or (is_web and ("?" in rest or "#" in rest)) or _SIGNED.search(rest):
+    if (
+        "@" in authority
+        or (is_web and ("?" in rest or "#" in rest))
+        or _SIGNED.search(rest)
+        or (scheme.lower() == "hf" and _HUB_SECRET.search(rest))
+    ):
         raise SourceError(
             "a uri holds credentials or a query, which would be recorded",
             where=shown,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from framedex.errors import OutputError, SourceError
 from framedex.files.parquet_parts import UNSTORABLE
@@ -13,8 +14,17 @@ from framedex.indexer.media_rows import Row
 from framedex.indexer.schema import LISTING
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.indexer.sources.named_medium import NamedMedium
-from framedex.indexer.sources.sidecars import Sidecar, as_text, sidecar_column, sidecar_columns
+from framedex.indexer.sources.sidecars import (
+    COLUMNS,
+    SIDECARS,
+    Sidecar,
+    as_text,
+    sidecar_column,
+    sidecar_columns,
+)
 from framedex.storage.uris import relative
+
+MOST_COLUMNS = 500  # of sidecars; if they have more keys, their objects stay JSON texts
 
 
 def listing_table(
@@ -41,23 +51,14 @@ def listing_table(
         SourceError: if columns cannot be stored.
         OutputError: if a column changed its type.
     """
-    rows: list[Row] = []
-    of_sidecars: set[str] = set()
-    own = [*LISTING.names, *RESERVED_COLUMNS]
-    seen: dict[str, int] = {}
-    for item in listed:
-        uri = relative(item.path, root)
-        inside = members.get(uri)
-        if inside:
-            seen.setdefault(media_id(uri), -1)  # the id of its listing rows before it was read
-        alone: Mapping[str | None, str | None] = {item.member: None}
-        for member, text in inside.items() if inside else alone.items():
-            identity = media_id(uri, member=member)
-            number = seen[identity] = seen.get(identity, -1) + 1
-            beside = {} if text is None else sidecar_columns(text, sidecars, [*own, *item.columns])
-            of_sidecars.update(beside)
-            named = {"media_id": identity, "listing_row": number, "listed_uri": item.spelled}
-            rows.append(named | item.columns | beside)
+    rows, of_sidecars = _rows(listed, root, members, sidecars, flat=True)
+    if len(of_sidecars) > MOST_COLUMNS:
+        rows, of_sidecars = _rows(listed, root, members, sidecars, flat=False)
+    inside = {media_id(uri, member=name): text for uri, some in members.items() for name, text in some.items()}
+    if old is not None:
+        rows = _with_own_columns(rows, old, inside)
+    seen = {row["media_id"] for row in rows}
+    seen |= {media_id(uri) for uri, some in members.items() if some}  # the ids of their rows before they were read
     names = list(dict.fromkeys(name for row in rows for name in row if name not in LISTING.names))
     table = pa.table(
         [pa.array([row[field.name] for row in rows], field.type) for field in LISTING]
@@ -66,7 +67,8 @@ def listing_table(
     )
     if old is None:
         return table
-    plain = {row["media_id"] for row in rows if len(row) == len(LISTING)} & set(old["media_id"].to_pylist())
+    plain = {row["media_id"] for row in rows if len(row) == len(LISTING) and inside.get(row["media_id"]) is None}
+    plain &= set(old["media_id"].to_pylist())
     keep = [identity not in seen or identity in plain for identity in old["media_id"].to_pylist()]
     table = table.filter(pa.array([row["media_id"] not in plain for row in rows], pa.bool_()))
     old, table = _of_one_type(old, table, of_sidecars)
@@ -79,6 +81,61 @@ def listing_table(
             found=error,
             remedy="keep the type, or write a new index",
         ) from error
+
+
+def _rows(
+    listed: Sequence[NamedMedium],
+    root: str,
+    members: Mapping[str, Mapping[str, str | None]],
+    sidecars: Sequence[Sidecar],
+    *,
+    flat: bool,
+) -> tuple[list[Row], set[str]]:
+    """Return (the rows of mentions, the columns that come from sidecars). For arguments, see `listing_table`.
+
+    Args:
+        flat: as for `sidecar_columns`.
+    """
+    rows: list[Row] = []
+    of_sidecars: set[str] = set()
+    own = [*LISTING.names, *RESERVED_COLUMNS]
+    seen: dict[str, int] = {}
+    for item in listed:
+        uri = relative(item.path, root)
+        inside = members.get(uri)
+        alone: Mapping[str | None, str | None] = {item.member: None}
+        for member, text in inside.items() if inside else alone.items():
+            identity = media_id(uri, member=member)
+            number = seen[identity] = seen.get(identity, -1) + 1
+            beside = {} if text is None else sidecar_columns(text, sidecars, [*own, *item.columns], flat=flat)
+            of_sidecars.update(beside)
+            named = {"media_id": identity, "listing_row": number, "listed_uri": item.spelled}
+            rows.append(named | item.columns | beside)
+    return rows, of_sidecars
+
+
+def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str | None]) -> list[Row]:
+    """Return rows in which mentions without user columns keep those that earlier mentions gave to videos inside files.
+
+    Args:
+        rows: of this run.
+        old: the listing so far.
+        inside: the sidecars of videos inside files as JSON, by media id; None for other media inside files.
+    """
+    texts = {identity: text for identity, text in inside.items() if text is not None}
+    known = old.filter(pc.is_in(old["media_id"], pa.array(list(texts), pa.string()))).to_pylist()
+    earlier = {(row["media_id"], row["listing_row"]): row for row in known}
+    found = []
+    for row in rows:
+        before = earlier.get((row["media_id"], row["listing_row"]))
+        if before is None:
+            found.append(row)
+            continue
+        beside = sidecar_columns(texts[row["media_id"]], SIDECARS, (), flat=True)
+        of_sidecars = {*beside, *(f"{kind}.{name}" for name in beside for kind in ("json", COLUMNS)), "json", COLUMNS}
+        own = {name: value for name, value in before.items() if name not in of_sidecars and value is not None}
+        found.append(own | row)
+    return found
 
 
 def _of_one_type(old: pa.Table, new: pa.Table, names: Iterable[str]) -> tuple[pa.Table, pa.Table]:

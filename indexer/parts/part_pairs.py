@@ -47,11 +47,11 @@ class PartPairs:
         self._packets = self._files = 0
 
     def add(self, rows: Sequence[tuple[Row, Row]], files: int = 1) -> None:
-        """Add the rows of `videos` and `frames` of some media; write a pair of parts if it is full.
+        """Add the rows of `videos` and `frames` of the media of one file; write a pair of parts if it is full.
 
         Args:
             rows: of the media.
-            files: how many files they count as. 0: further media of the same file follow.
+            files: how many files they count as.
         """
         for video, frames in rows:
             if self._group and self._packets + len(frames["size"]) > FRAMES_PER_ROW_GROUP:
@@ -65,7 +65,7 @@ class PartPairs:
 
     def flush(self) -> None:
         """Write the rows added since the last pair of parts."""
-        if not self._files and not self._videos:
+        if not self._files:
             return
         self._write_group()
         if self._writer is not None:

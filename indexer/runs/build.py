@@ -233,11 +233,14 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
             together=FILES_TOGETHER,
         )
         workers = max(1, min(options.workers, sum(not is_known(item) for item in batch)))
+        of_file: list[tuple[Row, Row]] = []  # a file that a killed run has read in part is read again as a whole
         for outcome in options.engine(calls, workers=workers, memory_bytes=options.memory_bytes):
-            rows = list(_rows(outcome, options))
-            parts.add(rows, outcome.item.files)
-            for video, _ in rows:
-                note_row(video, report, members)
+            of_file += _rows(outcome, options)
+            if outcome.item.files:
+                parts.add(of_file, outcome.item.files)
+                for video, _ in of_file:
+                    note_row(video, report, members)
+                of_file = []
             if outcome.item.task is not None:
                 done += 1
                 options.on_progress(done, total)

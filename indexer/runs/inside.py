@@ -9,9 +9,13 @@ from dataclasses import dataclass, replace
 from framedex.errors import MediaError, StorageError
 from framedex.execution.engine import Calls, Outcome
 from framedex.indexer.facts import Identity, MediumFacts, problem_of
+from framedex.indexer.media_rows import Row
 from framedex.indexer.runs.media_there import Opened, media_there
 from framedex.indexer.runs.work import IndexOptions, Item
-from framedex.indexer.schema import IMAGES, NO_VIDEO, VIDEO
+from framedex.indexer.schema import GONE, IMAGES, NO_VIDEO, VIDEO
+from framedex.indexer.sources.file_member import FileMember
+from framedex.indexer.sources.named_medium import readable_name
+from framedex.indexer.sources.sequences import group_names
 
 FILES_TOGETHER = 64  # whose members are in memory at a time
 READ_TOGETHER = 4  # files that one task of a cluster reads
@@ -100,8 +104,35 @@ def _opened(outcome: Outcome[Item, Found]) -> list[Item]:
         assert outcome.message is not None
         return [_failed(item, MediaError(outcome.kind, outcome.message, traceback=outcome.traceback))]
     inside = [*_images(item, found), *_videos(item, found), *_rest(item, found)]
+    there = {one.identity[1] for one in inside} | _sequences(item, found)
+    inside = [*_gone(item, there, has_row=any(one.found for one in inside)), *inside]
     # Only the last one counts for the part, so that all rows of a file are in one.
     return [replace(one, files=0) for one in inside[:-1]] + inside[-1:]
+
+
+def _sequences(item: Item, file: Opened) -> set[str | None]:
+    """Return the names of the sequences that the images of a file make."""
+    images = None if item.task is None else item.task.images
+    if images is None or images.ignored:
+        return set()
+    names = group_names((image.name for image in file.contents.images), single=images.single)
+    return {readable_name(name) for name in names}
+
+
+def _gone(item: Item, there: set[str | None], *, has_row: bool) -> list[Item]:
+    """Return an item for each known medium that a file no longer holds.
+
+    Args:
+        item: the file.
+        there: the names of the media that it holds.
+        has_row: whether the file itself gets a row, because something in it is not usable.
+    """
+    uri, _ = item.identity
+    gone: dict[str | None, list[Row]] = {}
+    for row in item.known:
+        if row["status"] != GONE and (row["member"] not in there or (row["member"] is None and not has_row)):
+            gone.setdefault(row["member"], []).append(row)
+    return [Item(identity=(uri, name), rows=some) for name, some in gone.items()]
 
 
 def _failed(item: Item, error: MediaError, identity: Identity | None = None, kind: str | None = None) -> Item:
@@ -130,9 +161,19 @@ def _videos(item: Item, file: Opened) -> list[Item]:
     task = replace(item.task, images=None, holds=None, sidecars=(), searched=True)
     task = replace(task, facts=file.facts, expected=file.identity.fingerprint)
     uri, _ = item.identity
+    sequences = _sequences(item, file)
     return [
-        replace(item, identity=(uri, member.name), task=replace(task, member=member)) for member in file.contents.videos
+        replace(item, identity=(uri, member.name), task=replace(task, member=_alone(member, sequences)))
+        for member in file.contents.videos
     ]
+
+
+def _alone(member: FileMember, sequences: set[str | None]) -> FileMember:
+    """Return a video of a file. It is refused if a sequence of images has its name."""
+    if member.name not in sequences:
+        return member
+    said = "the file holds a sequence of images of the same name; rename one of them"
+    return replace(member, error=MediaError("tar", said, refused=True))
 
 
 def _rest(item: Item, file: Opened) -> list[Item]:

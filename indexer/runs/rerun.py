@@ -46,8 +46,7 @@ KNOWN_COLUMNS = (
 def rows_of(known: list[Row], task: ProbeTask, member: str | None) -> list[Row]:
     """Return the rows of one uri that describe a medium as it was probed last.
 
-    For a tar or a Parquet file, these are the rows of all its media. A medium that an earlier state of the file held
-    and a later one does not keeps its row in the index.
+    For a tar or a Parquet file, these are the rows of all its media.
 
     Args:
         known: the rows of the uri in the order in which they were written.
@@ -65,11 +64,16 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
     Another version of framedex probes refused media again, because it may support them. For failed media, see
     `is_same_failure`.
     """
-    if not known or not _skips_same(task, known):
-        return False
-    if any(row["status"] == FAILED for row in known):
+    if not known or any(row["status"] == FAILED for row in known):
         return False
     if any(row["status"] == REFUSED and row["probed_by"] != __version__ for row in known):
+        return False
+    return _has_answers(task, known) and media_there(task).is_same(known[0])
+
+
+def _has_answers(task: ProbeTask, known: list[Row]) -> bool:
+    """Return whether known rows answer all that the task asks of usable media, and of those that are skipped."""
+    if not _skips_same(task, known):
         return False
     if task.verify and any(row["status"] == OK and not row["hashed"] for row in known):
         return False
@@ -80,7 +84,7 @@ def is_done(task: ProbeTask, known: list[Row]) -> bool:
         return False
     if not all(set(task.sidecars) <= set(json.loads(row["sidecars"] or "{}")) for row in known if _is_member(row)):
         return False
-    return _asks_no_more(task, known) and media_there(task).is_same(known[0])
+    return _asks_no_more(task, known)
 
 
 def _is_member(row: Row) -> bool:
@@ -134,9 +138,7 @@ def is_same_failure(
     failed = [row for row in known if row["status"] == FAILED]
     if any(row["tried"] != (tried_inside if _is_member(row) else tried) for row in failed):
         return False
-    if not _skips_same(task, known):
-        return False
-    return is_same_medium(task, known)
+    return _has_answers(task, known) and is_same_medium(task, known)
 
 
 def is_same_medium(task: ProbeTask, known: list[Row]) -> bool:

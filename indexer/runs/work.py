@@ -102,6 +102,7 @@ class Item:
         error: why it is not opened.
         rows: its known rows, if it is gone.
         found: its facts, if they are known before it is probed.
+        known: of a file with several media: its known rows.
         files: how many files it counts as where a part of the index has a number of files.
     """
 
@@ -110,6 +111,7 @@ class Item:
     error: MediaError | None = None
     rows: list[Row] | None = None
     found: MediumFacts | None = None
+    known: list[Row] = field(default_factory=list)
     files: int = 1
 
 
@@ -144,6 +146,7 @@ class Work:
         problems: the rows of media that stay refused or failed.
         members: what is known of each listed tar or Parquet file, by its uri: its media, and the sidecars of each as
             JSON.
+        inside: the known rows of the files with several media that are probed, by uri.
         sidecars: kinds of sidecars that become columns.
     """
 
@@ -159,6 +162,7 @@ class Work:
     retried: int = 0
     problems: list[Row] = field(default_factory=list)
     members: Members = field(default_factory=dict)
+    inside: dict[str, list[Row]] = field(default_factory=dict)
     sidecars: tuple[Sidecar, ...] = ()
 
     @property
@@ -166,12 +170,13 @@ class Work:
         """All items to write, one per file, in the order of the rows."""
         gone = [Item(identity=(uri, None), rows=rows) for uri, rows in self.gone.items()]
         unopened = [Item(identity=identity, error=error) for identity, error in self.unopened.items()]
-        return gone + unopened + [_item(identity, task) for identity, task in self.probe.items()]
+        return gone + unopened + [self._item(identity, task) for identity, task in self.probe.items()]
 
-
-def _item(identity: Identity, task: ProbeTask) -> Item:
-    """Return the item of a task. A file with several media counts as many files: a tar may hold a thousand videos."""
-    return Item(identity=identity, task=task, files=1 if task.holds is None else HOLDER_FILES)
+    def _item(self, identity: Identity, task: ProbeTask) -> Item:
+        """Return the item of a task. A file with several media counts as many files: it may hold thousands of them."""
+        if task.holds is None:
+            return Item(identity=identity, task=task)
+        return Item(identity=identity, task=task, known=self.inside.get(identity[0], []), files=HOLDER_FILES)
 
 
 def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
@@ -278,6 +283,8 @@ def _compare(found: Found, root: str, known: dict[str, list[Row]], options: Inde
             work.problems += [row for row in rows if row["status"] in (REFUSED, FAILED)]
             continue
         work.probe[identity] = task
+        if task.holds is not None:
+            work.inside[identity[0]] = known.get(identity[0], [])
         if any(row["status"] != OK for row in rows) and is_same_medium(task, rows):
             work.retried += 1
         else:

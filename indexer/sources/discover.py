@@ -22,7 +22,6 @@ from framedex.indexer.sources.named_medium import (
     VIDEO_SUFFIXES,
     Images,
     NamedMedium,
-    form_of,
     is_tar_name,
     readable_name,
 )
@@ -331,7 +330,7 @@ def _media_of(
     videos = [name for name in files if os.path.splitext(name)[1].lower() in VIDEO_SUFFIXES]
     yield from (_found(os.path.join(base, name), folder) for name in videos)
     skipped.others.update(absolute(os.path.join(base, name)) for name in files if is_other(name))
-    yield from (_found(os.path.join(base, name), folder) for name in files if form_of(name) == "tar")
+    yield from (_found(os.path.join(base, name), folder) for name in files if _is_found_tar(name))
     if search.images == "ignore":
         return
     images = visible_images(files)
@@ -341,6 +340,11 @@ def _media_of(
         yield from (_found(os.path.join(base, name), folder) for name in images)
     elif images:
         yield replace(_found(base, folder), images=images)
+
+
+def _is_found_tar(name: str) -> bool:
+    """Return whether a search takes a file as a tar. A compressed one is refused, so it must be named."""
+    return os.path.splitext(name)[1].lower() == TAR_SUFFIX
 
 
 def _some(media: list[NamedMedium], top: str) -> Iterator[NamedMedium]:

@@ -18,7 +18,7 @@ class FileMember:
         name: its name in the file.
         part: its bytes. None: it is no range of bytes, but a value of a compressed column.
         sidecars: the user's columns beside it, as JSON (`sidecars.sidecar_text`). None: none are read.
-        remark: what is wrong with the sidecars. None: nothing.
+        remark: what is wrong with the sidecars, or that the file ends within it. None: nothing.
         error: why it must not be opened. None: it may be.
     """
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from framedex.indexer.sources.image_times import TIMES_NAME
-from framedex.indexer.sources.named_medium import IMAGE_SUFFIXES, VIDEO_SUFFIXES, is_tar_name, readable_name
+from framedex.indexer.sources.named_medium import IMAGE_SUFFIXES, TAR_SUFFIX, VIDEO_SUFFIXES, readable_name
 
-TAKEN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
+TAKEN = VIDEO_SUFFIXES | IMAGE_SUFFIXES | {TAR_SUFFIX}
 
 
 @dataclass(slots=True)
@@ -42,8 +42,7 @@ class OtherFiles:
 
 def is_other(name: str) -> bool:
     """Return whether a file is skipped because of its ending. Hidden files and timestamps files are not reported."""
-    is_taken = _ending(name) in TAKEN or is_tar_name(name) or name == TIMES_NAME
-    return not is_taken and name[:1] != "."
+    return _ending(name) not in TAKEN and name[:1] != "." and name != TIMES_NAME
 
 
 def other_files(paths: Iterable[str]) -> list[OtherFiles]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +17,16 @@ import pyarrow.parquet as pq
 
 from framedex.core.nesting import MOST_NESTED, type_depth
 from framedex.errors import MediaError
-from framedex.files.parquet_cells import cell_name, leaf_of
-from framedex.files.parquet_pages import ScatteredError, value_ranges
+from framedex.files.parquet_cells import cell_name, is_binary, leaf_of
+from framedex.files.parquet_pages import value_ranges
 from framedex.indexer.sources.file_member import MOST_MEDIA, FileContents, FileMember
 from framedex.indexer.sources.sidecars import COLUMNS
 from framedex.storage.ranges import ByteRange
 from framedex.storage.reader import RangedFile, Read
 
+# What reading a column may raise: for values out of the range of Python's types, texts that are not UTF-8, unknown
+# time zones.
+UNREADABLE = (pa.ArrowException, OSError, ValueError, OverflowError, LookupError, TypeError)
 OF_OTHERS = frozenset({"Image", "Audio", "Pdf", "Nifti", "Mesh"})  # features of Hugging Face's datasets with `bytes`
 
 
@@ -38,7 +43,7 @@ def video_columns(schema: pa.Schema) -> list[str]:
     """
     features = _features(schema)
     kinds = {name: str(one.get("_type")) for name, one in features.items() if isinstance(one, dict)}
-    binary = [field.name for field in schema if leaf_of(field) is not None and kinds.get(field.name) not in OF_OTHERS]
+    binary = [one.name for one in schema if leaf_of(one) is not None and kinds.get(one.name) not in OF_OTHERS]
     return [name for name in binary if kinds.get(name) == "Video"] or binary
 
 
@@ -52,7 +57,7 @@ def _features(schema: pa.Schema) -> dict[str, Any]:
 
 
 def read_parquet(read: Read, size_bytes: int) -> FileContents:
-    """Find the videos of a Parquet file, with the other columns of their rows. The videos are not read.
+    """Find the videos of a Parquet file, with the other columns of their rows. Uncompressed videos are not read.
 
     Args:
         read: reads ranges of the file.
@@ -71,27 +76,63 @@ def read_parquet(read: Read, size_bytes: int) -> FileContents:
         said = "it is a listing: name it as a source" if "uri" in schema.names else f"columns {', '.join(schema.names)}"
         raise MediaError("empty", f"no column of the Parquet file holds videos ({said})", refused=True)
     if file.metadata.num_rows * len(columns) > MOST_MEDIA:
-        raise MediaError("empty", f"the Parquet file has more than {MOST_MEDIA} values", refused=True)
+        raise MediaError("too_large", f"the Parquet file has more than {MOST_MEDIA} values", refused=True)
+    leaves = {column: _leaf(file, column) for column in columns}
     videos: list[FileMember] = []
-    damage = None
-    row = 0
+    first = 0
     for number in range(file.metadata.num_row_groups):
-        try:
-            rows = _other_columns(file, number, columns)
-            for column in columns:
-                videos += _of_column(read, file, number, column, row, rows)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            damage = f"row group {number} cannot be read: {error}"
-        row += file.metadata.row_group(number).num_rows
-    return FileContents(images=[], videos=sorted(videos, key=lambda video: _row_of(video.name)), damage=damage)
+        rows = _other_columns(file, number, columns)
+        for column in columns:
+            videos += _of_column(read, file, number, leaves[column], first, rows)
+        first += file.metadata.row_group(number).num_rows
+    return FileContents(images=[], videos=videos, damage=None)
 
 
-def _row_of(name: str) -> int:
-    return int(name.rpartition("/")[2])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leaf:
+    """A column of videos.
+
+    Attributes:
+        column: its name.
+        path: of its bytes in the file's schema.
+        number: of its bytes among all leaves of the schema.
+        beside: the path of the paths beside the bytes. None: there are none.
+    """
+
+    column: str
+    path: str
+    number: int
+    beside: str | None
+
+
+def _leaf(file: pq.ParquetFile, column: str) -> _Leaf:
+    """Return where the bytes of a column are. Raises MediaError if several columns have its name."""
+    own = file.schema_arrow.field(column) if file.schema_arrow.names.count(column) == 1 else None
+    path = None if own is None else leaf_of(own)
+    numbers = [number for number in range(len(file.schema)) if file.schema.column(number).path == path]
+    if own is None or path is None or len(numbers) != 1:
+        raise MediaError("columns", f"several columns are called {path or column}; rename one", refused=True)
+    has_paths = pa.types.is_struct(own.type) and own.type.get_field_index("path") >= 0
+    return _Leaf(column=column, path=path, number=numbers[0], beside=f"{column}.path" if has_paths else None)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rows:
+    """The columns beside the videos in a row group.
+
+    Attributes:
+        count: rows.
+        values: the values of each column, as JSON can hold them.
+        unread: by row, the columns whose values cannot be read.
+    """
+
+    count: int
+    values: dict[str, list[Any]] = field(default_factory=dict)
+    unread: dict[int, list[str]] = field(default_factory=dict)
 
 
 def _of_column(
-    read: Read, file: pq.ParquetFile, row_group: int, column: str, first: int, rows: Sequence[dict[str, Any]]
+    read: Read, file: pq.ParquetFile, row_group: int, leaf: _Leaf, first: int, rows: _Rows
 ) -> list[FileMember]:
     """Return the videos of one column in one row group.
 
@@ -99,38 +140,69 @@ def _of_column(
         read: reads ranges of the file.
         file: the open file.
         row_group: its number.
-        column: its name.
+        leaf: the column.
         first: number of the first row.
-        rows: the other columns of each row, and the paths beside the bytes.
+        rows: the columns beside it.
     """
-    leaf = leaf_of(file.schema_arrow.field(column))
-    at = next(number for number in range(len(file.schema)) if file.schema.column(number).path == leaf)
-    places: list[ByteRange | None] | None = None
-    there: list[bool] = []
+    chunk = file.metadata.row_group(row_group).column(leaf.number)
+    places: list[ByteRange | None] = [None] * rows.count
+    there = [True] * rows.count
     try:
-        places = value_ranges(read, file.metadata.row_group(row_group).column(at), file.schema.column(at))
-    except ScatteredError:
-        there = _are_there(file, row_group, column, leaf)
+        places = value_ranges(read, chunk, file.schema.column(leaf.number))
+        there = [place is not None for place in places]
+    except (ValueError, MemoryError):  # compressed or in lists; or damaged, which is said where a value is read
+        there = _are_there(file, row_group, leaf, chunk, rows.count)
+    if len(places) != rows.count:
+        places, there = [None] * rows.count, [True] * rows.count
+    paths = _paths(file, row_group, leaf, rows)
     members = []
-    for number, row in enumerate(rows):
-        part = None if places is None else places[number]
-        missing = part is None if places is not None else not there[number]
-        text = json.dumps({COLUMNS: _named_path(row, column)})
-        error = _missing(row.get(f"{column}.path")) if missing else None
-        if part is not None and not part.size_bytes:
+    for row in range(rows.count):
+        own = {name: values[row] for name, values in rows.values.items()}
+        if leaf.beside is not None:
+            own = {"path": paths[row]} | own
+        place = places[row]
+        error = None if there[row] else _missing(paths[row])
+        if place is not None and not place.size_bytes:
             error = MediaError("empty", "the value is empty")
-        name = cell_name(column, first + number)
-        members.append(FileMember(name=name, part=part, sidecars=text, error=error))
+        unread = rows.unread.get(row)
+        members.append(
+            FileMember(
+                name=cell_name(leaf.column, first + row),
+                part=place,
+                sidecars=json.dumps({COLUMNS: own}),
+                remark=None if unread is None else f"values that cannot be read: column {', '.join(unread)}",
+                error=error,
+            )
+        )
     return members
 
 
-def _are_there(file: pq.ParquetFile, row_group: int, column: str, leaf: str | None) -> list[bool]:
-    """Return for each value of a column in a row group whether it is not null. This reads the values."""
-    values = file.read_row_group(row_group, columns=[leaf])[column].combine_chunks()
-    if pa.types.is_struct(values.type):
-        values = pc.struct_field(values, "bytes")
-    found: list[bool] = values.is_valid().to_pylist()
-    return found
+def _are_there(
+    file: pq.ParquetFile, row_group: int, leaf: _Leaf, chunk: pq.ColumnChunkMetaData, count: int
+) -> list[bool]:
+    """Return for each value of a column whether it is not null. This reads the values if some may be null."""
+    counts_nulls = chunk.is_stats_set and chunk.statistics is not None and chunk.statistics.has_null_count
+    if counts_nulls and not chunk.statistics.null_count:
+        return [True] * count
+    try:
+        values = file.read_row_group(row_group, columns=[leaf.path])[leaf.column]
+        if pa.types.is_struct(values.type):
+            values = pc.struct_field(values, "bytes")
+        found: list[bool] = values.is_valid().to_pylist()
+    except UNREADABLE:
+        return [True] * count  # reading one of them says what is wrong
+    return found if len(found) == count else [True] * count
+
+
+def _paths(file: pq.ParquetFile, row_group: int, leaf: _Leaf, rows: _Rows) -> list[Any]:
+    """Return the paths beside the bytes of a column, None where there is none."""
+    if leaf.beside is None:
+        return [None] * rows.count
+    try:
+        values = file.read_row_group(row_group, columns=[leaf.beside])[leaf.column].to_pylist()
+    except UNREADABLE:
+        return [None] * rows.count
+    return [None if value is None else value.get("path") for value in values]
 
 
 def _missing(path: object) -> MediaError:
@@ -138,39 +210,43 @@ def _missing(path: object) -> MediaError:
     return MediaError("empty", f"the value holds no bytes{hint}", refused=True)
 
 
-def _named_path(row: dict[str, Any], column: str) -> dict[str, Any]:
-    """Return the user's columns of a video: those of its row, and `path` for the path beside its bytes."""
-    own = {"path": row[f"{column}.path"]} if f"{column}.path" in row else {}
-    return own | {name: value for name, value in row.items() if not name.endswith(".path") or name in own}
+def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> _Rows:
+    """Return the columns beside the videos in a row group.
 
-
-def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the columns beside the videos for each row of a row group, as values that JSON can hold.
-
-    Columns with binaries are left out, and those that are nested too deeply.
+    Columns with binaries are left out, those that are nested too deeply, and those that share a name.
     """
     schema = file.schema_arrow
-    wanted = [field.name for field in schema if field.name not in columns and _is_plain(field.type)]
-    paths = [
-        f"{name}.path"
-        for name in columns
-        if pa.types.is_struct(schema.field(name).type) and schema.field(name).type.get_field_index("path") >= 0
-    ]
-    table = file.read_row_group(row_group, columns=[*wanted, *paths])
-    found = {name: [_plain_value(value) for value in table[name].to_pylist()] for name in wanted}
-    for path in paths:
-        column = path.removesuffix(".path")
-        found[path] = [None if value is None else value["path"] for value in table[column].to_pylist()]
-    return [{name: values[row] for name, values in found.items()} for row in range(table.num_rows)]
+    rows = _Rows(count=file.metadata.row_group(row_group).num_rows)
+    for one in schema:
+        if one.name in columns or schema.names.count(one.name) > 1 or not _is_plain(one.type):
+            continue
+        values: list[Any] | pa.ChunkedArray = [None] * rows.count
+        with contextlib.suppress(*UNREADABLE):
+            values = file.read_row_group(row_group, columns=[one.name])[one.name]
+        rows.values[one.name] = [_value(value, one.name, row, rows) for row, value in enumerate(values)]
+    return rows
+
+
+def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:
+    """Return a value as JSON can hold it, or None if it cannot be read, which is noted in `rows`."""
+    with contextlib.suppress(*UNREADABLE):
+        if scalar is not None:
+            return _plain_value(scalar.as_py())
+    rows.unread.setdefault(row, []).append(column)
+    return None
 
 
 def _is_plain(kind: pa.DataType) -> bool:
     """Return whether a type holds no binaries and is not nested too deeply."""
     if type_depth(kind) > MOST_NESTED:
         return False
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_plain(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _is_plain(kind.value_type)
     if kind.num_fields:
         return all(_is_plain(kind.field(number).type) for number in range(kind.num_fields))
-    return not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+    return not (is_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
 def _plain_value(value: Any) -> Any:

@@ -6,6 +6,7 @@ The files of a sample share a key: their path up to the first dot of the name. `
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -19,6 +20,16 @@ Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
 COLUMNS = "columns"  # of a Parquet file, beside its videos
+# Names that a key of a sidecar does not take: those of the JSON of packed clips, and of the stretch that policies take
+# from a listing. Whoever wrote a sidecar did not have framedex in mind.
+SAMPLE_NAMES = frozenset(
+    [
+        "clip_id", "uri", "member", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames",
+        "mask", "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images",
+        "audio",
+    ]
+)  # fmt: skip
+OF_STRETCHES = frozenset({"start", "end"})
 MOST_SIDECAR_BYTES = 1 << 20
 SAMPLE_FILE = re.compile(r"(?P<key>(?:.*/)?[^./][^./]*)\.(?P<ending>[^/]*)", re.DOTALL)
 
@@ -80,29 +91,40 @@ def _parsed(kind: str, content: bytes) -> Any:
     if json_depth(text) > MOST_NESTED:
         raise ValueError(f"is nested more than {MOST_NESTED} levels deep")
     try:
-        return json.loads(text, parse_constant=lambda name: None)
+        value = json.loads(text, parse_constant=lambda name: None, parse_float=_finite)
     except ValueError as error:
         raise ValueError(f"is not JSON: {error}") from None
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise ValueError("holds half of a surrogate pair, which is no text") from None
+    return value
 
 
-def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str]) -> dict[str, Any]:
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def sidecar_columns(text: str, wanted: Sequence[str], taken: Iterable[str], *, flat: bool = True) -> dict[str, Any]:
     """Return the user's columns that the sidecars of a video become.
 
     An object in a `json` sidecar becomes a column for each of its keys. Values that are objects or lists stay JSON
-    texts. A key that is already the name of another column gets the prefix `json.`. The columns of a Parquet file are
-    treated likewise, with the prefix `columns.`.
+    texts. A key that is already the name of another column, or one of `SAMPLE_NAMES`, gets the prefix `json.`. The
+    columns of a Parquet file are treated likewise, with the prefix `columns.`.
 
     Args:
         text: what `sidecar_text` returned, or the columns of a row as JSON.
         wanted: the kinds that become columns.
         taken: names of other columns.
+        flat: make a column for each key of an object. If not, the object stays a JSON text.
     """
     kinds = {*wanted, COLUMNS}
     values = {kind: value for kind, value in json.loads(text).items() if kind in kinds and value is not None}
     columns: dict[str, Any] = {}
-    others = {*taken, *(values.keys() & {*SIDECARS})}
     for kind, value in values.items():
-        if kind in ("json", COLUMNS) and isinstance(value, dict):
+        others = {*taken, *SAMPLE_NAMES, *(() if kind == COLUMNS else (*SIDECARS, *OF_STRETCHES))}
+        if flat and kind in ("json", COLUMNS) and isinstance(value, dict):
             columns |= {f"{kind}.{name}" if name in others else name: one for name, one in value.items()}
         else:
             columns[kind] = value

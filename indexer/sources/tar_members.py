@@ -17,6 +17,7 @@ from framedex.storage.ranges import ByteRange
 from framedex.storage.reader import RangedFile, Read
 
 BLOCK = 512
+MOST_ENDING_BYTES = 21 * BLOCK  # of what follows a tar's end; it is filled up with zeros to records of 20 blocks
 # The first bytes of compressed files, and what decompresses them.
 COMPRESSED = {
     b"\x1f\x8b": ("gzip", "gunzip"),
@@ -103,10 +104,10 @@ def _check_not_compressed(head: bytes) -> None:
 def _named(member: tarfile.TarInfo, size_bytes: int) -> tuple[str, FileImage] | None:
     """Return (name, place) of a member that may be of use, or None for folders and hidden files."""
     name = posixpath.normpath(member.name) if member.name else ""
-    if member.isdir() or posixpath.basename(name)[:1] == ".":
+    if member.isdir() or member.name.endswith("/") or posixpath.basename(name)[:1] == ".":
         return None
     problem = None
-    if member.issparse():
+    if member.issparse() or any(key.startswith("GNU.sparse") for key in member.pax_headers):
         problem = "is stored with holes"
     elif member.issym() or member.islnk():
         problem = "is a link"
@@ -121,9 +122,11 @@ def _video(place: FileImage, stated_bytes: int, size_bytes: int) -> FileMember:
     part = ByteRange(offset=place.offset, size_bytes=min(place.size, size_bytes - place.offset))
     error = None
     if place.problem is not None:
-        error = MediaError("tar", f"{place.problem}, and so has no bytes of its own", refused=True)
+        error = MediaError(
+            "tar", f"{place.problem}, and so has no bytes of its own; write it as a plain file", refused=True
+        )
     elif readable_name(place.name) != place.name:
-        error = MediaError("file_name", "its name in the tar is not valid UTF-8", refused=True)
+        error = MediaError("file_name", "its name in the tar is not valid UTF-8; rename it", refused=True)
     elif not stated_bytes:
         error = MediaError("empty", "the member is empty")
     remark = None
@@ -159,21 +162,23 @@ def _each_once(videos: list[FileMember]) -> list[FileMember]:
     """Return the videos, each name once. What has the same name as another one cannot be told from it."""
     counts = Counter(video.name for video in videos)
     once = {video.name: video for video in videos}
-    return [
-        video
-        if counts[name] == 1
-        else replace(video, error=MediaError("tar", f"the tar holds {counts[name]} members of this name", refused=True))
-        for name, video in once.items()
-    ]
+    return [video if counts[name] == 1 else _refused(video, counts[name]) for name, video in once.items()]
+
+
+def _refused(video: FileMember, count: int) -> FileMember:
+    said = f"the tar holds {count} members of this name; rename all but one"
+    return replace(video, error=MediaError("tar", said, refused=True))
 
 
 def _ending(read: Read, end: int, size_bytes: int) -> str | None:
     """Return why the headers end at byte `end`, or None if the tar ends there.
 
-    A tar ends at a block of zeros, or with its file.
+    A tar ends at blocks of zeros, or with its file.
     """
     if end > size_bytes:
         return f"it ends at byte {size_bytes}, within a member that goes to byte {end}"
     if end >= 0 and any(read(end, BLOCK)):
         return f"there is no member's header at byte {end}"
+    if end >= 0 and any(read(end, MOST_ENDING_BYTES)):
+        return f"behind its end at byte {end} lies something else, such as another tar; write one tar of both"
     return None

@@ -9,7 +9,6 @@ import contextlib
 import functools
 import os
 import posixpath
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.reading.recorded_files import open_recorded
 from framedex.storage.uris import is_remote
+
+COPIED_BYTES = 8 << 20  # per read of a copy
 
 
 @contextlib.contextmanager
@@ -51,14 +52,16 @@ def own_copy(medium: Medium) -> Iterator[Medium]:
             yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
             return
         try:
-            with tarfile.open(medium.path, "r:", errors="surrogateescape") as tar, open(path, "wb") as file:
-                entry = _entries(medium.path, medium.mtime_ns).get(medium.member)
-                content = None if entry is None else tar.extractfile(entry)
-                if content is None:
-                    raise _stale(medium, "no such member")
-                shutil.copyfileobj(content, file)
+            entry = _entries(medium.path, medium.mtime_ns).get(medium.member)
         except tarfile.TarError as error:
             raise _stale(medium, str(error)) from error
+        if entry is None:
+            raise _stale(medium, "no such member")
+        with open(medium.path, "rb") as tar, open(path, "wb") as file:
+            tar.seek(entry.offset_data)
+            left = entry.size
+            while left > 0 and (data := tar.read(min(left, COPIED_BYTES))):  # the tar may end within it
+                left -= file.write(data)
         yield replace(medium, path=str(path), member_offset=None, member_bytes=None)
 
 

@@ -22,7 +22,7 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.sampling import Choose, frames_at, over_common_denominator
-from framedex.storage.uris import relative
+from framedex.storage.uris import medium_name, relative
 
 ROWS_AT_ONCE = 10_000
 OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
@@ -214,7 +214,7 @@ def frames_of(request: ExplicitClip, timeline: Timeline, choose: Choose) -> NDAr
 class UriResolver:
     """Finds the medium that a request means: by uri as indexed, by its spelling in the listing, or by absolute path.
 
-    One of several sequences of images in a tar or a folder is `uri/member`.
+    One of several media in a tar, a Parquet file or a folder is `uri/member`.
     """
 
     def __init__(self, index: Index) -> None:
@@ -232,11 +232,11 @@ class UriResolver:
         # A file that is several media means its best stream; a tar of several sequences means none of them.
         main = {media_id(uri): of_file[uri][0] for uri in of_file if len(of_file[uri]) == 1}
         main |= {identity: identity for _, _, _, identity in rows}
-        members = {f"{uri}/{member}": identity for uri, member, _, identity in rows if member is not None}
+        members = {medium_name(uri, member): media_id(uri, member=member) for uri, member, _, _ in rows if member}
         named = {uri: main[identity] for uri, identity in spelled.items() if identity in main}
         indexed = {uri: main[media_id(uri)] for uri in of_file if media_id(uri) in main}
         self._media: dict[str, str] = members | named | indexed
-        self._streams = {(media_id(uri), stream): identity for uri, _, stream, identity in rows}
+        self._streams = {(media_id(uri, member=member), stream): identity for uri, member, stream, identity in rows}
 
     def media_id(self, uri: str, stream: int | None = None) -> str | None:
         """Return the medium's id, or None for a uri or a stream that the index does not contain."""

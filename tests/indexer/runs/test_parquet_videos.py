@@ -185,7 +185,7 @@ def test_a_file_cut_short_is_a_row_of_its_own(tmp_path: Path, videos: list[Path]
     assert "cut short" in found["t.parquet"]["error_message"]
 
 
-def test_damaged_pages_cost_only_their_row_group(tmp_path: Path, videos: list[Path]) -> None:
+def test_damaged_pages_cost_only_their_videos(tmp_path: Path, videos: list[Path]) -> None:
     source = write(tmp_path / "t.parquet", table_of(videos), use_dictionary=False, row_group_size=1)
     chunk = pq.ParquetFile(source).metadata.row_group(1).column(0)
     raw = bytearray(source.read_bytes())
@@ -193,8 +193,42 @@ def test_damaged_pages_cost_only_their_row_group(tmp_path: Path, videos: list[Pa
     source.write_bytes(raw)
     _, index = indexed(tmp_path / "INDEX", source)
     found = rows(index)
-    assert [name for name, row in found.items() if row["status"] == "ok"] == [f"t.parquet/video/{n}" for n in (0, 2, 3)]
-    assert "row group 1 cannot be read" in found["t.parquet"]["error_message"]
+    assert [row["status"] for row in found.values()] == ["ok", "failed", "ok", "ok"]
+    assert "the value cannot be read" in found["t.parquet/video/1"]["error_message"]
+
+
+def test_values_that_cannot_be_read_cost_only_their_column(tmp_path: Path, videos: list[Path]) -> None:
+    days = pa.array([0, 1 << 30, 1, 2], pa.int32()).cast(pa.date32())
+    texts = pa.Array.from_buffers(
+        pa.string(), 4, [None, pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0] + [2, 0, 0, 0] * 3)), pa.py_buffer(b"a\xff")]
+    )
+    table = table_of(videos).append_column("day", days).append_column("text", texts)
+    table = table.append_column("view", pa.array([b"x"] * 4, pa.binary_view()))
+    table = table.append_column("kinds", pa.array([b"x"] * 4).dictionary_encode())
+    features = {"info": {"features": {"video": {"_type": "Video"}}}}
+    source = write(tmp_path / "t.parquet", table.replace_schema_metadata({"huggingface": json.dumps(features)}))
+    _, index = indexed(tmp_path / "INDEX", source)
+    assert [row["status"] for row in rows(index).values()] == ["ok"] * 4
+    assert [row["error_message"] for row in rows(index).values()] == [
+        None,
+        "values that cannot be read: column day, text",
+        None,
+        None,
+    ]
+    assert [row["day"] for row in listing(index)] == ["1970-01-01", None, "1970-01-02", "1970-01-03"]
+    assert not {"view", "kinds"} & set(index.listing.column_names)
+
+
+def test_columns_that_share_a_name_are_refused_where_they_hold_videos(tmp_path: Path, videos: list[Path]) -> None:
+    first, second = (video.read_bytes() for video in videos[:2])
+    table = pa.table({"a": pa.array([{"bytes": first}], pa.struct([("bytes", pa.binary())])), "a.bytes": [second]})
+    _, index = indexed(tmp_path / "INDEX", write(tmp_path / "t.parquet", table))
+    (row,) = rows(index).values()
+    assert (row["status"], row["error_kind"]) == ("refused", "columns")
+    assert "several columns are called a.bytes" in row["error_message"]
+    table = pa.Table.from_arrays([pa.array([first]), pa.array([1]), pa.array([2])], ["v", "n", "n"])
+    _, index = indexed(tmp_path / "J", write(tmp_path / "u.parquet", table))
+    assert [row["status"] for row in rows(index).values()] == ["ok"]
 
 
 def test_a_changed_file_gives_no_clip(tmp_path: Path, videos: list[Path]) -> None:
