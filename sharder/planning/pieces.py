@@ -130,7 +130,8 @@ class ExplicitPiece:
         try:
             if identity is None:
                 stream = {} if request.stream is None else {"found": f"stream {request.stream}"}
-                raise PolicyError("the index has no such medium", **stream, remedy="index it first")
+                remedy = "index it first; a medium inside a tar or a Parquet file is called uri/member"
+                raise PolicyError("the index has no such medium", **stream, remedy=remedy)
             medium = media.of(identity)
             frames = frames_of(request, medium.timeline, self.choose)
         except PolicyError as error:
