@@ -45,7 +45,7 @@ def with_output(page: str, folder: Path) -> str:
         return _with_output(page, folder, {})
     with hub.running() as running:  # a server that answers as the Hugging Face Hub does
         running.commit({f"data/{path.name}": path.read_bytes() for path in (folder / "videos").iterdir()})
-        return _with_output(page, folder, {"HF_ENDPOINT": running.endpoint})
+        return _with_output(page, folder, {"HF_ENDPOINT": running.endpoint, "HF_HUB_OFFLINE": "0"})
 
 
 def _with_output(page: str, folder: Path, more: dict[str, str]) -> str:

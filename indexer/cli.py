@@ -17,13 +17,14 @@ from framedex.core.tallies import SHOWN, counted, named
 from framedex.errors import MissingSourceError, printable
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import GIBIBYTE
+from framedex.execution.slices import Slice
 from framedex.files.outputs import has_locks
-from framedex.indexer.cli_options import rate_value, sidecars_value, slice_value
+from framedex.indexer.cli_options import rate_value, sidecars_value
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.probe import Depth, Streams
 from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.compact import compact_index
-from framedex.indexer.runs.slices import Slice, build_slice, finish_index
+from framedex.indexer.runs.slices import build_slice, finish_index
 from framedex.indexer.runs.work import IndexOptions, Work, plan_work
 from framedex.indexer.schema import IMAGES
 from framedex.indexer.sources.named_medium import Images
@@ -33,6 +34,7 @@ from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.outputs import json_option, out_folder_option
 from framedex.options.rules import OptionRule, RuledCommand
 from framedex.options.runs import max_failures_option, time_limit_option, workers_option
+from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.storage.places import Place
 from framedex.storage.uris import medium_name
 
@@ -53,12 +55,7 @@ EXAMPLE = (
 # and add one of them.
 RULES = (
     OptionRule(all_but=["out", "compact", "as_json"], when=lambda values: not values["compact"], beside="--compact"),
-    OptionRule(
-        options=["task"],
-        when=lambda values: not values["finish"],
-        beside="--finish",
-        why="--finish follows when all slices are done",
-    ),
+    FINISH_RULE,
     OptionRule(
         options=["task", "finish"],
         when=lambda values: not values["dry_run"],
@@ -176,13 +173,7 @@ RULES = (
 )
 @max_failures_option("failed or refused media")
 @engine_options
-@click.option(
-    "--task",
-    callback=slice_value,
-    metavar="I/N",
-    help="Do one of N slices of the run, 0/N to N-1/N. Run the same command on every machine, then --finish.",
-)
-@click.option("--finish", is_flag=True, help="Check that all slices are done, and complete the index.")
+@slice_options("index")
 @click.option("--compact", is_flag=True, help="Merge the parts of an index. Takes no SOURCE.")
 @click.option("--dry-run", is_flag=True, help="Print what would be probed, and write nothing.")
 @json_option()

@@ -6,17 +6,8 @@ from fractions import Fraction
 
 import click
 
-from framedex.indexer.runs.slices import Slice
 from framedex.indexer.sources.image_times import rate_of
 from framedex.indexer.sources.sidecars import Sidecar, sidecars_of
-
-
-def slice_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Slice | None:
-    """Return the slice that `i/n` names."""
-    try:
-        return None if value is None else Slice.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; say 0/8 for the first of eight") from error
 
 
 def rate_value(context: click.Context, parameter: click.Parameter, value: str | None) -> Fraction | None:

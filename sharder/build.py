@@ -14,6 +14,7 @@ import pyarrow as pa
 from framedex.errors import PolicyError
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
+from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure
@@ -29,11 +30,13 @@ from framedex.sharder.planning.pieces import Media, Piece, explicit_pieces, poli
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
-from framedex.sharder.schema import SCHEMA_VERSION
+from framedex.sharder.schema import CLIPS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import user_columns
+from framedex.sharder.slices import Planning, plan_slice, remove_slices, sliced_rows
+from framedex.sharder.writing.planned_rows import PlannedRows
 from framedex.sharder.writing.report import ShardReport
 from framedex.sharder.writing.shipment import as_row, shipped
 from framedex.sharder.writing.tar_filling import TarLayout
@@ -60,6 +63,8 @@ class ShardOptions:
         audio: The clips' audio; None for no audio.
         audio_format: Format in which tars store audio.
         scratch: Where a dataset of object storage is written first; None for the system's temporary folder.
+        part: The slice of the run that is planned. None: the whole run.
+        finish: Write what the slices of the run planned.
         on_progress: Called with (done, total).
     """
 
@@ -73,6 +78,8 @@ class ShardOptions:
     audio: AudioOptions | None = None
     audio_format: AudioFormat = "flac"
     scratch: Path | None = None
+    part: Slice | None = None
+    finish: bool = False
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
     @property
@@ -131,13 +138,16 @@ def _build(
         "keep_damaged": options.keep_damaged,
         "pack": _pack_facts(options) | {"shard_bytes": options.shard_bytes},
     }
+    if options.part is not None:
+        return plan_slice(out, job, pieces, _planning(index, user_schema, options), options.part)
     prefix = "images" if options.pack == "images" else "clips"
     tars = None if options.pack is None else TarLayout(prefix=prefix, size_bytes=options.shard_bytes)
     how = {"job": job, "user_schema": user_schema, "tars": tars}
 
     def write(writer: DatasetWriter) -> ShardReport:
-        if options.pack is None and not options.alone:
-            _write_planned(index, pieces, total, options, writer)
+        if options.finish or (options.pack is None and not options.alone):
+            planned = _planned_rows(index, out, job, pieces, options, writer)
+            _write_planned(planned, total, options, writer)
             return writer.commit(index=index, resolved=resolved, pack=_pack_facts(options))
         media = Media(index, functools.partial(options.making.open, index))
         rounds = (piece.round(media) for piece in pieces)
@@ -151,17 +161,34 @@ def _build(
         return writer.commit(index=index, resolved=resolved, pack=_pack_facts(options))
 
     if isinstance(out, Stored):
-        return _ship(out, job, how, write, options)
-    with DatasetWriter(out, **how, overwrite=options.overwrite) as writer:
-        return write(writer)
+        report = _ship(out, job, how, write, options)
+    else:
+        with DatasetWriter(out, **how, overwrite=options.overwrite) as writer:
+            report = write(writer)
+    if options.finish:
+        remove_slices(out)
+    return report
 
 
-def _write_planned(
-    index: Index, pieces: Iterable[Piece], total: int, options: ShardOptions, writer: DatasetWriter
-) -> None:
-    """Write clips that are planned in workers."""
+def _planning(index: Index, user_schema: pa.Schema, options: ShardOptions) -> Planning:
+    """Return how a slice is planned."""
+    schema = pa.unify_schemas([CLIPS, user_schema])
+    return Planning(index=index, making=options.making, schema=schema, workers=options.workers, engine=options.engine)
+
+
+def _planned_rows(
+    index: Index, out: Place, job: Row, pieces: Iterable[Piece], options: ShardOptions, writer: DatasetWriter
+) -> Iterator[PlannedRows]:
+    """Return the rows of a plan: planned in workers now, or by slices before."""
+    if options.finish:
+        return sliced_rows(out, job, pieces, done=writer.done)
     spread = functools.partial(planned_in_workers, done=writer.done, workers=options.workers, engine=options.engine)
-    for rows in spread(index, options.making, pieces, writer.schema):
+    return spread(index, options.making, pieces, writer.schema)
+
+
+def _write_planned(planned: Iterable[PlannedRows], total: int, options: ShardOptions, writer: DatasetWriter) -> None:
+    """Write clips that were planned elsewhere."""
+    for rows in planned:
         writer.add_planned(rows)
         if rows.error is not None:
             raise rows.error

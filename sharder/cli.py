@@ -14,6 +14,7 @@ from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted, named
 from framedex.errors import printable
 from framedex.execution.engine import Engine
+from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
 from framedex.options.engines import ENGINE_RULES, engine_options
 from framedex.options.outputs import json_option, out_folder_option, overwrite_option
@@ -21,6 +22,7 @@ from framedex.options.places import FILE, PLACE_THAT_IS_THERE
 from framedex.options.rules import OptionRule, RuledCommand
 from framedex.options.runs import max_failures_option, workers_option
 from framedex.options.sizes import BYTE_COUNT
+from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
@@ -41,10 +43,18 @@ Example:
   framedex shard INDEX --policy "{policy: fps, fps: 2, frames: 8}" --out DATASET
   framedex shard INDEX --clips clips.jsonl --out DATASET
   framedex shard INDEX --policy my_policy.yaml --out DATASET --pack clips --shard-size 1GB
+  framedex shard INDEX --policy fps --out DATASET --task $SLURM_ARRAY_TASK_ID/100   then   … --finish
 """
 
 
 RULES = (
+    FINISH_RULE,
+    OptionRule(
+        options=["task", "finish"],
+        when=lambda values: values["pack"] is None,
+        beside="--pack",
+        why="one run writes the tars of a dataset, with several --workers or a cluster",
+    ),
     OptionRule(options=["choose"], when=lambda values: values["clips"] is not None, needs="--clips"),
     OptionRule(options=["shard_size"], when=lambda values: values["pack"] is not None, needs="--pack"),
     OptionRule(
@@ -109,6 +119,7 @@ RULES = (
     type=click.Path(path_type=Path, file_okay=False),
     help="With --out in object storage: where the dataset is written first.  [default: the system's temporary folder]",
 )
+@slice_options("dataset")
 @overwrite_option("a dataset that is")
 @json_option()
 def shard(
@@ -127,6 +138,8 @@ def shard(
     audio: AudioOptions | None,
     audio_format: AudioFormat,
     scratch: Path | None,
+    task: Slice | None,
+    finish: bool,
     overwrite: bool,
     as_json: bool,
 ) -> None:
@@ -155,6 +168,8 @@ def shard(
             audio=audio,
             audio_format=audio_format,
             scratch=scratch,
+            part=task,
+            finish=finish,
             on_progress=show,
         )
         if policy is not None:

@@ -26,6 +26,7 @@ from tests.support.s3 import Bucket, Service, service
 # Machines differ and tests run in parallel, so no test may fail because of its own duration.
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `datasets` is imported; prevents network access
 
 CORPUS = Path(__file__).resolve().parents[1].parent / "shared" / "corpus"
 

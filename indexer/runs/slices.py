@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from framedex.errors import OutputError, SourceError
+from framedex.execution.slices import Slice
 from framedex.files.atomic import write_json_aside
 from framedex.files.locks import LOCK_NAME
 from framedex.files.outputs import has_locks, opened_output
@@ -36,23 +37,6 @@ from framedex.indexer.runs.build import (
 from framedex.indexer.runs.work import IndexOptions, Members, Work, parted, plan_work
 from framedex.storage.outputs import Output
 from framedex.storage.places import Place, parquet_file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
-    """One of `count` slices of a run, by its number from 0."""
-
-    number: int
-    count: int
-
-    @classmethod
-    def parse(cls, text: str) -> Slice:
-        """Return the slice that `i/n` names. Raises ValueError."""
-        number, _, count = text.partition("/")
-        parsed = cls(number=int(number), count=int(count))
-        if not 0 <= parsed.number < parsed.count:
-            raise ValueError(f"{text}: slices are 0/{parsed.count} to {parsed.count - 1}/{parsed.count}")
-        return parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,18 @@ class PlannedRows:
     is_clip: NDArray[np.bool_]
     done: int
     error: Exception | None = None
+
+    def behind(self, count: int) -> PlannedRows:
+        """Return the items behind the first `count` ones."""
+        clips = int(np.count_nonzero(self.is_clip[:count]))
+        return replace(
+            self,
+            clips=self.clips.slice(clips),
+            recipes=self.recipes.slice(clips),
+            frames=self.frames[clips:],
+            failures=self.failures[count - clips :],
+            is_clip=self.is_clip[count:],
+        )
 
 
 def media_columns(medium: Medium) -> Row:

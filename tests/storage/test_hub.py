@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import huggingface_hub.constants
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -33,6 +34,8 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "no-token-here"))
         monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # other tests use no network
         monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "1")
         stores._store.cache_clear()
         hubs._commit.cache_clear()

@@ -14,9 +14,10 @@ import webdataset
 
 from framedex import index as framedex_index
 from framedex.errors import MediaError, SourceError
+from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
 from framedex.indexer.runs import build
-from framedex.indexer.runs.slices import Slice, build_slice, finish_index
+from framedex.indexer.runs.slices import build_slice, finish_index
 from framedex.indexer.runs.work import IndexOptions, parted, plan_work
 from framedex.indexer.sources import tar_members
 from tests.support.datasets import run

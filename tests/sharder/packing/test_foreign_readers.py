@@ -19,7 +19,6 @@ from tests.support.datasets import run, write_clips
 from tests.support.packed import Sample, samples, tars
 
 ROOT = Path(__file__).resolve().parents[3]
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when `datasets` is imported; prevents network access
 
 CLIPS = [
     {
