@@ -16,12 +16,13 @@ from framedex.execution.engine import Engine
 from framedex.execution.local_pool import run_local
 from framedex.execution.slices import Slice
 from framedex.indexer.parts.index import Index
+from framedex.indexer.sources.sidecars import SAMPLE_NAMES
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.cutting import ClipCutter, Making, cut_in_workers
 from framedex.sharder.packing.image_files import ImageOptions
-from framedex.sharder.packing.pack import JSON_KEYS, ImagePacking, Pack
+from framedex.sharder.packing.pack import ImagePacking, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.plan_in_workers import planned_in_workers
@@ -237,7 +238,7 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
 
 def _check_columns(user_schema: pa.Schema, pack: Pack | None) -> None:
     """Raise PolicyError if a user's column has the name of another key of a sample's JSON."""
-    clash = JSON_KEYS & set(user_schema.names)
+    clash = SAMPLE_NAMES & set(user_schema.names)
     if pack is not None and clash:
         raise PolicyError(
             "a user column has a name that the JSON of packed clips uses",

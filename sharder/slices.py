@@ -19,9 +19,9 @@ import pyarrow as pa
 from framedex.errors import OutputError
 from framedex.execution.engine import Engine
 from framedex.execution.slices import Slice
-from framedex.files.atomic import write_json_aside
 from framedex.files.locks import LOCK_NAME
 from framedex.files.outputs import opened_output
+from framedex.files.slices import agreed_plan, check_all_there, written_plan
 from framedex.indexer.parts.index import Index
 from framedex.sharder.packing.cutting import Making
 from framedex.sharder.plan_in_workers import planned_in_workers
@@ -80,12 +80,11 @@ def plan_slice(out: Place, job: Row, pieces: Iterable[Piece], planning: Planning
     with opened_output(place, shared=True) as output:
         _agree(output, SlicedPlan(slices=part.count, job=_digest(job)))
         with opened_output(place, lock=f"{LOCK_NAME}-{part.number}"):
-            mine = [
-                (number, group) for number, group in enumerate(_groups(pieces)) if number % part.count == part.number
-            ]
             found: list[PlannedRows] = []
             resumed = 0
-            for number, group in mine:
+            for number, group in enumerate(_groups(pieces)):
+                if number % part.count != part.number:
+                    continue
                 name = _rows_name(number)
                 if (place / name).exists():
                     rows = read_planned(place / name)
@@ -129,7 +128,7 @@ def _planned(group: list[Piece], planning: Planning) -> list[PlannedRows]:
 def _counted(rows: PlannedRows) -> PlannedRows:
     """Return rows without the tables, which are on disk."""
     media = [{"media_id": row["media_id"]} for row in rows.media]
-    return replace(rows, clips=rows.clips.slice(0, 0), recipes=rows.recipes.slice(0, 0), media=media)
+    return replace(rows, clips=rows.clips.schema.empty_table(), recipes=rows.recipes.schema.empty_table(), media=media)
 
 
 def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
@@ -149,16 +148,8 @@ def _groups(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 def _agree(output: Output, plan: SlicedPlan) -> None:
     """Write the plan of the slices, or check that it is the one that another slice wrote. Raises OutputError."""
     with opened_output(output.where, lock=f"{LOCK_NAME}-plan", wait=True):
-        stored = _read_plan(output.where)
-        if stored is None:
-            write_json_aside(output.local / PLAN_NAME, asdict(plan))
-            try:
-                output.publish(output.local / PLAN_NAME)
-            except OutputError:
-                stored = _read_plan(output.where)
-                if stored is None:
-                    raise
-    _check_same(output.where, stored or plan, plan)
+        stored = _read_plan(output.where) or SlicedPlan(**agreed_plan(output, PLAN_NAME, asdict(plan)))
+    _check_same(output.where, stored, plan)
 
 
 def _check_same(place: Place, stored: SlicedPlan, plan: SlicedPlan) -> None:
@@ -175,8 +166,8 @@ def _check_same(place: Place, stored: SlicedPlan, plan: SlicedPlan) -> None:
 
 
 def _read_plan(place: Place) -> SlicedPlan | None:
-    path = place / PLAN_NAME
-    return SlicedPlan(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    stored = written_plan(place, PLAN_NAME)
+    return None if stored is None else SlicedPlan(**stored)
 
 
 def _digest(job: Row) -> str:
@@ -207,14 +198,7 @@ def sliced_rows(out: Place, job: Row, pieces: Iterable[Piece], *, done: int) -> 
     there = set(names_in(place / ROWS_FOLDER))
     count = sum(1 for _ in _groups(pieces))
     missing = [number for number in range(count) if Path(_rows_name(number)).name not in there]
-    if missing:
-        slices = sorted({number % stored.slices for number in missing})
-        raise OutputError(
-            f"{len(missing)} of {count} groups of clips are missing",
-            where=str(place),
-            found=f"nothing from {', '.join(f'--task {number}/{stored.slices}' for number in slices)}",
-            remedy="run these slices again",
-        )
+    check_all_there(place, count, "groups of clips", missing, slices=stored.slices)
     left = done
     for number in range(count):
         for rows in read_planned(place / _rows_name(number)):

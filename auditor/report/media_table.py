@@ -165,8 +165,13 @@ def _count(db: Database, view: str) -> int:
     return int(count)
 
 
+def title_of(uri: str, member: str | None) -> str:
+    """Return the name of a medium as the report shows it."""
+    return uri if member is None else f"{uri} › {member}"
+
+
 def _named(uri: str, member: str | None, stream: int | None) -> str:
-    name = uri if member is None else f"{uri} › {member}"
+    name = title_of(uri, member)
     name = name if stream is None else f"{name} · stream {stream}"
     return name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
 

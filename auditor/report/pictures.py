@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.auditor.findings.findings import Audit, Finding
+from framedex.auditor.report.media_table import title_of
 from framedex.auditor.tables.database import Database
 from framedex.auditor.tables.subject import Kind
 from framedex.errors import FramedexError
@@ -192,7 +193,7 @@ def _index(path: Place) -> Index:
 def _of_medium(task: PictureTask) -> list[Strip]:
     index = _index(task.place)
     video = index.video(task.identity)
-    name = video["uri"] if video["member"] is None else f"{video['uri']} › {video['member']}"
+    name = title_of(video["uri"], video["member"])
     if video["status"] != OK:
         return [Strip(name=name, pictures=[], reason=f"{video['status']}: {video['error_message']}")]
     try:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from framedex.errors import StorageError
-from framedex.storage.places import FOOTER_BYTES, Place, Stored, local_of
+from framedex.storage.places import FOOTER_BYTES, Place, Stored, state_of
 from framedex.storage.reader import ObjectFile, ObjectReader
 
 
@@ -51,7 +51,7 @@ def read_cell(where: Place, name: str, *, tag: str | None = None) -> memoryview:
         OSError: the file cannot be read.
     """
     column, row = cell_of(name)
-    state = tag if local_of(where) is None else str(where.stat().st_mtime_ns)  # type: ignore[union-attr]
+    state = tag if isinstance(where, Stored) else state_of(where)
     file = _opened(where, state)
     first = 0
     for number in range(file.metadata.num_row_groups):

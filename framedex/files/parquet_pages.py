@@ -174,8 +174,7 @@ def _hybrid(data: bytes, width: int, count: int) -> NDArray[np.int64]:
     if width > 32:
         raise ValueError(f"numbers of {width} bits")
     parts: list[NDArray[np.int64]] = []
-    at = left = 0
-    left = count
+    at, left = 0, count
     size = (width + 7) // 8
     while left > 0:
         header, at = _varint(data, at)

@@ -33,12 +33,12 @@ from framedex.indexer.probing.stream_facts import container_name, describe_heade
 from framedex.indexer.probing.table_facts import probe_tables
 from framedex.indexer.schema import IMAGES, VIDEO
 from framedex.indexer.sources.file_member import FileMember
+from framedex.indexer.sources.named_medium import Holder
 from framedex.indexer.sources.sidecars import Sidecar
 from framedex.storage.objects import Facts
 
 Depth = Literal["auto", "packets", "tables"]
 Streams = Literal["best", "all"]
-Holder = Literal["tar", "parquet"]
 
 # Codecs whose palettes are stored in the container.
 PALETTE_OUTSIDE = frozenset({"rawvideo", "qtrle", "cinepak", "msvideo1", "msrle", "8bps", "smc"})

@@ -224,7 +224,8 @@ def probe_items(options: IndexOptions, items: Sequence[Item], parts: PartPairs, 
     members: Members = {}
     done, total = 0, sum(item.task is not None for item in items)
     for batch in opened_files(items, options):
-        total += sum(item.files == 0 for item in batch)  # what a file holds, besides the last one
+        # What a file holds, besides the last one.
+        total += sum(item.files == 0 and item.task is not None for item in batch)
         calls = Calls(
             function=probe_item,
             items=batch,

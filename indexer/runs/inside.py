@@ -29,7 +29,7 @@ class Unreadable:
     identity: Identity | None
 
 
-Found = Opened | Unreadable | StorageError
+ContentsOrError = Opened | Unreadable | StorageError
 
 
 def opened_files(items: Sequence[Item], options: IndexOptions) -> Iterator[list[Item]]:
@@ -72,7 +72,7 @@ def is_holder(item: Item) -> bool:
     return item.task is not None and item.task.holds is not None
 
 
-def read_contents(item: Item) -> Found:
+def read_contents(item: Item) -> ContentsOrError:
     """Return what a file holds, or why it is not readable. Runs in a worker."""
     assert item.task is not None  # the engine does not call this for other items
     there = media_there(item.task)
@@ -86,7 +86,7 @@ def read_contents(item: Item) -> Found:
         return Unreadable(error=error, identity=None)
 
 
-def _opened(outcome: Outcome[Item, Found]) -> list[Item]:
+def _opened(outcome: Outcome[Item, ContentsOrError]) -> list[Item]:
     """Return the items that replace an item.
 
     Raises:
@@ -103,9 +103,12 @@ def _opened(outcome: Outcome[Item, Found]) -> list[Item]:
         assert outcome.kind is not None  # because there is no result
         assert outcome.message is not None
         return [_failed(item, MediaError(outcome.kind, outcome.message, traceback=outcome.traceback))]
-    inside = [*_images(item, found), *_videos(item, found), *_rest(item, found)]
-    there = {one.identity[1] for one in inside} | _sequences(item, found)
-    inside = [*_gone(item, there, has_row=any(one.found for one in inside)), *inside]
+    sequences = _sequences(item, found)
+    images, videos, rest = _images(item, found), _videos(item, found, sequences), _rest(item, found)
+    there = sequences | {video.identity[1] for video in videos}
+    if any(one.found for one in (*images, *rest)):
+        there.add(None)  # the file itself has a row
+    inside = [*_gone(item, there), *images, *videos, *rest]
     # Only the last one counts for the part, so that all rows of a file are in one.
     return [replace(one, files=0) for one in inside[:-1]] + inside[-1:]
 
@@ -119,18 +122,17 @@ def _sequences(item: Item, file: Opened) -> set[str | None]:
     return {readable_name(name) for name in names}
 
 
-def _gone(item: Item, there: set[str | None], *, has_row: bool) -> list[Item]:
+def _gone(item: Item, there: set[str | None]) -> list[Item]:
     """Return an item for each known medium that a file no longer holds.
 
     Args:
         item: the file.
-        there: the names of the media that it holds.
-        has_row: whether the file itself gets a row, because something in it is not usable.
+        there: the names of the media that it holds; None among them if the file itself has a row.
     """
     uri, _ = item.identity
     gone: dict[str | None, list[Row]] = {}
     for row in item.known:
-        if row["status"] != GONE and (row["member"] not in there or (row["member"] is None and not has_row)):
+        if row["status"] != GONE and row["member"] not in there:
             gone.setdefault(row["member"], []).append(row)
     return [Item(identity=(uri, name), rows=some) for name, some in gone.items()]
 
@@ -155,13 +157,12 @@ def _images(item: Item, file: Opened) -> list[Item]:
     return [_failed(item, MediaError(NO_VIDEO, f"its {len(images)} images are ignored", refused=True), file.identity)]
 
 
-def _videos(item: Item, file: Opened) -> list[Item]:
-    """Return an item for each video of a file."""
+def _videos(item: Item, file: Opened, sequences: set[str | None]) -> list[Item]:
+    """Return an item for each video of a file. `sequences`: the names of its sequences of images."""
     assert item.task is not None  # `is_holder`
     task = replace(item.task, images=None, holds=None, sidecars=(), searched=True)
     task = replace(task, facts=file.facts, expected=file.identity.fingerprint)
     uri, _ = item.identity
-    sequences = _sequences(item, file)
     return [
         replace(item, identity=(uri, member.name), task=replace(task, member=_alone(member, sequences)))
         for member in file.contents.videos

@@ -17,7 +17,8 @@ from framedex.indexer.images.probe_images import ImageTask, folder_identity
 from framedex.indexer.media_rows import Row
 from framedex.indexer.probing.cells import is_cell, probe_file_cell
 from framedex.indexer.probing.probe import ProbeTask, probe_medium
-from framedex.indexer.runs.objects import contents_of, identity_of, loose_identity, object_contents, probe_object
+from framedex.indexer.runs.objects import identity_of, loose_identity, object_contents, probe_object
+from framedex.indexer.sources.file_contents import contents_of
 from framedex.indexer.sources.file_member import FileContents
 from framedex.storage.objects import Facts, children, exists
 from framedex.storage.uris import is_remote
@@ -80,8 +81,10 @@ class _Files:
         return probe_file_cell(self._task) if is_cell(self._task) else probe_medium(self._task)
 
     def contents(self) -> Opened:
-        with opened_file(self._task.path) as file:
-            contents = contents_of(self._task, file.read, file.size_bytes)
+        task = self._task
+        assert task.holds is not None  # the caller checked this
+        with opened_file(task.path) as file:
+            contents = contents_of(task.holds, file.read, file.size_bytes, sidecars=task.sidecars)
             check_unchanged(file)
             return Opened(contents=contents, identity=file.identity)
 

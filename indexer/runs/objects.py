@@ -16,13 +16,12 @@ from framedex.indexer.images.probe_images import ImageTask, probe_images
 from framedex.indexer.probing.cells import is_cell, probe_cell
 from framedex.indexer.probing.members import in_file
 from framedex.indexer.probing.probe import ProbeTask, check_member, medium_of, probe_medium, probe_opened
+from framedex.indexer.sources.file_contents import contents_of
 from framedex.indexer.sources.file_member import FileContents
 from framedex.indexer.sources.image_times import TIMES_NAME
-from framedex.indexer.sources.parquet_members import read_parquet
-from framedex.indexer.sources.tar_members import read_tar
 from framedex.storage.objects import Facts, at_once, children, download
 from framedex.storage.places import FOOTER_BYTES, Stored
-from framedex.storage.reader import ObjectReader, Read
+from framedex.storage.reader import ObjectReader
 
 OF_THE_RUN = frozenset({"denied", "forked"})  # kinds of a StorageError that are not due to one object
 WHOLE_BYTES = 1 << 20  # objects up to this size are copied at once: a second request costs more
@@ -60,13 +59,6 @@ def probe_object(task: ProbeTask) -> list[MediumFacts]:
     return [replace(medium, problem=problem_of(problem))]
 
 
-def contents_of(task: ProbeTask, read: Read, size_bytes: int) -> FileContents:
-    """Return what a tar or a Parquet file holds. Raises MediaError if it is not readable."""
-    if task.holds == "parquet":
-        return read_parquet(read, size_bytes)
-    return read_tar(read, size_bytes, sidecars=task.sidecars)
-
-
 def object_contents(task: ProbeTask) -> tuple[FileContents, Facts]:
     """Return what a tar or a Parquet file in a store holds, and the facts of the object.
 
@@ -74,12 +66,13 @@ def object_contents(task: ProbeTask) -> tuple[FileContents, Facts]:
         MediaError: the object is not readable.
         StorageError: the store denies access, or this process was forked from one that used a store.
     """
+    assert task.holds is not None  # the caller checked this
     try:
         if task.holds == "parquet":
             reader = ObjectReader.from_end(task.path, FOOTER_BYTES, kept_bytes=HOLDER_KEPT_BYTES)
         else:
             reader = ObjectReader(task.path, kept_bytes=HOLDER_KEPT_BYTES)
-        contents = contents_of(task, reader, reader.size_bytes)
+        contents = contents_of(task.holds, reader, reader.size_bytes, sidecars=task.sidecars)
     except StorageError as error:
         if error.kind in OF_THE_RUN:
             raise

@@ -22,6 +22,7 @@ from framedex.files.atomic import write_json_aside
 from framedex.files.locks import LOCK_NAME
 from framedex.files.outputs import has_locks, opened_output
 from framedex.files.parquet_parts import ffmpeg_of, part_path
+from framedex.files.slices import agreed_plan, check_all_there, written_plan
 from framedex.indexer.parts.layout import HEADER, LISTING_NAME, VIDEOS_FOLDER, read_header
 from framedex.indexer.parts.part_pairs import PartPairs, next_part
 from framedex.indexer.runs.build import (
@@ -93,7 +94,7 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
         if stored is None:
             if has_locks(options.out):  # in a store, --finish does this: many slices may be first at the same time
                 begin(output, work)
-            stored = _agree(output, plan)
+            stored = SlicedRun(**agreed_plan(output, SLICES_NAME, asdict(plan)))
         if plan != stored:
             same = "slices" if plan.slices != stored.slices else "sources and options"
             raise OutputError(
@@ -107,23 +108,10 @@ def _take_plan(output: Output, options: IndexOptions, slices: int) -> tuple[Slic
         return plan, work
 
 
-def _agree(output: Output, plan: SlicedRun) -> SlicedRun:
-    """Write the plan, unless another slice has just written one. Return the plan that is written."""
-    write_json_aside(output.local / SLICES_NAME, asdict(plan))
-    try:
-        output.publish(output.local / SLICES_NAME)
-    except OutputError:
-        stored = read_plan(output.where)
-        if stored is None:
-            raise
-        return stored
-    return plan
-
-
 def read_plan(out: Place) -> SlicedRun | None:
     """Return the plan of a run in slices, or None if the index has no such run."""
-    path = out / SLICES_NAME
-    return SlicedRun(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    stored = written_plan(out, SLICES_NAME)
+    return None if stored is None else SlicedRun(**stored)
 
 
 def _part(out: Place, plan: SlicedRun, number: int) -> Place:
@@ -169,14 +157,7 @@ def finish_index(options: IndexOptions) -> IndexReport:
                 "there is no run in slices to finish", where=str(options.out), remedy="run its slices with --task i/n"
             )
         missing = [number for number in range(plan.parts) if not _part(options.out, plan, number).exists()]
-        if missing:
-            slices = sorted({number % plan.slices for number in missing})
-            raise OutputError(
-                f"{len(missing)} of {plan.parts} parts are missing",
-                where=str(options.out),
-                found=f"nothing from {', '.join(f'--task {number}/{plan.slices}' for number in slices)}",
-                remedy="run these slices again",
-            )
+        check_all_there(options.out, plan.parts, "parts", missing, slices=plan.slices)
         work = plan_work(options, before=plan.first_part)
         if digest(options, work) != plan.work:
             raise SourceError(

@@ -12,6 +12,7 @@ from framedex.errors import MediaError
 from framedex.storage.objects import Facts
 
 Form = Literal["video", "image", "folder", "tar", "parquet"]
+Holder = Literal["tar", "parquet"]  # forms of files with several media
 Images = Literal["sequences", "single", "ignore"]
 Named = Literal["source", "list", "search"]
 

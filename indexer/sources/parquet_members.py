@@ -154,7 +154,7 @@ def _of_column(
         there = _are_there(file, row_group, leaf, chunk, rows.count)
     if len(places) != rows.count:
         places, there = [None] * rows.count, [True] * rows.count
-    paths = _paths(file, row_group, leaf, rows)
+    paths = [None] * rows.count if leaf.beside is None else _values(file, row_group, leaf.column, leaf.beside, rows)
     members = []
     for row in range(rows.count):
         own = {name: values[row] for name, values in rows.values.items()}
@@ -194,17 +194,6 @@ def _are_there(
     return found if len(found) == count else [True] * count
 
 
-def _paths(file: pq.ParquetFile, row_group: int, leaf: _Leaf, rows: _Rows) -> list[Any]:
-    """Return the paths beside the bytes of a column, None where there is none."""
-    if leaf.beside is None:
-        return [None] * rows.count
-    try:
-        values = file.read_row_group(row_group, columns=[leaf.beside])[leaf.column].to_pylist()
-    except UNREADABLE:
-        return [None] * rows.count
-    return [None if value is None else value.get("path") for value in values]
-
-
 def _missing(path: object) -> MediaError:
     hint = f", but the path {path}: index the file itself" if isinstance(path, str) and path else ""
     return MediaError("empty", f"the value holds no bytes{hint}", refused=True)
@@ -220,11 +209,21 @@ def _other_columns(file: pq.ParquetFile, row_group: int, columns: Sequence[str])
     for one in schema:
         if one.name in columns or schema.names.count(one.name) > 1 or not _is_plain(one.type):
             continue
-        values: list[Any] | pa.ChunkedArray = [None] * rows.count
-        with contextlib.suppress(*UNREADABLE):
-            values = file.read_row_group(row_group, columns=[one.name])[one.name]
-        rows.values[one.name] = [_value(value, one.name, row, rows) for row, value in enumerate(values)]
+        rows.values[one.name] = _values(file, row_group, one.name, one.name, rows)
     return rows
+
+
+def _values(file: pq.ParquetFile, row_group: int, column: str, path: str, rows: _Rows) -> list[Any]:
+    """Return the values of a column, or of the field `path` of a column of structs, as JSON can hold them.
+
+    A value that cannot be read is None, and noted in `rows`.
+    """
+    values: list[Any] | pa.ChunkedArray = [None] * rows.count
+    with contextlib.suppress(*UNREADABLE):
+        values = file.read_row_group(row_group, columns=[path])[column]
+        if path != column:
+            values = pc.struct_field(values, path.removeprefix(f"{column}."))
+    return [_value(value, path, row, rows) for row, value in enumerate(values)]
 
 
 def _value(scalar: pa.Scalar | None, column: str, row: int, rows: _Rows) -> Any:

@@ -20,8 +20,8 @@ Sidecar = Literal["json", "txt", "cls", "__key__"]
 SIDECARS: tuple[Sidecar, ...] = get_args(Sidecar)
 KEY: Sidecar = "__key__"
 COLUMNS = "columns"  # of a Parquet file, beside its videos
-# Names that a key of a sidecar does not take: those of the JSON of packed clips, and of the stretch that policies take
-# from a listing. Whoever wrote a sidecar did not have framedex in mind.
+# The names that the JSON of a packed clip uses (`sharder.packing.pack`), and those of the stretch that policies take
+# from a listing. A key of a sidecar takes none of them: whoever wrote it did not have framedex in mind.
 SAMPLE_NAMES = frozenset(
     [
         "clip_id", "uri", "member", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames",

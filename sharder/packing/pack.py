@@ -208,12 +208,6 @@ def stored_medium(medium: Medium, options: ImageOptions) -> Medium:
 
 # Dates and times are passed to `_told`, whatever their type: pyarrow returns pandas's types if pandas is installed.
 JSON_OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_PASSTHROUGH_DATETIME
-JSON_KEYS = frozenset(
-    [
-        "clip_id", "uri", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames", "mask",
-        "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images", "audio",
-    ]
-)  # fmt: skip
 
 
 def clip_json(file: ClipFile) -> bytes:

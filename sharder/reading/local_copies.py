@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,9 +15,8 @@ from framedex.sharder.clips.byte_source import stale
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.reading.object_sources import Objects, stale_as
 from framedex.sharder.reading.recorded_files import open_recorded
-from framedex.sharder.reading.sources import cell_content, range_reader
+from framedex.sharder.reading.sources import opened_part
 from framedex.storage.objects import Facts, at_once, children, download
-from framedex.storage.ranges import ByteRange
 from framedex.storage.uris import is_remote
 
 PIECE_BYTES = 16 << 20  # of a video inside a file, copied at once
@@ -34,16 +34,10 @@ def local_copy(medium: Medium) -> Iterator[Medium]:
         StorageError: The store does not deliver the source.
         OSError: The source cannot be opened, or the copy cannot be written.
     """
-    if medium.cell is not None:
-        with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-            path = Path(folder) / "medium"
-            path.write_bytes(cell_content(medium))
-            yield replace(medium, path=str(path), member_bytes=None)
-        return
     loose, part = medium.kind == IMAGES and medium.container == LOOSE, medium.part
-    if not is_remote(medium.path) and part is not None:
+    if medium.cell is not None or (part is not None and not is_remote(medium.path)):
         with tempfile.TemporaryDirectory(prefix="framedex-") as folder:
-            yield _alone(medium, Path(folder), part)
+            yield _alone(medium, Path(folder))
         return
     if not is_remote(medium.path):
         if not loose:
@@ -65,17 +59,13 @@ def _ending(medium: Medium) -> str:
     return Path(medium.path if medium.part is None else medium.member or "").suffix
 
 
-def _alone(medium: Medium, folder: Path, part: ByteRange) -> Medium:
-    """Copy a part of a file into a folder, and return the medium there. Raises StaleError, OSError."""
+def _alone(medium: Medium, folder: Path) -> Medium:
+    """Copy a video inside a file into a folder, and return the medium there. Raises StaleError, OSError."""
     path = folder / f"medium{_ending(medium)}"
-    read = range_reader(medium.source)
     with open(path, "wb") as file:
-        for begin in range(0, part.size_bytes, PIECE_BYTES):
-            wanted = min(PIECE_BYTES, part.size_bytes - begin)
-            data = read(part.offset + begin, wanted)
-            if len(data) != wanted:
-                raise stale(medium.path, f"{begin + len(data)} of {part.size_bytes} bytes of {medium.member}")
-            file.write(data)
+        shutil.copyfileobj(opened_part(medium), file, PIECE_BYTES)
+        if file.tell() != medium.member_bytes:
+            raise stale(medium.path, f"{file.tell()} of {medium.member_bytes} bytes of {medium.member}")
     return replace(medium, path=str(path), member_offset=None, member_bytes=None)
 
 

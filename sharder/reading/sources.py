@@ -122,24 +122,30 @@ def range_reader(source: ByteSource) -> RecordedFile | ObjectReader:
 
 def openable(medium: Medium) -> str | RangedFile:
     """Return what libavformat opens for a medium. Raises StaleError if it is missing or changed, StorageError."""
-    source, part = medium.source, medium.part
-    if part is not None:
-        read = range_reader(source)
-
-        def read_part(offset: int, length: int) -> bytes:
-            return read(part.offset + offset, max(0, min(length, part.size_bytes - offset)))
-
-        return RangedFile(read_part, part.size_bytes, medium.member or "")
-    if medium.cell is not None:
-        content = cell_content(medium)
-        return RangedFile(lambda offset, length: bytes(content[offset : offset + length]), len(content), "cell")
+    source = medium.source
+    if medium.part is not None or medium.cell is not None:
+        return opened_part(medium)
     if is_remote(source.path):
         return ObjectFile(Objects(None).reader(source))
     os.close(open_recorded(source))
     return source.path
 
 
-def cell_content(medium: Medium) -> memoryview:
+def opened_part(medium: Medium) -> RangedFile:
+    """Open a video inside a file. Raises StaleError if its source is missing or changed, StorageError."""
+    part = medium.part
+    if part is None:
+        content = _cell_content(medium)
+        return RangedFile(lambda offset, length: bytes(content[offset : offset + length]), len(content), "cell")
+    read = range_reader(medium.source)
+
+    def read_part(offset: int, length: int) -> bytes:
+        return read(part.offset + offset, max(0, min(length, part.size_bytes - offset)))
+
+    return RangedFile(read_part, part.size_bytes, medium.member or "")
+
+
+def _cell_content(medium: Medium) -> memoryview:
     """Return the bytes of a video that is a value of a compressed column.
 
     Raises:

@@ -13,6 +13,7 @@ from framedex import ClipDataset, Index
 from framedex.errors import StaleError
 from framedex.files import parquet_cells
 from framedex.indexer.runs import objects as probing
+from framedex.indexer.sources.tar_members import read_tar
 from tests.support.datasets import run, write_clips
 from tests.support.images import rows, tar_of
 from tests.support.media import Medium
@@ -41,7 +42,7 @@ def test_a_tar_in_a_bucket_has_the_rows_of_a_local_one(
     tar = wide_tar(tmp_path / "t.tar", [medium(name) for name in NAMES], apart=1 << 20)
     uri = bucket.put("deep/t.tar", tar)
     raw = tar.read_bytes()
-    local = probing.read_tar(lambda at, length: raw[at : at + length], len(raw))
+    local = read_tar(lambda at, length: raw[at : at + length], len(raw))
     stored, facts = probing.object_contents(probing.ProbeTask(path=uri, holds="tar"))
     assert stored == local
     for member in stored.videos:

@@ -34,6 +34,12 @@ def rows(index: Index) -> dict[str, Row]:
     return {row["uri"] if row["member"] is None else f"{row['uri']}/{row['member']}": row for row in found}
 
 
+def listing(index: Path) -> dict[str, Row]:
+    """Return the rows of a listing by the names of its media, as `rows` gives them."""
+    named = {row["media_id"]: name for name, row in rows(Index(index)).items()}
+    return {named[row["media_id"]]: row for row in Index(index).listing.to_pylist()}
+
+
 def only(tmp_path: Path, *sources: object, **options: Any) -> tuple[Row, Packets]:
     """Index sources that form one medium; return its row and its packets."""
     _, index = indexed(tmp_path / "INDEX", *sources, **options)

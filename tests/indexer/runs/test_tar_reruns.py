@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.sidecars import SAMPLE_NAMES
-from framedex.sharder.packing.pack import JSON_KEYS
 from framedex.sharder.selection.explicit_clips import UriResolver
 from tests.support.datasets import run, write_clips
-from tests.support.images import Row, encoded, indexed, rows, tar_of
+from tests.support.images import encoded, indexed, listing, rows, tar_of
 from tests.support.media import Medium
-
-
-def listing(index: Path) -> dict[str, Row]:
-    """Return the rows of a listing by the names of its media."""
-    named = {row["media_id"]: name for name, row in rows(Index(index)).items()}
-    return {named[row["media_id"]]: row for row in pq.read_table(index / "listing.parquet").to_pylist()}
+from tests.support.packed import samples
 
 
 @pytest.fixture
@@ -122,13 +115,16 @@ def test_labels_of_a_listing_stay_beside_sidecars(tmp_path: Path, video: bytes) 
 
 
 def test_names_of_packed_clips_are_no_columns(tmp_path: Path, video: bytes) -> None:
-    assert JSON_KEYS <= SAMPLE_NAMES
     tar = tar_of(tmp_path / "t.tar", [("a.mp4", video), ("a.json", b'{"width": 9, "start": 1}')])
     run("index", tar, "--out", tmp_path / "INDEX")
     row = listing(tmp_path / "INDEX")["t.tar/a.mp4"]
     assert (row["json.width"], row["json.start"]) == (9, 1)
     clips = write_clips(tmp_path / "c.jsonl", [{"uri": "t.tar/a.mp4", "frames": [0]}])
     run("shard", tmp_path / "INDEX", "--clips", clips, "--out", tmp_path / "D", "--pack", "clips")
+    ((_, sample),) = samples(tmp_path / "D")
+    packed = json.loads(sample["json"])
+    assert packed["member"] == "a.mp4"
+    assert packed.keys() - {"json.width", "json.start", "__key__"} <= SAMPLE_NAMES
 
 
 def test_streams_of_videos_in_a_tar_are_named(tmp_path: Path, corpus: Path) -> None:

@@ -8,29 +8,19 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import webdataset
 
 from framedex import index as framedex_index
 from framedex.errors import MediaError, SourceError
 from framedex.execution.slices import Slice
-from framedex.indexer.parts.index import Index
 from framedex.indexer.runs import build
 from framedex.indexer.runs.slices import build_slice, finish_index
 from framedex.indexer.runs.work import IndexOptions, parted, plan_work
 from framedex.indexer.sources import tar_members
 from tests.support.datasets import run
-from tests.support.images import Row, encoded, indexed, rows, tar_of
+from tests.support.images import encoded, indexed, listing, rows, tar_of
 from tests.support.media import Medium
-
-Listing = dict[str, Row]
-
-
-def listing(index: Path) -> Listing:
-    """Return the rows of a listing by the names of its media."""
-    named = {row["media_id"]: name for name, row in rows(Index(index)).items()}
-    return {named[row["media_id"]]: row for row in pq.read_table(index / "listing.parquet").to_pylist()}
 
 
 @pytest.fixture
