@@ -214,7 +214,7 @@ def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed
     count = HEADERS.get(coding.codec)
     header: bytes | None = None
     with file.open() as container:
-        for number, packet in enumerate(demux_packets(container, stream_index, _refuse_damage)):
+        for number, packet in enumerate(demux_packets(container, stream_index)):
             data = bytes(packet)
             _check_side_data(packet, number, coding)
             if packet.has_sidedata("skip_samples"):
@@ -238,10 +238,6 @@ def _demux(file: ProbedFile, stream_index: int, coding: AudioCoding) -> _Demuxed
         raise AudioProblem("the audio stream has no packets")
     demuxed.addressable = finder.found_all
     return demuxed
-
-
-def _refuse_damage() -> None:
-    raise AudioProblem("damage makes demuxing stumble")
 
 
 def _check_side_data(packet: av.Packet[Any], number: int, coding: AudioCoding) -> None:

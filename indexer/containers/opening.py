@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, overload
 
@@ -17,7 +17,6 @@ from framedex.indexer.containers.demuxers import OPEN_OPTIONS
 from framedex.storage.reader import RangedFile
 
 INVALID_DATA = 0x41444E49  # AVERROR_INVALIDDATA (libavutil/error.h) without its sign: "INDA"
-MOST_RESTARTS = 1000  # of demuxing after damage
 
 
 @contextmanager
@@ -48,27 +47,22 @@ def open_container(source: str | RangedFile) -> av.container.InputContainer:
         return container
 
 
-def demux_packets(
-    container: av.container.InputContainer, stream_index: int, on_damage: Callable[[], None] = lambda: None
-) -> Iterator[av.Packet[Any]]:
+def demux_packets(container: av.container.InputContainer, stream_index: int) -> Iterator[av.Packet[Any]]:
     """Yield the packets of a stream that hold data, in decode order.
-
-    Damage that looks like a new stream makes PyAV's demuxing end with an IndexError. Demuxing then continues, after a
-    call of `on_damage`.
 
     Raises:
         av.error.FFmpegError: if demuxing fails.
         MemoryError: if memory runs out.
     """
-    for _ in range(MOST_RESTARTS):
+    with memory_errors():
         try:
-            with memory_errors():
-                for packet in container.demux(container.streams[stream_index]):
-                    if packet.size:
-                        yield packet
-            return
+            for packet in container.demux(container.streams[stream_index]):
+                if packet.size:
+                    yield packet
         except IndexError:
-            on_damage()
+            # PyAV 18, after the last packet of a file in which a stream appeared on the way: it flushes streams that it
+            # does not know, depending on what memory behind its list of streams holds.
+            return
 
 
 @overload

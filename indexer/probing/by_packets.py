@@ -122,18 +122,13 @@ def _demuxed(columns: _Columns, addressable: bool) -> Demuxed:
 
 
 def _packets(container: av.container.InputContainer, stream_index: int, columns: _Columns) -> Iterator[av.Packet[Any]]:
-    """Yield packets that hold data. Continue after damage, and note it at the packet before."""
-
-    def note_damage() -> None:
-        if columns.size:
-            columns.broken.append(len(columns.size) - 1)
-
+    """Yield packets that hold data. If demuxing fails, note it at the packet before, and end."""
     try:
-        yield from demux_packets(container, stream_index, note_damage)
+        yield from demux_packets(container, stream_index)
     except av.error.FFmpegError as error:
         if not columns.size:
             raise MediaError("damaged", f"demuxing stops at the first packet: {error.strerror}") from error
-        note_damage()
+        columns.broken.append(len(columns.size) - 1)
 
 
 def _reconfigure(scanner: Scanner, configuration: bytes, packet: int) -> None:
