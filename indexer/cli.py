@@ -207,8 +207,9 @@ def index(
     A SOURCE is a video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder (searched
     recursively), a glob, @list.txt (one path per line, or DALI's `path label [start end]`), or a CSV, JSONL or Parquet
     listing with a `uri` column and any columns of your own. It may be in object storage, or on the Hugging Face Hub
-    (hf://datasets/OWNER/NAME@REVISION/PATH). A rerun probes only media that are new or changed. It probes failed media
-    again if the options, or the versions of framedex or FFmpeg, changed, or with --retry.
+    (hf://datasets/OWNER/NAME@REVISION/PATH). lerobot:FOLDER names a LeRobot dataset. A rerun probes only media that are
+    new or changed. It probes failed media again if the options, or the versions of framedex or FFmpeg, changed, or with
+    --retry.
 
     Exit codes: 0 done, 1 failed, or framedex itself failed at some media (the rest is indexed), 2 usage, 3 done but
     more media failed or were refused than --max-failures.

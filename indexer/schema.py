@@ -411,6 +411,11 @@ LISTING = pa.schema(
     ]
 )
 
+# Columns of a listing that have a meaning.
+FRAME_TABLE = "frame_table"  # a Parquet file with a row for each frame of the row's stretch, relative to the root
+FRAME_ROW = "frame_row"  # the row of the stretch's first frame
+LISTING_PROBLEM = "listing_problem"  # why policies make no clips of the row; empty if they do
+
 HEADER_KEYS = {
     "root": Key(kind=str),
     "generation": Key(kind=int, needed=False),

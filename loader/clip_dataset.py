@@ -17,6 +17,7 @@ from framedex.loader.batches.items import describe
 from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
+from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
@@ -46,6 +47,7 @@ class ItemOptions:
     decode: Decode
     size: Size | None
     threads: int
+    frame_columns: FrameColumns | None
 
     def __post_init__(self) -> None:
         if self.decode not in ("cpu", "movie"):
@@ -70,6 +72,10 @@ class ClipDataset:
         root: where the sources are now, if they moved: a folder that replaces the recorded root, or a mapping
             {old prefix: new prefix}.
         where: keep only the clips whose columns have these values, such as {"split": "train"}, numbered from 0.
+        frame_columns: columns of the table that the listing names in `frame_table`, such as states and actions. A list
+            of names gives their values at the clip's frames. A mapping {name: seconds} gives their values at these
+            times from the clip's anchor (or its first frame), and which times have a value; {name: None} is as in a
+            list.
         cache: a cache for what is read from object storage. None: no cache.
 
     Raises:
@@ -86,11 +92,12 @@ class ClipDataset:
         threads: int = 1,
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
+        frame_columns: FrameColumns | None = None,
         cache: DiskCache | None = None,
     ) -> None:
-        options = ItemOptions(decode=decode, size=size, threads=threads)
+        options = ItemOptions(decode=decode, size=size, threads=threads, frame_columns=frame_columns)
         manifest = Manifest(path, root=root, cache=cache)
-        self._hold(manifest, where, SharedEpoch(), options, SourceFiles(cache))
+        self._hold(manifest, where, SharedEpoch(), options, cache)
 
     @classmethod
     def from_index(
@@ -107,6 +114,7 @@ class ClipDataset:
         threads: int = 1,
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
+        frame_columns: FrameColumns | None = None,
         cache: DiskCache | None = None,
     ) -> Self:
         """Return the clips that a policy selects from an index, each planned when it is read.
@@ -127,6 +135,7 @@ class ClipDataset:
             threads: as for the class.
             root: as for the class.
             where: as for the class.
+            frame_columns: as for the class.
             cache: as for the class.
 
         Raises:
@@ -137,7 +146,7 @@ class ClipDataset:
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
 
-        options = ItemOptions(decode=decode, size=size, threads=threads)
+        options = ItemOptions(decode=decode, size=size, threads=threads, frame_columns=frame_columns)
         plans = ClipPlans(
             place(index, cache),
             with_seed(policy, seed),
@@ -146,7 +155,7 @@ class ClipDataset:
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), options, SourceFiles(cache))
+        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), options, cache)
         return dataset
 
     def _hold(
@@ -155,11 +164,13 @@ class ClipDataset:
         where: Mapping[str, object] | None,
         epoch: SharedEpoch,
         options: ItemOptions,
-        sources: SourceFiles,
+        cache: DiskCache | None,
     ) -> None:
         warn_of_other_ffmpeg(str(origin.path), tuple(origin.ffmpeg))
         self.origin = origin
-        self.sources = sources
+        self.sources = SourceFiles(cache)
+        wanted = options.frame_columns
+        self._frame_tables = None if wanted is None else FrameTables(wanted, origin.locations.path, cache)
         self._numbers = None if where is None else origin.where(where)
         self._epoch = epoch
         self._options = options
@@ -273,6 +284,8 @@ class ClipDataset:
             - `audio`, of a dataset with audio: float32 [channels, samples], full scale 1.
             - `audio_mask`, of a dataset with audio: bool [samples], False where silence was filled in.
             - `audio_rate`, of a dataset with audio: in Hz.
+            - the `frame_columns`: [F, …], or [times, …] and `NAME_mask`, bool [times], False where the stretch that was
+            sampled has no such time.
 
         Raises:
             IndexError: there is no such clip.
@@ -290,14 +303,20 @@ class ClipDataset:
             }
         else:
             picture = {"frames": decode_rgb(clip, encoded, size=self._options.size, threads=self._options.threads)}
-        return picture | self.sound(clip) | describe(clip)
+        return picture | self.beside(clip) | describe(clip)
 
-    def sound(self, clip: Clip) -> dict[str, Any]:
-        """Return the audio entries of an item. They are empty where the dataset has no audio."""
+    def beside(self, clip: Clip) -> dict[str, Any]:
+        """Return the entries of an item that are read beside its frames: audio, and columns of the frames' table.
+
+        Raises:
+            FramedexError: the clip has no table of its frames, or the table lacks a column.
+            FormatError: the table cannot be read, or its rows are not those of the clip's frames.
+        """
+        columns = {} if self._frame_tables is None else self._frame_tables(clip)
         audio = read_audio(clip, self.sources)
         if audio is None:
-            return {}
-        return {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
+            return columns
+        return columns | {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
         """Return clip `number` as the manifest or the plan describes it.

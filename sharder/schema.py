@@ -10,7 +10,7 @@ from framedex.core.column_rules import FAR, ColumnRule, Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.2"
+SCHEMA_VERSION = "3.3"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME = "shards.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
@@ -46,6 +46,20 @@ CLIPS = pa.schema(
             "shard",
             pa.int32(),
             "Number of the tar that holds the clip (a row of `shards`); null: its ranges point into the source.",
+        ),
+        column(
+            "stretch_first",
+            pa.int32(),
+            "First frame of the stretch of the medium that the policy sampled: 0, or where a range begins. Null for "
+            "explicit clips.",
+            unit="frames",
+        ),
+        column("stretch_stop", pa.int32(), "The frame behind the stretch.", unit="frames"),
+        column(
+            "anchor_frame",
+            pa.int32(),
+            "Number of the frame that the clip is about; null where the policy has no such frame.",
+            unit="frames",
         ),
     ]
 )
@@ -242,6 +256,9 @@ CLIP_RULES = {
     "pts": ColumnRule(needed=True),
     "seconds": ColumnRule(needed=True),
     "shard": ColumnRule(least=0, most=INT32),
+    "stretch_first": ColumnRule(least=0, most=INT32),
+    "stretch_stop": ColumnRule(least=0, most=INT32),
+    "anchor_frame": ColumnRule(least=0, most=INT32),
 }
 RECIPE_RULES = {
     "range_offset": BYTES,

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from framedex.errors import OutputError, SourceError
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.media_rows import Row
-from framedex.indexer.schema import LISTING
+from framedex.indexer.schema import FRAME_ROW, FRAME_TABLE, LISTING
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.indexer.sources.sidecars import (
@@ -110,8 +110,14 @@ def _rows(
             beside = {} if text is None else sidecar_columns(text, sidecars, [*own, *item.columns], flat=flat)
             of_sidecars.update(beside)
             named = {"media_id": identity, "listing_row": number, "listed_uri": item.spelled}
-            rows.append(named | item.columns | beside)
+            rows.append(named | item.columns | beside | _frame_table(item, root))
     return rows, of_sidecars
+
+
+def _frame_table(item: NamedMedium, root: str) -> Row:
+    """Return the columns that say where the rows of a mention's frames are."""
+    table = item.frame_table
+    return {} if table is None else {FRAME_TABLE: relative(table.path, root), FRAME_ROW: table.row}
 
 
 def _with_own_columns(rows: list[Row], old: pa.Table, inside: Mapping[str, str | None]) -> list[Row]:

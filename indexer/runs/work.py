@@ -32,6 +32,7 @@ from framedex.indexer.runs.rerun import (
 )
 from framedex.indexer.schema import FAILED, OK, REFUSED
 from framedex.indexer.sources.discover import Found, default_root, discover
+from framedex.indexer.sources.lerobot import LEROBOT
 from framedex.indexer.sources.named_medium import Images, NamedMedium, readable_name
 from framedex.indexer.sources.other_files import OtherFiles, other_files
 from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
@@ -228,7 +229,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
 
 def _pinned(source: str) -> str:
     """Return a source with the commit of the Hub that it names now, if it is on the Hub."""
-    at = "@" if source.startswith("@") else ""
+    at = next((prefix for prefix in ("@", LEROBOT) if source.startswith(prefix)), "")
     return at + pinned(source.removeprefix(at))
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from framedex.errors import MediaError, SourceError, StorageError
 from framedex.indexer.sources.folders import expand_glob, fixed_prefix, folders_below, is_glob, way_out
 from framedex.indexer.sources.image_times import TIMES_NAME
+from framedex.indexer.sources.lerobot import is_lerobot, read_lerobot, without_prefix
 from framedex.indexer.sources.listing_files import read_list, read_table
 from framedex.indexer.sources.named_medium import (
     IMAGE_SUFFIXES,
@@ -42,6 +43,9 @@ RESERVED_COLUMNS = frozenset(
         "media_id",
         "media_row",
         "shard",
+        "stretch_first",
+        "stretch_stop",
+        "anchor_frame",
         "md5",
         "file_row_number",
         "listing_row",
@@ -105,6 +109,7 @@ def default_root(sources: Sequence[str]) -> str:
 
     If all sources lie in stores, return the deepest folder of a store that holds them.
     """
+    sources = [without_prefix(source) for source in sources]
     stored = [source.removeprefix("@") for source in sources if is_remote(source.removeprefix("@"))]
     if len(stored) == len(sources):
         return common_folder([_object_folder(source) for source in stored]) or "/"
@@ -251,6 +256,9 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[N
 
 
 def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:
+    if is_lerobot(source):
+        yield from read_lerobot(source)
+        return
     if is_remote(source):
         yield from _expand_objects(source, search, skipped)
         return

@@ -71,6 +71,19 @@ TAR_ENDINGS = (TAR_SUFFIX, ".tgz", *(f".tar.{kind}" for kind in ("bz2", "gz", "l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameTable:
+    """Rows of a Parquet file, one for each frame of a stretch of a medium.
+
+    Attributes:
+        path: the absolute path, or the uri of an object.
+        row: number of the row of the stretch's first frame.
+    """
+
+    path: str
+    row: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedMedium:
     """One mention of a medium: its absolute path, its uri as spelled, and the user's columns beside it.
 
@@ -86,6 +99,7 @@ class NamedMedium:
         fps: rate of the images, as a listing states it. None: not stated.
         seconds: one time per image, as a listing states them; None for a missing one. None: not stated.
         facts: of an object, if its folder was listed.
+        frame_table: what was recorded for each frame of the stretch that the mention is about.
         named: how it was named: as a `source` itself, by a `list` or listing, or not at all: the `search` of a folder
             or pattern found it.
     """
@@ -100,6 +114,7 @@ class NamedMedium:
     fps: Fraction | None = None
     seconds: tuple[float | None, ...] | None = None
     facts: Facts | None = None
+    frame_table: FrameTable | None = None
     named: Named = "list"
 
     @property

@@ -73,7 +73,7 @@ class Fetcher:
         size = None if self._options.size is None else stored_size(self._options.size, degrees)
         fetched = Fetched(
             number=wanted.number,
-            item=self._dataset.sound(clip) | describe(clip),
+            item=self._dataset.beside(clip) | describe(clip),
             size=size,
             turns=quarter_turns(degrees),
             cost=clip_cost(clip),

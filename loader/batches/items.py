@@ -23,8 +23,8 @@ class ClipSource(Protocol):
         """Return clip `number` as the manifest or the plan describes it."""
         ...
 
-    def sound(self, clip: Clip) -> dict[str, Any]:
-        """Return the audio entries of an item. They are empty where the dataset has no audio."""
+    def beside(self, clip: Clip) -> dict[str, Any]:
+        """Return the entries of an item that are read beside its frames."""
         ...
 
 

@@ -85,7 +85,7 @@ class Manifest:
         )
         check_header(header, HEADER_KEYS, str(self.path / HEADER), REMEDY)
         try:
-            self._locations = Locations(header["root"], root)
+            self.locations = Locations(header["root"], root)
             self.images = _images(header.get("images"))
             self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
             self._first = {
@@ -107,7 +107,7 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "images", "ffmpeg", "_locations", "_first", "_header")
+        kept = ("path", "images", "ffmpeg", "locations", "_first", "_header")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -320,7 +320,7 @@ class Manifest:
             facts |= {name: row[name][0].as_py() for name in row.schema.names}
         check_row(facts, MEDIA_RULES, at)
         check_video(facts, at)
-        return Medium(path=self._locations.path(facts["uri"]), **facts)
+        return Medium(path=self.locations.path(facts["uri"]), **facts)
 
     @functools.cached_property
     def _shards(self) -> list[ByteSource]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.medium import Locations
 from framedex.storage.places import Stored
 
 
@@ -29,6 +30,11 @@ class Origin(Protocol):
     @property
     def columns(self) -> list[str]:
         """The user's columns."""
+        ...
+
+    @property
+    def locations(self) -> Locations:
+        """Where the sources lie."""
         ...
 
     def __len__(self) -> int: ...

@@ -23,6 +23,8 @@ class WantedClip:
         frames: int64 [F], -1 where padded by a constant.
         mask: bool [F], False where padded, by a constant or by repeating frames.
         columns: The user's columns.
+        stretch: The frames [first, stop) of the medium that a policy sampled; None if no policy selected the clip.
+        anchor: Number of the frame that the clip is about; None if there is none.
         asked_in: Where the user asked for this very clip; None if a policy selected it.
     """
 
@@ -30,6 +32,8 @@ class WantedClip:
     frames: NDArray[np.int64]
     mask: NDArray[np.bool_]
     columns: dict[str, Any]
+    stretch: tuple[int, int] | None = None
+    anchor: int | None = None
     asked_in: str | None = None
 
 
@@ -44,6 +48,7 @@ class Clip:
         mask: bool [F], False where padded.
         md5: Hash of each frame's native planes, None where padded; None as a whole if the index has no hashes.
         columns: The user's columns.
+        stretch, anchor: As in `WantedClip`.
         source: The file that the recipe's ranges point into.
         audio: The clip's audio; None if no audio was requested.
         audio_source: The file of the audio packets; None for `source`.
@@ -59,6 +64,8 @@ class Clip:
     columns: dict[str, Any]
     recipe: Recipe
     source: ByteSource
+    stretch: tuple[int, int] | None = None
+    anchor: int | None = None
     audio: ClipAudioPlan | None = None
     audio_source: ByteSource | None = None
 

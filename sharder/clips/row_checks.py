@@ -36,6 +36,10 @@ def check_wanted(row: Row, medium: Medium, at: RowAt) -> None:
         raise at.wrong("frames", frames.max(), f"{PAD} to {medium.frame_count - 1}, which its medium has")
     if (row["mask"] & (frames == PAD)).any():
         raise at.unlike("mask", "frames", "true for padding")
+    if row["stretch_first"] is not None:
+        first, stop = row["stretch_first"], row["stretch_stop"]
+        if stop is None or not first < stop <= medium.frame_count:
+            raise at.wrong("stretch_stop", stop, f"{first + 1} to {medium.frame_count}")
     if np.isinf(row["seconds"]).any():
         raise at.wrong("seconds", "an infinite time")
 

@@ -31,6 +31,8 @@ from framedex.sharder.schema import (
 
 Row = dict[str, Any]
 
+STRETCH = ("stretch_first", "stretch_stop")
+OPTIONAL = ("md5", *STRETCH, "anchor_frame")  # columns that earlier versions, or some parts, do not have
 AUDIO = "audio_"  # prefix of the audio columns of `recipes`
 VIDEO_COLUMNS = tuple(name for name in RECIPES.names if name != "clip_id" and not name.startswith(AUDIO))
 PLAIN = frozenset({"damaged", "range_path"})  # video columns that are not numpy columns
@@ -55,6 +57,8 @@ def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
         "seconds": _null_where(padded, clip.seconds),
         "md5": clip.md5,
         "shard": shard,
+        **dict(zip(STRETCH, clip.stretch or (None, None), strict=True)),
+        "anchor_frame": clip.anchor,
         **clip.columns,
     }
 
@@ -91,6 +95,8 @@ def clip_from(
         columns={name: _plain(row, name, at) for name in row.schema.names if name not in CLIPS.names},
         recipe=_recipe(recipe, wanted["frames"], medium, source, recipe_at),
         source=source,
+        stretch=None if wanted["stretch_first"] is None else (wanted["stretch_first"], wanted["stretch_stop"]),
+        anchor=wanted["anchor_frame"],
         audio=_audio(recipe, medium, source, recipe_at),
     )
 
@@ -104,7 +110,7 @@ def _wanted(row: pa.RecordBatch, at: RowAt) -> Row:
         "mask": _values(row, "mask", at),
         "pts": _values(row, "pts", at, NO_PTS),
         "seconds": _values(row, "seconds", at, float("nan")),
-        "md5": _plain(row, "md5", at) if "md5" in row.schema.names else None,
+        **{name: _plain(row, name, at) if name in row.schema.names else None for name in OPTIONAL},
     }
     check_row(wanted, CLIP_RULES, at)
     return wanted

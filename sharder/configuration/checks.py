@@ -114,6 +114,13 @@ def exactly(refused: str, *, zero: bool = True) -> PlainValidator:
     return PlainValidator(check)
 
 
+def _distance(value: object) -> Fraction:
+    number = as_fraction(value)
+    if number is None:
+        raise RefusedError("must be a number", found=shown(value), allowed="such as 2, -0.5, 29.97 or '-1001/30000'")
+    return number
+
+
 def described(**limits: int) -> WithJsonSchema:
     """Return the JSON Schema of a number that may also be written as text. The limits are not checked for text.
 
@@ -131,12 +138,18 @@ def _printable(name: str) -> str:
 
 Rate = Annotated[Fraction, exactly("a rate must be above zero", zero=False), described(exclusiveMinimum=0)]
 Seconds = Annotated[Fraction, exactly("a time must not be negative"), described(minimum=0)]
+Distance = Annotated[Fraction, PlainValidator(_distance), described()]
 Share = Annotated[Fraction, exactly("a share must not be negative"), described(minimum=0)]
 Count = Annotated[
     int, Field(strict=True, ge=1, le=MOST_FRAMES), says(f"must be a whole number from 1 to {MOST_FRAMES:,}")
 ]
 Number = Annotated[
     int, Field(strict=True, ge=0, le=MOST_FRAMES), says(f"must be a whole number from 0 to {MOST_FRAMES:,}")
+]
+Step = Annotated[
+    int,
+    Field(strict=True, ge=-MOST_FRAMES, le=MOST_FRAMES),
+    says(f"must be a whole number from -{MOST_FRAMES:,} to {MOST_FRAMES:,}"),
 ]
 Seed = Annotated[int, Field(strict=True, ge=0, le=(1 << 63) - 1), says("a seed is a whole number from 0 to 2^63 - 1")]
 YesNo = Annotated[bool, Field(strict=True), says("must be true or false")]

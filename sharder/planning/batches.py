@@ -87,7 +87,14 @@ def _prepare(batches: Round) -> dict[str, Exception]:
 
 def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any]) -> WantedClip:
     """Return a clip that a policy selected. `name`: the mention's name."""
-    return WantedClip(clip_id=f"{name}-{sampled.number:06d}", frames=sampled.frames, mask=sampled.mask, columns=columns)
+    return WantedClip(
+        clip_id=f"{name}-{sampled.number:06d}",
+        frames=sampled.frames,
+        mask=sampled.mask,
+        columns=columns,
+        stretch=sampled.stretch,
+        anchor=sampled.anchor,
+    )
 
 
 def missed_clip(uri: str, name: str, missed: Missed) -> Failure:

@@ -96,6 +96,8 @@ class IndexedMedium:
             mask=wanted.mask,
             md5=self._md5(wanted.frames),
             columns=wanted.columns,
+            stretch=wanted.stretch,
+            anchor=wanted.anchor,
             recipe=recipe,
             source=self._source,
             audio=None if self._audio is None else self._plan_audio(wanted.frames, self._audio),

@@ -158,6 +158,11 @@ class ClipPlans:
             return self._plan(medium, self._wanted(mention, first))
 
     @property
+    def locations(self) -> Locations:
+        """Where the sources lie."""
+        return self._making.locations
+
+    @property
     def columns(self) -> list[str]:
         """The columns of the listing and the split, which every clip has."""
         return [name for name in self._columns.column_names if name != "media_id"]

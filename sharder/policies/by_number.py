@@ -89,5 +89,6 @@ class KeyframesPolicy(ByNumber):
 
     def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
         first, stop = np.searchsorted(timeline.starts, (span.first, span.stop)).tolist()
-        span = replace(span, first=first, stop=stop)
-        return sample(timeline, span, at_stride(span, self.every, self.frames), self, among=timeline.starts)
+        starts = replace(span, first=first, stop=stop)
+        wanted = at_stride(starts, self.every, self.frames)
+        return sample(timeline, starts, wanted, self, among=timeline.starts, stretch=span)

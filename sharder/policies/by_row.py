@@ -80,7 +80,7 @@ class PerRowPolicy(Terms):
     def length(self) -> int | None:
         return self.frames if self.uniform is None else self.uniform
 
-    def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
+    def sample_row(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         try:
             ends = self._ends(timeline, row)
         except PolicyError as error:

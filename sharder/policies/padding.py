@@ -2,7 +2,8 @@
 
 A clip ABC that needs six frames: `none` ABC, `constant` ABC···, `edge` ABCCCC, `reflect_1001` ABCCBA, `reflect_101`
 ABCBAB (numpy.pad calls the last two `symmetric` and `reflect`). A clip is continued from its own frames, not from those
-that the video has between or before them.
+that the video has between or before them. Only `ends` takes frames of the video: its first one for what lies before it,
+its last one for what lies after it, or those of the range.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from framedex.sharder.schema import PAD
 
-PadMode = Literal["none", "constant", "edge", "reflect_101", "reflect_1001"]
+PadMode = Literal["none", "constant", "edge", "ends", "reflect_101", "reflect_1001"]
 
 
 def reflected(index: NDArray[np.int64], length: NDArray[np.int64], mode: PadMode) -> NDArray[np.int64]:
@@ -43,7 +44,7 @@ def padded(frames: NDArray[np.int64], real: NDArray[np.bool_], mode: PadMode) ->
 
     Args:
         real: bool [clips, wanted]; every clip has a real frame.
-        mode: Any mode but `none`.
+        mode: Any mode but `none` and `ends`.
     """
     if mode == "constant":
         return np.where(real, frames, PAD)

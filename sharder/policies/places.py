@@ -54,7 +54,14 @@ class WantedFrames:
 
     def any_whole(self) -> bool:
         """Return whether all places of some clip lie in the span."""
-        return bool(len(self.starts) and int(self.starts.min()) + int(self.offsets.max()) < self.limit)
+        if not len(self.starts) or not len(self.offsets):
+            return False
+        first, last = self.low - int(self.offsets.min()), self.limit - int(self.offsets.max())
+        return bool(((self.starts >= first) & (self.starts < last)).any())
+
+    def inside(self, places: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return bool, shaped as the places: whether each lies in the span."""
+        return np.asarray((places >= self.low) & (places < self.limit), np.bool_)
 
 
 Piece = tuple[Fraction, Fraction, int]  # a regular series of times: (first, step, count)
@@ -75,6 +82,30 @@ def times(span: Span, starts: Piece, offsets: Sequence[Piece], *, grain: int = 1
     return WantedFrames(
         starts=_series(starts, denominator),
         offsets=_joined(offsets, denominator),
+        denominator=denominator,
+        low=math.ceil(span.start * denominator),
+        limit=math.ceil(span.end * denominator),
+    )
+
+
+def times_from(span: Span, starts: NDArray[np.int64], offsets: Sequence[Fraction], *, grain: int = 1) -> WantedFrames:
+    """Return clips that begin at given timestamps, and want times by their offsets from there.
+
+    Args:
+        span: Stretch of the video.
+        starts: int64 [clips], timestamps.
+        offsets: In time base units; may be negative.
+        grain: As for `times`.
+
+    Raises:
+        PolicyError: There are too many clips or frames.
+    """
+    _bounded(len(starts), len(offsets))
+    denominator = grain * common_denominator(offsets)
+    fits = int(np.abs(starts).max(initial=0)) * denominator < SAFE
+    return WantedFrames(
+        starts=(starts if fits else starts.astype(object)) * denominator,
+        offsets=integers([int(offset * denominator) for offset in offsets]),
         denominator=denominator,
         low=math.ceil(span.start * denominator),
         limit=math.ceil(span.end * denominator),
@@ -136,6 +167,8 @@ def sample(
     *,
     first: int = 0,
     among: NDArray[np.int64] | None = None,
+    anchors: NDArray[np.int64] | None = None,
+    stretch: Span | None = None,
 ) -> Sampling:
     """Return the clips that get their wanted frames, numbered from `first`.
 
@@ -143,6 +176,8 @@ def sample(
 
     Args:
         among: int64, the frames that numbers refer to; None for all frames of the video.
+        anchors: int64 [clips], the frame that each clip is about; None if there is none.
+        stretch: The stretch of the video that is sampled; None for `span`.
 
     Raises:
         PolicyError: No clip is whole, and `short: error` forbids that.
@@ -153,16 +188,22 @@ def sample(
         raise PolicyError(_too_short(timeline, span, wanted, terms), remedy="choose `short: skip` or `short: pad`")
     clips: list[Sampled] = []
     missed: list[Missed] = []
+    of = stretch or span
     for at, places in _blocks(timeline, wanted, terms):
-        inside = np.asarray(places < wanted.limit, np.bool_)
-        frames = _frames(timeline, span, places, wanted, terms)
+        inside = wanted.inside(places)
+        frames = _frames(timeline, span, np.clip(places, wanted.low, wanted.limit - 1), wanted, terms)
         if among is not None:
             frames = among[frames]
         real = inside.sum(axis=1)
         kept = (real >= terms.min_frames) & ((real == inside.shape[1]) | (fate != "drop"))
         far = _far(timeline, frames, places, inside, wanted, terms)
         missed += [_strayed(number + first + at, terms) for number in np.flatnonzero(kept & far).tolist()]
-        clips += _records(frames, inside, np.flatnonzero(kept & ~far), fate, terms, first + at)
+        chosen = np.flatnonzero(kept & ~far)
+        about = [None] * len(chosen) if anchors is None else anchors[at + chosen].tolist()
+        numbered = zip((chosen + first + at).tolist(), about, strict=True)
+        ends = (of.first, of.stop)
+        known = [{"number": number, "anchor": anchor, "stretch": ends} for number, anchor in numbered]
+        clips += _records(frames[chosen], inside[chosen], known, fate, terms)
     if not clips and not missed:
         missed.append(
             Missed(kind="short", message=_too_short(timeline, span, wanted, terms), counts=False, number=None)
@@ -183,7 +224,7 @@ def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[
             )
             moved = places + (below(drawn, 2 * jitter + 1).reshape(places.shape) - jitter)
             moved = np.clip(moved, wanted.low, wanted.limit - 1)
-            places = _in_order(places, np.where(np.asarray(places < wanted.limit, np.bool_), moved, places))
+            places = _in_order(places, np.where(wanted.inside(places), moved, places))
         yield at, places
 
 
@@ -207,11 +248,11 @@ def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
 def _frames(
     timeline: Timeline, span: Span, places: NDArray[Any], wanted: WantedFrames, terms: Terms
 ) -> NDArray[np.int64]:
-    """Return int64 [clips, wanted]: the frames at some places. Values for places outside are meaningless."""
+    """Return int64 [clips, wanted]: the frames at some places in the span; zeros if the span is empty."""
     if span.is_empty:
         return np.zeros(places.shape, np.int64)
     if wanted.denominator is None:
-        return np.asarray(np.minimum(places, wanted.limit - 1), np.int64)
+        return np.asarray(places, np.int64)
     return span.first + frames_at(timeline.pts[span.first : span.stop], places, wanted.denominator, terms.choose)
 
 
@@ -233,21 +274,21 @@ def _far(
 
 
 def _records(
-    frames: NDArray[np.int64], inside: NDArray[np.bool_], chosen: NDArray[np.intp], fate: Fate, terms: Terms, first: int
+    frames: NDArray[np.int64], inside: NDArray[np.bool_], known: list[dict[str, Any]], fate: Fate, terms: Terms
 ) -> list[Sampled]:
-    """Return the records of the chosen clips, [clips, wanted], padded or cut if they are not whole."""
-    frames, inside = frames[chosen], inside[chosen]
+    """Return the records of clips, [clips, wanted], padded or cut if they are not whole.
+
+    Args:
+        known: The other attributes of each clip.
+    """
     short = np.flatnonzero(~inside.all(axis=1))
-    if len(short) and fate == "pad":
+    if len(short) and fate == "pad" and terms.pad != "ends":  # otherwise the ends are there already
         frames[short] = padded(frames[short], inside[short], terms.pad)
-    found = [
-        Sampled(frames=row, mask=mask, number=number)
-        for row, mask, number in zip(frames, inside, (chosen + first).tolist(), strict=True)
-    ]
+    found = [Sampled(frames=row, mask=mask, **facts) for row, mask, facts in zip(frames, inside, known, strict=True)]
     if fate != "pad":
         for place in short.tolist():
             real = inside[place]
-            found[place] = Sampled(frames=frames[place][real], mask=real[real], number=found[place].number)
+            found[place] = Sampled(frames=frames[place][real], mask=real[real], **known[place])
     return found
 
 

@@ -11,7 +11,15 @@ from typing import Any, Literal
 import numpy as np
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import ColumnName, RefusedError, YesNo, as_fraction, did_you_mean, shown
+from framedex.sharder.configuration.checks import (
+    ColumnName,
+    RefusedError,
+    Seconds,
+    YesNo,
+    as_fraction,
+    did_you_mean,
+    shown,
+)
 from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.spans import Span, whole
@@ -24,13 +32,17 @@ class Ranges(Record):
     """The columns of a listing that hold a range [start, end) of each row's video.
 
     `start` and `end` are the names of the columns; one of them may be missing. `unit` is their unit: seconds from the
-    first frame, or frame numbers. With `include_end`, a range of frames includes its last frame.
+    first frame, or frame numbers. With `include_end`, a range of frames includes its last frame. An end in seconds that
+    lies within `tolerance_seconds` of a frame's timestamp means that timestamp: times in listings are rounded. `frames`
+    is the column that says how many frames the range must have.
     """
 
     start: ColumnName | None = parameter("the listing's column with the start; empty cells: the video's start", None)
     end: ColumnName | None = parameter("the listing's column with the end; empty cells: the video's end", None)
     unit: Unit = parameter("what places are: seconds from the first frame, or numbers of frames", "seconds")
     include_end: YesNo = parameter("with unit: frames, the end belongs to the range", False)
+    tolerance_seconds: Seconds = parameter("an end in seconds means a frame's time that is so close to it", Fraction(0))
+    frames: ColumnName | None = parameter("the listing's column with the number of frames that a range must have", None)
 
     def __post_init__(self) -> None:
         if self.start is None and self.end is None:
@@ -41,18 +53,35 @@ class Ranges(Record):
             )
         if self.include_end and (self.unit == "seconds" or self.end is None):
             raise RefusedError("include_end is for an end in frames", found=f"unit: {self.unit}, end: {self.end}")
+        if self.tolerance_seconds and self.unit == "frames":
+            raise RefusedError("tolerance_seconds is for a range in seconds", found=f"unit: {self.unit}")
 
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return [name for name in (self.start, self.end) if name is not None]
+        return [name for name in (self.start, self.end, self.frames) if name is not None]
 
     def span(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
         """Return the stretch of a video that a row names. An empty start is the video's start, an empty end its end.
 
         Raises:
-            PolicyError: The row lacks these columns, or its cells name no stretch of the video.
+            PolicyError: The row lacks these columns, its cells name no stretch of the video, or the stretch has another
+                number of frames than the row says.
         """
+        span = self._span(timeline, row)
+        if self.frames is not None:
+            expected, found = held(row, self.frames), span.stop - span.first
+            if expected != found:
+                raise PolicyError(
+                    "the range has another number of frames than the row says",
+                    where=f"column {self.frames!r}",
+                    found=f"{found} frames, of a video of {len(timeline.pts)}",
+                    allowed=shown(expected),
+                    remedy="a range that ends after its video is cut there",
+                )
+        return span
+
+    def _span(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
         start, end = (None if name is None else self._place(timeline, row, name) for name in (self.start, self.end))
         if start is None and end is None:
             return whole(timeline)
@@ -62,7 +91,10 @@ class Ranges(Record):
             end = max(Fraction(length), Fraction(0) if start is None else start + 1)
         elif self.include_end:
             end += 1
-        return span_between(timeline, start or Fraction(0), end, self.unit)
+        start = start or Fraction(0)
+        if self.tolerance_seconds:
+            start, end = (_snapped(timeline, place, self.tolerance_seconds) for place in (start, end))
+        return span_between(timeline, start, end, self.unit)
 
     def _place(self, timeline: Timeline, row: Mapping[str, Any], name: str) -> Fraction | None:
         return None if is_empty(held(row, name)) else place_of(timeline, row[name], name, self.unit)
@@ -131,6 +163,21 @@ def span_between(timeline: Timeline, start: Fraction, end: Fraction, unit: Unit)
             allowed=f"{video.stop} frames in {float(timeline.seconds):g} s",
         )
     return replace(video, first=first, stop=stop, start=from_, end=to)
+
+
+def _snapped(timeline: Timeline, seconds: Fraction, tolerance: Fraction) -> Fraction:
+    """Return the time of the frame that is nearest to a time, if it is within the tolerance; else the time itself.
+
+    All times are in seconds from the first frame.
+    """
+    if not len(timeline.pts):
+        return seconds
+    time = int(timeline.pts[0]) + seconds / timeline.time_base
+    at = int(np.searchsorted(timeline.pts, math.ceil(time)))
+    near = [int(pts) for pts in timeline.pts[max(0, at - 1) : at + 1]]
+    nearest = min(near, key=lambda pts: abs(pts - time))
+    found = (nearest - int(timeline.pts[0])) * timeline.time_base
+    return found if abs(found - seconds) <= tolerance else seconds
 
 
 def _shown_at(timeline: Timeline, frame: int) -> Fraction:

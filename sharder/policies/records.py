@@ -52,11 +52,15 @@ class Sampled:
             constant.
         mask: bool [wanted], False where padded.
         number: Number of the clip among those that the policy sees in this row, including the missed ones.
+        stretch: The frames [first, stop) of the video that were sampled: the whole video, or a range of it.
+        anchor: Presentation number of the frame that the clip is about; None if the policy has no such frame.
     """
 
     frames: NDArray[np.int64]
     mask: NDArray[np.bool_]
     number: int
+    stretch: tuple[int, int] | None = None
+    anchor: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

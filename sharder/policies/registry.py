@@ -10,7 +10,7 @@ from framedex.sharder.policies.by_row import PerRowPolicy
 from framedex.sharder.policies.by_time import FpsPolicy, SecondsPolicy, SegmentsPolicy
 from framedex.sharder.policies.spread import RandomPolicy, UniformPolicy
 from framedex.sharder.policies.terms import Terms
-from framedex.sharder.policies.windows import WindowsPolicy
+from framedex.sharder.policies.windows import AroundPolicy, WindowsPolicy
 
 POLICIES: dict[str, type[Terms]] = {
     "fps": FpsPolicy,
@@ -22,6 +22,7 @@ POLICIES: dict[str, type[Terms]] = {
     "windows": WindowsPolicy,
     "random": RandomPolicy,
     "uniform": UniformPolicy,
+    "around": AroundPolicy,
     "per_row": PerRowPolicy,
 }
 

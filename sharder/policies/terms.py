@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from framedex.errors import PolicyError
+from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.checks import MOST_WANTED, Count, FilterText, Number, RefusedError, Seconds, Seed
 from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.configuration.splits import Split
@@ -107,6 +108,13 @@ class Terms(Record):
 
     def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video; see `records.Policy`."""
+        wrong = row.get(LISTING_PROBLEM)
+        if wrong:
+            return Sampling(clips=[], missed=[Missed(kind="row", message=str(wrong), counts=True)])
+        return self.sample_row(timeline, row)
+
+    def sample_row(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
+        """Return the clips of one mention that has no problem."""
         try:
             span = whole(timeline) if self.range is None else self.range.span(timeline, row)
         except PolicyError as error:

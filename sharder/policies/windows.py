@@ -1,13 +1,27 @@
-"""Long videos as sequences, consecutive or overlapping."""
+"""Sequences of frames: windows at regular distances, and clips around each frame."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Annotated
 
-from framedex.sharder.configuration.checks import Count, Number, Rate, RefusedError, Seconds
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.sharder.configuration.checks import (
+    MANY,
+    Count,
+    Distance,
+    Number,
+    Rate,
+    RefusedError,
+    Seconds,
+    Step,
+    listed,
+)
 from framedex.sharder.configuration.parameters import parameter
-from framedex.sharder.policies.places import consecutive, numbers, sample, times
+from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample, times, times_from
 from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
@@ -63,3 +77,50 @@ class WindowsPolicy(Terms):
             windows = consecutive(first, every, between * (self.frames - 1), span.end)
             wanted = times(span, (first, every, windows), [(Fraction(0), between, self.frames)], grain=self.grain)
         return sample(timeline, span, wanted, self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AroundPolicy(Terms):
+    """For each anchor, the frames at `seconds` from its time, or at `frames` from its number.
+
+    Every `every`-th frame is an anchor. LeRobot calls such a list `delta_timestamps`. What lies before the first frame
+    or after the last one is padding; `pad: ends` repeats that frame, as LeRobot does.
+    """
+
+    seconds: Annotated[tuple[Distance, ...], MANY, listed("[-0.1, 0, 0.1]")] | None = parameter(
+        "times from the anchor's, in any order, with repeats, such as [-0.1, 0, 0.1]; or frames", None
+    )
+    frames: Annotated[tuple[Step, ...], MANY, listed("[-2, -1, 0]")] | None = parameter(
+        "numbers of frames from the anchor, in any order, with repeats, such as [-2, -1, 0]; or seconds", None
+    )
+    every: Count = parameter("every n-th frame is an anchor", 1)
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) == (self.frames is None):
+            found = "neither" if self.seconds is None else "both"
+            raise RefusedError("distances from the anchor are given by seconds or by frames", found=found)
+        Terms.__post_init__(self)
+
+    @property
+    def by_number(self) -> bool:
+        return self.frames is not None
+
+    @property
+    def length(self) -> int | None:
+        return len(self.frames or self.seconds or ())
+
+    @property
+    def counts_by_pts(self) -> bool:
+        # A clip whose places are all outside is not made, which depends on the timestamps.
+        return True
+
+    def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
+        anchors = np.arange(span.first, span.stop, self.every, dtype=np.int64)
+        return sample(timeline, span, self._wanted(timeline, span, anchors), self, anchors=anchors)
+
+    def _wanted(self, timeline: Timeline, span: Span, anchors: NDArray[np.int64]) -> WantedFrames:
+        if self.frames is not None:
+            return numbers(span, (span.first, self.every, len(anchors)), self.frames)
+        assert self.seconds is not None  # one of the two, as checked above
+        offsets = [Fraction(seconds) / timeline.time_base for seconds in self.seconds]
+        return times_from(span, timeline.pts[anchors], offsets, grain=self.grain)

@@ -74,13 +74,19 @@ def expected(document: dict[str, Any], timeline: Timeline, stretch: Stretch | No
             taken(place, timeline, stretch, document) if is_real else None
             for place, is_real in zip(places, real, strict=True)
         ]
+        if document.get("pad") == "ends" and last != "partial":
+            ends = [end_of(place, timeline, stretch, document) for place in places]
+            clips.append(([end if frame is None else frame for frame, end in zip(frames, ends, strict=True)], real))
+            continue
         clips.append(finished(frames, "none" if last == "partial" else document.get("pad", "constant")))
     return clips
 
 
 def is_inside(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> bool:
     if isinstance(place, Fraction):
-        return place < stretch.end
+        return stretch.start <= place < stretch.end
+    if document["policy"] == "around" and place < stretch.first:
+        return False
     return place < (len(starts_before(stretch.stop, timeline)) if document["policy"] == "keyframes" else stretch.stop)
 
 
@@ -92,6 +98,18 @@ def taken(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str
     if isinstance(place, Fraction):
         return choose(timeline, stretch, place, document.get("choose", "nearest"))
     return int(timeline.starts[place]) if document["policy"] == "keyframes" else place
+
+
+def end_of(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> int:
+    """Return the frame of a stretch that is nearest to a place outside of it."""
+    times = frame_times(timeline)
+    if document["policy"] == "keyframes":
+        starts = [start for start in starts_before(stretch.stop, timeline) if start >= stretch.first]
+        return starts[-1]
+    is_before = place < (stretch.start if isinstance(place, Fraction) else stretch.first)
+    frame = stretch.first if is_before else stretch.stop - 1
+    # Of frames with equal timestamps, a time means the first one.
+    return frame if isinstance(place, int) else choose(timeline, stretch, times[frame], "nearest")
 
 
 def finished(frames: list[int | None], mode: str) -> tuple[list[int], list[bool]]:
@@ -204,7 +222,16 @@ def uniform_places(document: dict[str, Any], timeline: Timeline, stretch: Stretc
     yield [int(place // 1) for place in places] if by_number else places
 
 
+def around_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+    for anchor in range(stretch.first, stretch.stop, document.get("every", 1)):
+        if "frames" in document:
+            yield [anchor + distance for distance in document["frames"]]
+        else:
+            yield [frame_times(timeline)[anchor] + Fraction(str(distance)) for distance in document["seconds"]]
+
+
 PLACES: dict[str, Any] = {
+    "around": around_places,
     "fps": rate_places,
     "segments": segment_places,
     "stride": stride_places,

@@ -13,6 +13,7 @@ GAPS = st.lists(st.integers(0, 200), min_size=1, max_size=60).filter(any)
 VIDEOS = st.builds(timeline, GAPS, every_start=st.integers(1, 9))
 RATES = st.fractions(Fraction(1, 5), 40, max_denominator=1001).map(str)
 TIMES = st.fractions(0, 20, max_denominator=1001)
+DISTANCES = st.lists(st.fractions(-3, 3, max_denominator=1001).map(str), min_size=1, max_size=5)
 LENGTHS = st.integers(1, 9)
 TERMS = st.fixed_dictionaries(
     {},
@@ -20,7 +21,7 @@ TERMS = st.fixed_dictionaries(
         "choose": st.sampled_from(["nearest", "previous", "next"]),
         "last": st.sampled_from(["pad", "partial", "drop"]),
         "short": st.sampled_from(["skip", "pad"]),
-        "pad": st.sampled_from(["none", "constant", "edge", "reflect_101", "reflect_1001"]),
+        "pad": st.sampled_from(["none", "constant", "edge", "ends", "reflect_101", "reflect_1001"]),
     },
 )
 SEGMENT = st.fixed_dictionaries({"fps": RATES, "frames": st.integers(1, 4)}, optional={"offset": TIMES.map(str)})
@@ -40,6 +41,12 @@ OWN = {
         ),
         st.fixed_dictionaries(
             {"frames": LENGTHS, "fps": RATES}, optional={"step_seconds": RATES, "start_seconds": TIMES.map(str)}
+        ),
+    ),
+    "around": st.one_of(
+        st.fixed_dictionaries({"seconds": DISTANCES}, optional={"every": LENGTHS}),
+        st.fixed_dictionaries(
+            {"frames": st.lists(st.integers(-20, 20), min_size=1, max_size=5)}, optional={"every": LENGTHS}
         ),
     ),
     "uniform": st.fixed_dictionaries(

@@ -54,7 +54,7 @@ def test_what_is_resolved_reads_back_equal(name: str, data: st.DataObject, terms
         ({"policy": "fps", "fps": 1, "frames": 1.5}, "whole number"),
         ({"policy": "fps", "fps": 1, "choose": "last"}, "nearest, previous, next"),
         ({"policy": "fps", "fps": 1, "last": "loop"}, "drop, partial, pad"),
-        ({"policy": "fps", "fps": 1, "pad": "reflect"}, "none, constant, edge, reflect_101, reflect_1001"),
+        ({"policy": "fps", "fps": 1, "pad": "reflect"}, "none, constant, edge, ends, reflect_101, reflect_1001"),
         ({"policy": "fps", "fps": 1, "short": "drop"}, "skip, pad, error"),
         ({"policy": "fps", "fps": 1, "seed": -1}, "a seed is"),
         ({"policy": "fps", "fps": 1, "seed": 1 << 63}, "a seed is"),

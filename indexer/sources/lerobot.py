@@ -1,0 +1,263 @@
+"""LeRobot datasets as listings: one row for each episode and camera. Formats 2.0, 2.1 and 3.0.
+
+A dataset is a folder:
+
+    meta/info.json              version, rate, features, and how files are named
+    meta/episodes/…             what each episode consists of (version 2: meta/episodes.jsonl)
+    meta/tasks.parquet          tasks by number (version 2: meta/tasks.jsonl)
+    data/…                      Parquet files with one row for each frame: states, actions, numbers
+    videos/…                    one video for each camera; in version 3, of several episodes
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.errors import SourceError, StorageError
+from framedex.indexer.schema import LISTING_PROBLEM
+from framedex.indexer.sources.named_medium import FrameTable, NamedMedium
+from framedex.storage.places import Place, Stored, names_in, parquet_file, place, read_each
+
+Row = dict[str, Any]
+
+LEROBOT = "lerobot:"  # the prefix of sources
+INFO = "meta/info.json"
+VERSIONS = ("v2.0", "v2.1", "v3.0")
+UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
+CHUNK_EPISODES = 1000  # of version 2, if info.json does not say it
+
+
+def is_lerobot(source: str) -> bool:
+    """Return whether a source names a LeRobot dataset."""
+    return source.startswith(LEROBOT)
+
+
+def without_prefix(source: str) -> str:
+    """Return the folder of a source that names a LeRobot dataset, and other sources unchanged."""
+    return source.removeprefix(LEROBOT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Episode:
+    """An episode, as `meta/` describes it.
+
+    Attributes:
+        length: number of frames.
+        tasks: the texts of its tasks.
+        data: the Parquet file of its frames, relative to the dataset.
+        views: by camera: the video's path relative to the dataset, and where the episode begins and ends in it.
+    """
+
+    number: int
+    length: int
+    tasks: list[str]
+    data: str
+    views: dict[str, tuple[str, float, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frames:
+    """The numbers in a Parquet file of frames, [rows] each.
+
+    Attributes:
+        episode: int64, the episode of each row.
+        task: int64, the task of each row; None if the file does not say it.
+    """
+
+    episode: NDArray[np.int64]
+    task: NDArray[np.int64] | None
+
+
+def read_lerobot(source: str) -> Iterator[NamedMedium]:
+    """Yield the mentions of a LeRobot dataset's videos, one for each episode and camera.
+
+    Their columns:
+
+    - `episode_index`, `camera`.
+    - `start_seconds`, `end_seconds`: where the episode lies in the video, in seconds from its first frame.
+    - `length`: number of the episode's frames.
+    - `task`: the text of its task, if it has one alone. `tasks`: the texts of all its tasks.
+    - `listing_problem`, only of a wrong row: what is wrong. Policies make no clips of it.
+
+    Raises:
+        SourceError: the folder is no LeRobot dataset, or what describes its episodes cannot be read.
+    """
+    folder = place(without_prefix(source))
+    info = _info(folder)
+    cameras = [name for name, feature in info["features"].items() if feature.get("dtype") == "video"]
+    if not cameras:
+        raise SourceError(
+            "the dataset has no camera that is stored as video",
+            where=f"{folder}/{INFO}",
+            found=", ".join(f"{name}: {feature.get('dtype')}" for name, feature in info["features"].items()),
+            remedy="images inside data/*.parquet are not read; convert them to videos with LeRobot's tools",
+        )
+    try:
+        read = _episodes_3 if info["codebase_version"] == "v3.0" else _episodes_2
+        episodes = read(folder, info, cameras)
+        tasks = _tasks(folder, info)
+    except (*UNREADABLE, LookupError, TypeError, AttributeError) as error:
+        raise SourceError("the dataset's meta/ cannot be read", where=str(folder), found=repr(error)) from error
+    files = list(dict.fromkeys(episode.data for episode in episodes))
+    frames = dict(zip(files, read_each(folder, lambda name: _frames(folder, name), files), strict=True))
+    for episode in episodes:
+        yield from _mentions(folder, source, episode, frames[episode.data], tasks)
+
+
+def _info(folder: Place) -> Row:
+    """Return what info.json says. Raises SourceError."""
+    try:
+        info = json.loads((folder / INFO).read_text(encoding="utf-8"))
+        version = info["codebase_version"]
+        if not isinstance(info["features"], dict):
+            raise TypeError("features are no object")
+    except (*UNREADABLE, KeyError, TypeError) as error:
+        raise SourceError(
+            "the folder is no LeRobot dataset",
+            where=str(folder),
+            found=f"{INFO}: {error!r}",
+            allowed="meta, data, videos",
+        ) from error
+    if version not in VERSIONS:
+        raise SourceError(
+            "this version of LeRobot's format is not known",
+            where=f"{folder}/{INFO}",
+            found=version,
+            allowed=", ".join(VERSIONS),
+            remedy="convert the dataset with LeRobot's tools",
+        )
+    return dict(info)
+
+
+def _episodes_3(folder: Place, info: Row, cameras: Sequence[str]) -> list[_Episode]:
+    """Return the episodes of a dataset of version 3, in order."""
+    own = ["episode_index", "tasks", "length", "data/chunk_index", "data/file_index"]
+    of_views = {
+        camera: [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
+        for camera in cameras
+    }
+    wanted = own + [name for names in of_views.values() for name in names]
+    files = [name for name in _below(folder / "meta/episodes") if name.endswith(".parquet")]
+    if not files:
+        raise FileNotFoundError(f"{folder}/meta/episodes holds no Parquet file")
+    found = []
+    for table in read_each(folder, lambda name: parquet_file(folder / "meta/episodes" / name).read(wanted), files):
+        for row in table.to_pylist():
+            views = {}
+            for camera, (chunk, file, begin, end) in of_views.items():
+                if row[file] is not None:  # an episode may lack a camera
+                    path = info["video_path"].format(video_key=camera, chunk_index=row[chunk], file_index=row[file])
+                    views[camera] = path, row[begin], row[end]
+            data = info["data_path"].format(chunk_index=row["data/chunk_index"], file_index=row["data/file_index"])
+            found.append(
+                _Episode(
+                    number=row["episode_index"], length=row["length"], tasks=row["tasks"] or [], data=data, views=views
+                )
+            )
+    return sorted(found, key=lambda episode: episode.number)
+
+
+def _episodes_2(folder: Place, info: Row, cameras: Sequence[str]) -> list[_Episode]:
+    """Return the episodes of a dataset of version 2, in order: each has a video for each camera."""
+    found = []
+    for row in _json_lines(folder / "meta/episodes.jsonl"):
+        number, length = row["episode_index"], row["length"]
+        names = {"episode_chunk": number // info.get("chunks_size", CHUNK_EPISODES), "episode_index": number}
+        views = {
+            camera: (info["video_path"].format(video_key=camera, **names), 0.0, length / info["fps"])
+            for camera in cameras
+        }
+        data = info["data_path"].format(**names)
+        found.append(_Episode(number=number, length=length, tasks=row.get("tasks") or [], data=data, views=views))
+    return sorted(found, key=lambda episode: episode.number)
+
+
+def _tasks(folder: Place, info: Row) -> dict[int, str]:
+    """Return the texts of tasks by number."""
+    if info["codebase_version"] != "v3.0":
+        return {row["task_index"]: row["task"] for row in _json_lines(folder / "meta/tasks.jsonl")}
+    table = parquet_file(folder / "meta/tasks.parquet").read()
+    # pandas stores its index, the text, as a column of its own.
+    [text] = [name for name in table.column_names if name in ("task", "__index_level_0__")]
+    return dict(zip(table["task_index"].to_pylist(), table[text].to_pylist(), strict=True))
+
+
+def _json_lines(file: Place) -> list[Row]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def _below(folder: Place) -> list[str]:
+    """Return the names of all files below a folder, sorted."""
+    if isinstance(folder, Stored):
+        return names_in(folder)
+    found = (os.path.relpath(os.path.join(base, name), folder) for base, _, names in os.walk(folder) for name in names)
+    return sorted(found)
+
+
+def _frames(folder: Place, name: str) -> _Frames | str:
+    """Return the numbers in a file of frames, or why they are not readable."""
+    try:
+        file = parquet_file(folder / name)
+        names = [column for column in ("episode_index", "task_index") if column in file.schema_arrow.names]
+        table = file.read(names)
+        task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in names else None
+        return _Frames(episode=table["episode_index"].to_numpy().astype(np.int64), task=task)
+    except (*UNREADABLE, KeyError) as error:
+        return f"{name} cannot be read: {error}"
+
+
+def _mentions(
+    folder: Place, source: str, episode: _Episode, frames: _Frames | str, tasks: Mapping[int, str]
+) -> Iterator[NamedMedium]:
+    """Yield the mentions of an episode's videos."""
+    row, names, problem = None, episode.tasks, frames if isinstance(frames, str) else None
+    if not isinstance(frames, str):
+        row, found, problem = _rows_of(episode, frames, tasks)
+        names = found or names
+    for camera, (path, begin, end) in episode.views.items():
+        where = f"{folder}/{path}"
+        yield NamedMedium(
+            path=where if isinstance(folder, Stored) else os.path.abspath(where),
+            spelled=f"{source.rstrip('/')}/{path}",
+            columns={
+                "episode_index": episode.number,
+                "camera": camera,
+                "start_seconds": begin,
+                "end_seconds": end,
+                "length": episode.length,
+                "task": names[0] if len(names) == 1 else None,
+                "tasks": names,
+            }
+            | ({} if problem is None else {LISTING_PROBLEM: problem}),
+            folder=None if isinstance(folder, Stored) else str(folder),
+            frame_table=None if row is None else FrameTable(path=_absolute(folder, episode.data), row=row),
+        )
+
+
+def _absolute(folder: Place, name: str) -> str:
+    return f"{folder}/{name}" if isinstance(folder, Stored) else os.path.abspath(folder / name)
+
+
+def _rows_of(episode: _Episode, frames: _Frames, tasks: Mapping[int, str]) -> tuple[int | None, list[str], str | None]:
+    """Return where an episode's rows begin in its file of frames, the texts of its tasks, and what is wrong or None."""
+    rows = np.flatnonzero(frames.episode == episode.number)
+    if len(rows) != episode.length:
+        said = f"meta/episodes says {episode.length}"
+        return None, [], f"{episode.data} has {len(rows)} frames of episode {episode.number}; {said}"
+    if len(rows) and rows[-1] - rows[0] + 1 != len(rows):
+        return None, [], f"{episode.data} has other frames between those of episode {episode.number}"
+    first = int(rows[0]) if len(rows) else None
+    if frames.task is None:
+        return first, [], None
+    numbers = list(dict.fromkeys(frames.task[rows].tolist()))
+    if unknown := [number for number in numbers if number not in tasks]:
+        return first, [], f"meta/tasks has no task {unknown[0]}, which frames of episode {episode.number} have"
+    return first, [tasks[number] for number in numbers], None

@@ -1,0 +1,221 @@
+"""What a Parquet file says of each frame of a clip: states, actions and other columns beside a video.
+
+A row of a listing names such a file in its column `frame_table`, relative to the root of the index, and the row of its
+stretch's first frame in `frame_row`. The stretch is the range that the policy sampled, or the whole video.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from framedex.errors import FormatError, FramedexError, StorageError
+from framedex.indexer.schema import FRAME_ROW, FRAME_TABLE
+from framedex.sharder.clips.clip import Clip
+from framedex.storage.cache import DiskCache
+from framedex.storage.places import parquet_file, place
+
+FrameColumns = Sequence[str] | Mapping[str, Sequence[float] | None]
+
+TIME, NUMBER = "timestamp", "frame_index"  # columns that a table may have: seconds and numbers within the stretch
+MOST_ROW_GROUPS = 64  # that are kept, of all files
+UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows [begin, end) of a table: those of a clip's stretch."""
+
+    path: str
+    begin: int
+    end: int
+
+
+class FrameTables:
+    """Reads columns of frames' tables for clips; picklable.
+
+    Args:
+        wanted: names of columns; or for each name, times in seconds from the clip's anchor, or None for the clip's own
+            frames.
+        locate: returns where a file lies, by its path relative to the root of the index.
+        cache: for tables in object storage.
+    """
+
+    def __init__(self, wanted: FrameColumns, locate: Callable[[str], str], cache: DiskCache | None) -> None:
+        self._wanted = checked_columns(wanted)
+        self._locate, self._cache = locate, cache
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()  # pyarrow's readers must not be shared by several threads at once
+        self._file = functools.lru_cache(MOST_ROW_GROUPS)(self._open)
+        self._values = functools.lru_cache(MOST_ROW_GROUPS)(self._read_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("_wanted", "_locate", "_cache")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __call__(self, clip: Clip) -> dict[str, NDArray[Any]]:
+        """Return the columns for a clip, by name.
+
+        Returns:
+            For the clip's own frames, [F, …]: zeros where `frame_index` is -1. For times, [times, …], and bool [times]
+            under the column's name with `_mask` behind it: False where the stretch has no row within half a row's
+            duration of that time; the value is that of the nearest row.
+
+        Raises:
+            FramedexError: the clip has no table, or the table lacks a column.
+            FormatError: the table cannot be read, or its rows are not those of the clip's frames.
+        """
+        found: dict[str, NDArray[Any]] = {}
+        with self._lock:
+            rows = self._rows(clip)
+            for name, seconds in self._wanted.items():
+                values = self._column(rows, name)
+                if seconds is None:
+                    found[name] = _of_frames(values, clip)
+                else:
+                    found[name], found[f"{name}_mask"] = self._at(rows, values, seconds, clip)
+        return found
+
+    def _rows(self, clip: Clip) -> _Rows:
+        table, row = clip.columns.get(FRAME_TABLE), clip.columns.get(FRAME_ROW)
+        if table is None or row is None or clip.stretch is None:
+            raise FramedexError(
+                "the clip has no table of its frames",
+                where=clip.clip_id,
+                found=f"{FRAME_TABLE}: {table}, {FRAME_ROW}: {row}",
+                remedy=f"list columns {FRAME_TABLE} and {FRAME_ROW} beside the uri, and select clips by a policy",
+            )
+        first, stop = clip.stretch
+        rows = _Rows(self._locate(str(table)), int(row), int(row) + stop - first)
+        file = self._file(rows.path)
+        if not 0 <= rows.begin < rows.end <= file.metadata.num_rows:
+            raise FormatError(
+                "the table of frames is too short",
+                where=rows.path,
+                found=f"{file.metadata.num_rows} rows",
+                allowed=f"rows {rows.begin} to {rows.end}, of clip {clip.clip_id}",
+            )
+        if NUMBER in file.schema_arrow.names:
+            numbers = self._column(rows, NUMBER)
+            if not np.array_equal(numbers, np.arange(stop - first)):
+                raise FormatError(
+                    "the table's rows are not those of the clip's stretch",
+                    where=f"{rows.path}, rows {rows.begin} to {rows.end}, column {NUMBER}",
+                    found=f"{numbers[0]} to {numbers[-1]}",
+                    allowed=f"0 to {stop - first - 1}",
+                    remedy="index the dataset again if it was changed",
+                )
+        return rows
+
+    def _at(
+        self, rows: _Rows, values: NDArray[Any], seconds: NDArray[np.float64], clip: Clip
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return a column at some times from the clip's anchor, and which of these times have a row."""
+        times = self._column(rows, TIME).astype(np.float64)
+        anchor = int(clip.frame_index[0]) if clip.anchor is None else clip.anchor
+        assert clip.stretch is not None  # as checked before
+        wanted = times[anchor - clip.stretch[0]] + seconds
+        after = np.clip(np.searchsorted(times, wanted), 1, max(1, len(times) - 1))
+        before = after - 1
+        after = np.minimum(after, len(times) - 1)
+        nearest = np.where(wanted - times[before] <= times[after] - wanted, before, after)
+        half = np.median(np.diff(times)) / 2 if len(times) > 1 else np.inf
+        return values[nearest], np.abs(times[nearest] - wanted) <= half
+
+    def _column(self, rows: _Rows, name: str) -> NDArray[Any]:
+        """Return a column of some rows, [rows, …]."""
+        file = self._file(rows.path)
+        if name not in file.schema_arrow.names:
+            raise FramedexError(
+                "the table of frames has no such column",
+                where=rows.path,
+                found=name,
+                allowed=", ".join(file.schema_arrow.names),
+            )
+        parts, first = [], 0
+        for group in range(file.metadata.num_row_groups):
+            stop = first + file.metadata.row_group(group).num_rows
+            if first < rows.end and stop > rows.begin:
+                values = self._values(rows.path, group, name)
+                parts.append(values[max(0, rows.begin - first) : rows.end - first])
+            first = stop
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _open(self, path: str) -> pq.ParquetFile:
+        try:
+            return parquet_file(place(path, self._cache))
+        except UNREADABLE as error:
+            raise FormatError("the table of frames cannot be read", where=path, found=error) from error
+
+    def _read_group(self, path: str, group: int, name: str) -> NDArray[Any]:
+        try:
+            table = self._file(path).read_row_group(group, columns=[name])
+            return _as_array(table[name].combine_chunks())
+        except UNREADABLE as error:
+            raise FormatError(f"column {name!r} of the table cannot be read", where=path, found=error) from error
+
+
+def checked_columns(wanted: FrameColumns) -> dict[str, NDArray[np.float64] | None]:
+    """Return the times of each wanted column, float64; None for a clip's own frames. Raises FramedexError."""
+    if isinstance(wanted, str) or not wanted:
+        raise FramedexError(
+            "frame_columns is a list of columns, or a mapping {column: times in seconds}", found=repr(wanted)
+        )
+    if not isinstance(wanted, Mapping):
+        return dict.fromkeys(wanted)
+    found: dict[str, NDArray[np.float64] | None] = {}
+    for name, seconds in wanted.items():
+        try:
+            times = None if seconds is None else np.array(seconds, np.float64)
+        except (TypeError, ValueError):
+            times = np.array(np.nan)
+        if times is not None and (times.ndim != 1 or not len(times) or not np.isfinite(times).all()):
+            raise FramedexError(
+                "frame_columns: a column's times are a list of numbers", where=name, found=repr(seconds)[:80]
+            )
+        found[name] = times
+    return found
+
+
+def _of_frames(values: NDArray[Any], clip: Clip) -> NDArray[Any]:
+    """Return the rows of a clip's frames; zeros for padding by a constant."""
+    assert clip.stretch is not None  # as checked before
+    padded = clip.frame_index < 0
+    found = values[np.where(padded, 0, clip.frame_index - clip.stretch[0])]
+    if padded.any():
+        found[padded] = np.zeros((), values.dtype)
+    return found
+
+
+def _as_array(column: pa.Array) -> NDArray[Any]:
+    """Return a column of numbers, of yes and no, or of lists of these that have one length, as an array.
+
+    Raises:
+        ValueError: the column is of another type, a value is missing, or lists have different lengths.
+    """
+    if column.null_count:
+        raise ValueError(f"{column.null_count} values are missing")
+    if isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+        inner = _as_array(column.flatten())
+        if len(column) and len(inner) % len(column):
+            raise ValueError("its lists have different lengths")
+        length = len(inner) // max(1, len(column))
+        if not isinstance(column, pa.FixedSizeListArray) and set(column.value_lengths().to_pylist()) - {length}:
+            raise ValueError("its lists have different lengths")
+        return inner.reshape(len(column), length, *inner.shape[1:])
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type)):
+        raise ValueError(f"{column.type}, not numbers")
+    return np.asarray(column.to_numpy(zero_copy_only=False))
