@@ -223,9 +223,8 @@ def _mentions(
         row, found, problem = _rows_of(episode, frames, tasks)
         names = found or names
     for camera, (path, begin, end) in episode.views.items():
-        where = f"{folder}/{path}"
         yield NamedMedium(
-            path=where if isinstance(folder, Stored) else os.path.abspath(where),
+            path=_absolute(folder, path),
             spelled=f"{source.rstrip('/')}/{path}",
             columns={
                 "episode_index": episode.number,

@@ -125,7 +125,8 @@ class FrameTables:
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return a column at some times from the clip's anchor, and which of these times have a row."""
         times = self._column(rows, TIME).astype(np.float64)
-        anchor = int(clip.frame_index[0]) if clip.anchor is None else clip.anchor
+        # The first place of a clip may be padding by a constant, which is no frame.
+        anchor = int(clip.frame_index[clip.frame_index >= 0][0]) if clip.anchor is None else clip.anchor
         assert clip.stretch is not None  # as checked before
         wanted = times[anchor - clip.stretch[0]] + seconds
         after = np.clip(np.searchsorted(times, wanted), 1, max(1, len(times) - 1))

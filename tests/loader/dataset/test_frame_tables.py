@@ -86,6 +86,12 @@ def test_times_count_from_the_first_frame_where_there_is_no_anchor(table: Path) 
     assert clip["action"].tolist() == [[clip["frame_index"][0] + 1, clip["frame_index"][0] + 1.5]]
 
 
+def test_times_count_from_the_first_frame_behind_padding(table: Path) -> None:
+    clip = clips(table, {"action": [0.04]}, policy="frames", frames=[FRAMES + 5, 7])[0]
+    assert clip["frame_index"].tolist() == [-1, 7]
+    assert clip["action"].tolist() == [[8, 8.5]]
+
+
 def test_datasets_with_tables_go_to_workers(table: Path) -> None:
     found = clips(table, ["action"])
     copy = pickle.loads(pickle.dumps(found))
