@@ -27,7 +27,7 @@ from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.plan_in_workers import planned_in_workers
 from framedex.sharder.planning.batches import Round, behind, plan
-from framedex.sharder.planning.pieces import Media, Piece, explicit_pieces, policy_pieces
+from framedex.sharder.planning.pieces import Media, Piece, explicit_pieces, policy_pieces, scene_pieces
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
@@ -36,6 +36,7 @@ from framedex.sharder.selection.explicit_clips import ExplicitClips
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import user_columns
+from framedex.sharder.selection.scenes import listed_scenes
 from framedex.sharder.slices import Planning, plan_slice, remove_slices, sliced_rows
 from framedex.sharder.writing.planned_rows import PlannedRows
 from framedex.sharder.writing.report import ShardReport
@@ -95,6 +96,7 @@ class ShardOptions:
 
 
 DEFAULTS = ShardOptions()
+NO_FACTS: Row = {}
 
 
 def build_from_policy(index: Index, out: Place, file: PolicyFile, options: ShardOptions = DEFAULTS) -> ShardReport:
@@ -105,8 +107,14 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     schema = user_columns(index, file.split)
     check_ranges(index, file)
     skipped = left_out(index, file)
-    total = len(index) - index.unusable - skipped.count
-    report = _build(index, out, file.resolved, schema, policy_pieces(index, file), total, options)
+    views = file.policy.views
+    if views is not None:
+        listed = listed_scenes(index, file, views)
+        facts = {"views": {"names": listed.scenes.names, "missing": views.missing}}
+        pieces, total = scene_pieces(listed, file), len(listed.scenes.scenes) + len(listed.scenes.strays)
+    else:
+        facts, pieces, total = {}, policy_pieces(index, file), len(index) - index.unusable - skipped.count
+    report = _build(index, out, file.resolved, schema, pieces, total, options, facts)
     return replace(report, filtered=skipped)
 
 
@@ -130,7 +138,9 @@ def _build(
     pieces: Iterable[Piece],
     total: int,
     options: ShardOptions,
+    facts: Row = NO_FACTS,
 ) -> ShardReport:
+    """Write a dataset. `facts`: Further keys of its header."""
     _check_columns(user_schema, options.pack)
     job = {
         "schema_version": SCHEMA_VERSION,
@@ -149,7 +159,7 @@ def _build(
         if options.finish or (options.pack is None and not options.alone):
             planned = _planned_rows(index, out, job, pieces, options, writer)
             _write_planned(planned, total, options, writer)
-            return writer.commit(index=index, resolved=resolved, pack=_pack_facts(options))
+            return writer.commit(index=index, resolved=resolved, facts=_pack_facts(options) | facts)
         media = Media(index, functools.partial(options.making.open, index))
         rounds = (piece.round(media) for piece in pieces)
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
@@ -159,7 +169,7 @@ def _build(
                 else:
                     writer.add(step.outcome, step.members)
                 options.on_progress(step.done, total)
-        return writer.commit(index=index, resolved=resolved, pack=_pack_facts(options))
+        return writer.commit(index=index, resolved=resolved, facts=_pack_facts(options) | facts)
 
     if isinstance(out, Stored):
         report = _ship(out, job, how, write, options)

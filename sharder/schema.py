@@ -10,7 +10,7 @@ from framedex.core.column_rules import FAR, ColumnRule, Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.3"
+SCHEMA_VERSION = "3.4"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME = "shards.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
@@ -60,6 +60,18 @@ CLIPS = pa.schema(
             pa.int32(),
             "Number of the frame that the clip is about; null where the policy has no such frame.",
             unit="frames",
+        ),
+        column(
+            "multiview_id",
+            pa.string(),
+            "Name that the clips of several views share which belong together; null where a clip stands alone.",
+        ),
+        column("view_name", pa.string(), "Which of these views it is."),
+        column(
+            "view_away_seconds",
+            list_of(pa.float64(), nullable=True),
+            "Time of each frame minus the one that was wanted of the view; null for padding.",
+            unit="s",
         ),
     ]
 )
@@ -239,6 +251,7 @@ HEADER_KEYS = {
     "root": Key(kind=str),
     "images": Key(kind=dict, needed=False),
     "index_ffmpeg": Key(kind=list, element=str, needed=False),
+    "views": Key(kind=dict, needed=False),
     "clips_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
     "media_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
 }
@@ -259,6 +272,8 @@ CLIP_RULES = {
     "stretch_first": ColumnRule(least=0, most=INT32),
     "stretch_stop": ColumnRule(least=0, most=INT32),
     "anchor_frame": ColumnRule(least=0, most=INT32),
+    "multiview_id": ColumnRule(any_text=True),
+    "view_name": ColumnRule(any_text=True),
 }
 RECIPE_RULES = {
     "range_offset": BYTES,

@@ -16,6 +16,21 @@ from framedex.sharder.clips.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MultiView:
+    """The place of a clip among the clips of several views that belong together.
+
+    Attributes:
+        multiview_id: The name that they share.
+        view: Name of the view.
+        away_seconds: float64 [F], each frame's time minus the one that was wanted of the view, NaN where padded.
+    """
+
+    multiview_id: str
+    view: str
+    away_seconds: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WantedClip:
     """A clip before it is planned.
 
@@ -25,6 +40,7 @@ class WantedClip:
         columns: The user's columns.
         stretch: The frames [first, stop) of the medium that a policy sampled; None if no policy selected the clip.
         anchor: Number of the frame that the clip is about; None if there is none.
+        multiview: What it is of a clip of several views; None if it stands alone.
         asked_in: Where the user asked for this very clip; None if a policy selected it.
     """
 
@@ -34,6 +50,7 @@ class WantedClip:
     columns: dict[str, Any]
     stretch: tuple[int, int] | None = None
     anchor: int | None = None
+    multiview: MultiView | None = None
     asked_in: str | None = None
 
 
@@ -48,7 +65,7 @@ class Clip:
         mask: bool [F], False where padded.
         md5: Hash of each frame's native planes, None where padded; None as a whole if the index has no hashes.
         columns: The user's columns.
-        stretch, anchor: As in `WantedClip`.
+        stretch, anchor, multiview: As in `WantedClip`.
         source: The file that the recipe's ranges point into.
         audio: The clip's audio; None if no audio was requested.
         audio_source: The file of the audio packets; None for `source`.
@@ -66,6 +83,7 @@ class Clip:
     source: ByteSource
     stretch: tuple[int, int] | None = None
     anchor: int | None = None
+    multiview: MultiView | None = None
     audio: ClipAudioPlan | None = None
     audio_source: ByteSource | None = None
 

@@ -14,7 +14,7 @@ from framedex.core.column_rules import RowAt, check_row
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import AudioFile, AudioRecipe, ClipAudioPlan
 from framedex.sharder.clips.byte_source import ByteSource
-from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.clip import Clip, MultiView
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.row_checks import check_audio_file, check_audio_packets, check_recipe, check_wanted
@@ -32,7 +32,8 @@ from framedex.sharder.schema import (
 Row = dict[str, Any]
 
 STRETCH = ("stretch_first", "stretch_stop")
-OPTIONAL = ("md5", *STRETCH, "anchor_frame")  # columns that earlier versions, or some parts, do not have
+MULTIVIEW = ("multiview_id", "view_name")
+OPTIONAL = ("md5", *STRETCH, "anchor_frame", *MULTIVIEW)  # columns that earlier versions, or some parts, do not have
 AUDIO = "audio_"  # prefix of the audio columns of `recipes`
 VIDEO_COLUMNS = tuple(name for name in RECIPES.names if name != "clip_id" and not name.startswith(AUDIO))
 PLAIN = frozenset({"damaged", "range_path"})  # video columns that are not numpy columns
@@ -59,7 +60,19 @@ def clip_row(clip: Clip, *, media_row: int, shard: int | None) -> Row:
         "shard": shard,
         **dict(zip(STRETCH, clip.stretch or (None, None), strict=True)),
         "anchor_frame": clip.anchor,
+        **_multiview_columns(clip.multiview),
         **clip.columns,
+    }
+
+
+def _multiview_columns(multiview: MultiView | None) -> Row:
+    if multiview is None:
+        return {}
+    away = multiview.away_seconds
+    return {
+        "multiview_id": multiview.multiview_id,
+        "view_name": multiview.view,
+        "view_away_seconds": _null_where(np.isnan(away), away),
     }
 
 
@@ -97,8 +110,21 @@ def clip_from(
         source=source,
         stretch=None if wanted["stretch_first"] is None else (wanted["stretch_first"], wanted["stretch_stop"]),
         anchor=wanted["anchor_frame"],
+        multiview=_multiview(row, wanted, at),
         audio=_audio(recipe, medium, source, recipe_at),
     )
+
+
+def _multiview(row: pa.RecordBatch, wanted: Row, at: RowAt) -> MultiView | None:
+    """Return what a clip is of a clip of several views, or None if it stands alone. Raises FormatError."""
+    if wanted["multiview_id"] is None:
+        return None
+    if wanted["view_name"] is None:
+        raise at.wrong("view_name", "null", "the name of a view")
+    away = _values(row, "view_away_seconds", at, float("nan"))
+    if len(away) != len(wanted["frames"]):
+        raise at.wrong("view_away_seconds", f"{len(away)} values", f"{len(wanted['frames'])}")
+    return MultiView(multiview_id=wanted["multiview_id"], view=wanted["view_name"], away_seconds=away)
 
 
 def _wanted(row: pa.RecordBatch, at: RowAt) -> Row:

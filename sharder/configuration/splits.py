@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import pyarrow as pa
-from pydantic import GetCoreSchemaHandler, PlainValidator, ValidatorFunctionWrapHandler, WithJsonSchema
-from pydantic_core import CoreSchema, core_schema
+from pydantic import PlainValidator, WithJsonSchema
 
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import MOST_SHOWN, ColumnName, RefusedError, Seed, Share, did_you_mean, shown
+from framedex.sharder.configuration.checks import ColumnName, RefusedError, Seed, Share, did_you_mean, shown
+from framedex.sharder.configuration.pairs import CELL, Cell, Pairs, as_text
 from framedex.sharder.configuration.parameters import Record, located, parameter, plain_value, record
 
 NAME = re.compile(r"[\w.-]{1,64}")  # splits become names of files and folders
-MOST_SPLITS = 1000
-CELL = "must be a value of the column, once"
 
 
 def _name(value: object) -> str:
@@ -30,46 +26,11 @@ def _name(value: object) -> str:
     return text
 
 
-def _cell(value: object) -> str:
-    text = as_text(value)
-    if text is None or not text.isprintable():
-        raise RefusedError(CELL, found=shown(value))
-    return text
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """A non-empty mapping, which is kept as a tuple of pairs.
-
-    Attributes:
-        example: How such a mapping is written, for errors.
-        twice: Message for keys that mean the same.
-    """
-
-    example: str
-    twice: str
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        key, value = map(handler.generate_schema, get_args(get_args(source)[0]))
-        pairs = core_schema.dict_schema(key, value, min_length=1, max_length=MOST_SPLITS)
-        return core_schema.no_info_wrap_validator_function(self._checked, pairs)
-
-    def _checked(self, value: object, check: ValidatorFunctionWrapHandler) -> tuple[tuple[Any, Any], ...]:
-        if not isinstance(value, Mapping) or not 1 <= len(value) <= MOST_SPLITS:
-            raise RefusedError(f"must be a mapping of 1 to {MOST_SPLITS}", found=shown(value), allowed=self.example)
-        made = check(value)
-        if len(made) < len(value):
-            texts = [as_text(key) for key in value]
-            raise RefusedError(self.twice, found=next(shown(text) for text in texts if texts.count(text) > 1))
-        return tuple(made.items())
-
-
 SplitName = Annotated[
     str,
     PlainValidator(_name),
     WithJsonSchema({"type": ["string", "number", "boolean"], "pattern": r"^[^\s/]+$", "maxLength": 64}),
 ]
-Cell = Annotated[str, PlainValidator(_cell), WithJsonSchema({"type": "string"})]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,14 +137,3 @@ class Split(Record):
 def make_split(content: object, where: str) -> Split:
     """Return a split from untrusted parameters. Raises PolicyError."""
     return record(Split, content, where)
-
-
-def as_text(value: object) -> str | None:
-    """Return a cell's value as text, or None for unsupported types. Equal whole numbers are alike (0, 0.0 and "0")."""
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        return str(int(value)) if value.is_integer() and abs(value) < 1e15 else repr(value)
-    if isinstance(value, int) and abs(value) > MOST_SHOWN:
-        return None
-    return str(value) if isinstance(value, str | int) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DamageError, PolicyError, StaleError, UncuttableError
-from framedex.sharder.clips.clip import Clip, Failure, WantedClip, internal_failure
+from framedex.sharder.clips.clip import Clip, Failure, MultiView, WantedClip, internal_failure
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
@@ -85,8 +85,14 @@ def _prepare(batches: Round) -> dict[str, Exception]:
     return broken
 
 
-def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any]) -> WantedClip:
-    """Return a clip that a policy selected. `name`: the mention's name."""
+def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any], multiview: MultiView | None = None) -> WantedClip:
+    """Return a clip that a policy selected.
+
+    Args:
+        name: The mention's name.
+        columns: The user's columns.
+        multiview: What it is of a clip of several views.
+    """
     return WantedClip(
         clip_id=f"{name}-{sampled.number:06d}",
         frames=sampled.frames,
@@ -94,6 +100,7 @@ def wanted_clip(name: str, sampled: Sampled, columns: dict[str, Any]) -> WantedC
         columns=columns,
         stretch=sampled.stretch,
         anchor=sampled.anchor,
+        multiview=multiview,
     )
 
 

@@ -98,6 +98,7 @@ class IndexedMedium:
             columns=wanted.columns,
             stretch=wanted.stretch,
             anchor=wanted.anchor,
+            multiview=wanted.multiview,
             recipe=recipe,
             source=self._source,
             audio=None if self._audio is None else self._plan_audio(wanted.frames, self._audio),

@@ -6,8 +6,10 @@ of clips. Media that need more than that (damage, audio, a policy that looks at 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,20 +28,26 @@ from framedex.indexer.parts.index import Index
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.clips.medium import Locations, Root
+from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.configuration.parameters import located
+from framedex.sharder.configuration.views import Missing
 from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.units import RowUnits, SceneUnits, UnitClip, Units, UnitSampling
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.policies.records import Policy, Sampled, Sampling, Timeline
+from framedex.sharder.policies.records import Policy, Timeline
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
-from framedex.sharder.selection.mentions import mention_name, mentions, own_rows, usable_media, user_columns
+from framedex.sharder.selection.mentions import MentionTable, all_mentions, own_rows, usable_media, user_columns
+from framedex.sharder.selection.scenes import listed_scenes
 from framedex.storage.places import Stored, place
 
 Row = dict[str, Any]
 
 OPEN_MEDIA = 16  # number of media whose packets are kept
 SAMPLINGS = 64  # number of samplings that are kept, each of a mention in an epoch
+ROWS_AT_ONCE = 1024  # of the listing that are Python objects at a time
+NONE = np.zeros(0, np.int64)
 COUNTS = 65_536  # number of clip counts that are kept; media of equal length share one
 FACTS = (
     "media_id",
@@ -91,27 +99,24 @@ class ClipPlans:
         user_columns(opened, file.split)  # raises for columns that clash
         check_ranges(opened, file)
         left_out(opened, file)  # raises for a filter that leaves out all media
-        media: list[pa.Array] = []
-        numbers, rows, columns, counted = [], [], [], []
+        views = file.policy.views
         count = _Counting(opened, file.policy, self._making)
-        seen = 0
-        for several in mentions(opened, file.filter, file.split):
-            facts = several.videos.select(FACTS).to_pylist()
-            own = own_rows(several.columns) if file.policy.counts_by_pts else [{}] * len(several.video)
-            for video, number, row in zip(several.video.tolist(), several.number.tolist(), own, strict=True):
-                counted.append(count(facts[video], mention_name(facts[video]["media_id"], number), row))
-            media.append(several.videos["media_id"].combine_chunks().take(pa.array(several.video)))
-            numbers.append(several.number)
-            rows.append(several.video + seen)
-            columns.append(several.columns)
-            seen += len(several.videos)
-        self._media_id = pa.concat_arrays(media) if media else pa.array([], pa.string())
-        self._number = _joined(numbers)
-        self._media_row = _joined(rows)
-        self._columns: pa.Table = pa.concat_tables(columns).combine_chunks() if columns else opened.listing.slice(0, 0)
+        if views is None:
+            table = all_mentions(opened, file.filter, file.split, FACTS)
+            self._units: Units = RowUnits(file.policy, table.without_facts())
+            self._views: ViewsOfClips | None = None
+            counted = count.rows(table)
+        else:
+            listed = listed_scenes(opened, file, views, FACTS)
+            table = listed.table
+            units = self._units = SceneUnits(file.policy, listed)
+            counted = [count.unit(units, unit, table) for unit in range(len(units))]
+            self._views = _views_of_clips(counted, units.names, views.missing)
+        self._table = table.without_facts()
         self._first = np.cumsum([0, *(one.clips for one in counted)], dtype=np.int64)
         self._incomplete = np.flatnonzero([one.left_out for one in counted])
-        self._planned = {mention: one.planned for mention, one in enumerate(counted) if one.planned is not None}
+        self._planned = {unit: one.planned for unit, one in enumerate(counted) if one.planned is not None}
+        self._mention = None if views is None else _joined([one.mentions for one in counted])
         self._begin()
 
     def _begin(self) -> None:
@@ -142,20 +147,33 @@ class ClipPlans:
         """
         if not 0 <= number < len(self):
             raise IndexError(f"clip {number} of {len(self)}")
-        mention = int(np.searchsorted(self._first, number, side="right")) - 1
-        place = number - int(self._first[mention])
-        planned = self._planned.get(mention)
+        unit = int(np.searchsorted(self._first, number, side="right")) - 1
+        place = number - int(self._first[unit])
+        planned = self._planned.get(unit)
         if planned is not None:
             place = int(planned[place])
         with self._lock:  # pyarrow's readers must not be shared by several threads at once
-            medium = self._medium(self._media_id[mention].as_py())
-            first = self._sampling(mention, 0).clips[place]
+            first = self._sampling(unit, 0).clips[place]
             if epoch and self._policy.is_random:
-                drawn = _numbered(self._sampling(mention, epoch), first.number)
+                drawn = self._drawn(unit, epoch, first)
                 if drawn is not None:
-                    with contextlib.suppress(PolicyError):  # then the draw of epoch 0 stays
-                        return medium.clip(self._wanted(mention, drawn))
-            return self._plan(medium, self._wanted(mention, first))
+                    return drawn
+            return self._plan(self._medium_of(first), self._wanted(first))
+
+    def _drawn(self, unit: int, epoch: int, first: UnitClip) -> Clip | None:
+        """Return a clip as drawn in an epoch.
+
+        Returns:
+            The clip, or None if that draw is not possible, for it or for another view that belongs to it.
+        """
+        before = _numbered(self._sampling(unit, 0), first.sampled.number)
+        drawn = _numbered(self._sampling(unit, epoch), first.sampled.number)
+        if [clip.mention for clip in drawn] != [clip.mention for clip in before]:
+            return None
+        with contextlib.suppress(PolicyError):
+            planned = {clip.mention: self._medium_of(clip).clip(self._wanted(clip)) for clip in drawn}
+            return planned[first.mention]
+        return None
 
     @property
     def locations(self) -> Locations:
@@ -165,11 +183,21 @@ class ClipPlans:
     @property
     def columns(self) -> list[str]:
         """The columns of the listing and the split, which every clip has."""
-        return [name for name in self._columns.column_names if name != "media_id"]
+        return [name for name in self._table.columns.column_names if name != "media_id"]
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of every clip's medium."""
-        return np.repeat(self._media_row, np.diff(self._first))
+        return self._table.media_row[self._mentions()]
+
+    def _mentions(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the mention of every clip."""
+        if self._mention is not None:
+            return self._mention
+        return np.repeat(np.arange(len(self._table)), np.diff(self._first))
+
+    def views(self) -> ViewsOfClips | None:
+        """Return which clips are views of one clip of several views; None if each clip stands alone."""
+        return self._views
 
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
         """Return int64, ascending: the numbers of clips whose columns of the listing or the split have these values.
@@ -177,14 +205,14 @@ class ClipPlans:
         Raises:
             FramedexError: The clips do not have a column, its type has no such value, or no clip matches.
         """
-        chosen = np.ones(len(self._columns), np.bool_)
+        columns, chosen = self._table.columns, np.ones(len(self._table), np.bool_)
         own = self.columns
         for name, value in wanted.items():
             if name not in own:
                 raise FramedexError(
                     "the clips have no such column", where=str(self.path), found=name, allowed=", ".join(own)
                 )
-            column = self._columns[name]
+            column = columns[name]
             try:
                 equal = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
             except (pa.ArrowException, TypeError) as error:
@@ -192,11 +220,10 @@ class ClipPlans:
                     f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
                 ) from error
             chosen &= equal.to_numpy().astype(np.bool_)
-        clips = np.diff(self._first)
-        found = np.flatnonzero(np.repeat(chosen, clips))
+        mentions = self._mentions()
+        found = np.flatnonzero(chosen[mentions])
         if wanted and not len(found):
-            rows = pa.array(np.repeat(np.arange(len(clips)), clips))
-            values = {name: tally(self._columns[name].take(rows).chunks) for name in wanted}
+            values = {name: tally(columns[name].take(pa.array(mentions)).chunks) for name in wanted}
             raise no_clip_has(wanted, values, self.path)
         return found
 
@@ -206,15 +233,15 @@ class ClipPlans:
         The reasons are determined again, medium by medium. Problems that only reading a source can show are not
         included, unless its medium had to be planned when this was opened.
         """
-        for mention in self._incomplete.tolist():
+        for unit in self._incomplete.tolist():
             with self._lock:
-                medium = self._medium(self._media_id[mention].as_py())
-                sampling = self._sampling(mention, 0)
-                if mention in self._planned:
-                    outcomes = [plan_clip(medium, self._wanted(mention, clip)) for clip in sampling.clips]
+                sampling = self._sampling(unit, 0)
+                if unit in self._planned:
+                    outcomes = [plan_clip(self._medium_of(clip), self._wanted(clip)) for clip in sampling.clips]
                     yield from [outcome for outcome in outcomes if isinstance(outcome, Failure)]
-                uri, name = medium.medium.name, self._name(mention)
-                yield from [missed_clip(uri, name, missed) for missed in sampling.missed]
+                for mention, missed in sampling.missed:
+                    uri = self._medium(self._table.identity(mention)).medium.name
+                    yield missed_clip(uri, self._table.name(mention), missed)
 
     @functools.cached_property
     def _index(self) -> Index:
@@ -226,20 +253,17 @@ class ClipPlans:
     def _open_medium(self, media_id: str) -> IndexedMedium:
         return self._making.medium(self._index, self._index.video(media_id))
 
-    def _sample(self, mention: int, epoch: int) -> Sampling:
-        timeline = self._medium(self._media_id[mention].as_py()).timeline
-        return self._policy.sample(replace(timeline, epoch=epoch), self._row(mention))
+    def _medium_of(self, clip: UnitClip) -> IndexedMedium:
+        return self._medium(self._table.identity(clip.mention))
 
-    def _name(self, mention: int) -> str:
-        return mention_name(self._media_id[mention].as_py(), int(self._number[mention]))
+    def _sample(self, unit: int, epoch: int) -> UnitSampling:
+        return self._units.sample(unit, lambda media_id: self._medium(media_id).timeline, epoch)
 
-    def _row(self, mention: int) -> Row:
-        [row] = own_rows(self._columns.slice(mention, 1))
-        return row
-
-    def _wanted(self, mention: int, sampled: Sampled) -> WantedClip:
+    def _wanted(self, clip: UnitClip) -> WantedClip:
+        sampled = clip.sampled
         own = replace(sampled, frames=sampled.frames.copy(), mask=sampled.mask.copy())  # callers may write to them
-        return wanted_clip(self._name(mention), own, self._row(mention))
+        mention = clip.mention
+        return wanted_clip(self._table.name(mention), own, self._table.row(mention), clip.multiview)
 
     @staticmethod
     def _plan(medium: IndexedMedium, wanted: WantedClip) -> Clip:
@@ -267,29 +291,69 @@ class _Making:
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The clips of a mention in epoch 0.
+    """The clips of a unit in epoch 0.
 
     Attributes:
         left_out: Whether the policy wanted more clips.
         planned: int64 [clips], their places among the sampled clips; None for all of them.
+        mentions: Of a scene: int64 [clips], the mention of each.
+        numbers: Of a scene: int64 [clips], the number of the clip of several views that each belongs to.
+        views: Of a scene: the name of the view of each.
     """
 
     clips: int
     left_out: bool
     planned: NDArray[np.int64] | None = None
+    mentions: NDArray[np.int64] = NONE
+    numbers: NDArray[np.int64] = NONE
+    views: tuple[str, ...] = ()
 
 
 class _Counting:
-    """Counts the clips of mentions, one medium after the other."""
+    """Counts the clips of units, one after the other."""
 
     def __init__(self, index: Index, policy: Policy, making: _Making) -> None:
         self._policy, self._making = policy, making
         self._by_length = functools.lru_cache(COUNTS)(self._count_by_length)
-        self._medium = functools.lru_cache(1)(lambda media_id: making.medium(index, index.video(media_id)))
+        self._medium = functools.lru_cache(OPEN_MEDIA)(lambda media_id: making.medium(index, index.video(media_id)))
 
-    def __call__(self, facts: Row, name: str, row: Row) -> _Counted:
+    def rows(self, table: MentionTable) -> list[_Counted]:
+        """Count the clips of each mention. Raises PolicyError."""
+        counted = []
+        for first in range(0, len(table), ROWS_AT_ONCE):
+            some = table.part(first, ROWS_AT_ONCE)
+            own = own_rows(some.columns) if self._policy.counts_by_pts else [{}] * len(some)
+            for mention, (facts, row) in enumerate(zip(some.facts.to_pylist(), own, strict=True)):
+                counted.append(self._row(facts, some.name(mention), row))
+        return counted
+
+    def unit(self, units: Units, unit: int, table: MentionTable) -> _Counted:
+        """Count the clips of a scene. Raises PolicyError."""
+        sampling = units.sample(unit, lambda media_id: self._medium(media_id).timeline)
+        doubtful = {mention for mention in units.mentions(unit) if self._is_doubtful(table.fact(mention))}
+        planned = [
+            place
+            for place, clip in enumerate(sampling.clips)
+            if clip.mention not in doubtful or self._can_be_planned(clip, table)
+        ]
+        clips = [sampling.clips[place] for place in planned]
+        everything = len(clips) == len(sampling.clips)
+        return _Counted(
+            clips=len(clips),
+            left_out=bool(sampling.missed) or not everything,
+            planned=None if everything else np.array(planned, np.int64),
+            mentions=np.array([clip.mention for clip in clips], np.int64),
+            numbers=np.array([clip.sampled.number for clip in clips], np.int64),
+            views=tuple("" if clip.multiview is None else clip.multiview.view for clip in clips),
+        )
+
+    def _can_be_planned(self, clip: UnitClip, table: MentionTable) -> bool:
+        medium = self._medium(table.identity(clip.mention))
+        return isinstance(plan_clip(medium, wanted_clip("", clip.sampled, {}, clip.multiview)), Clip)
+
+    def _row(self, facts: Row, name: str, row: Row) -> _Counted:
         try:
-            if facts["damaged_gop_count"] or not facts["byte_addressable"] or self._has_sound(facts):
+            if self._is_doubtful(facts):
                 return self._plan_all(facts, name, row)
             if self._policy.counts_by_pts:
                 sampling = self._policy.sample(self._medium(facts["media_id"]).timeline, row)
@@ -299,6 +363,10 @@ class _Counting:
             )
         except PolicyError as error:
             raise located(error, facts["uri"]) from error
+
+    def _is_doubtful(self, facts: Row) -> bool:
+        """Return whether only planning shows which clips of a medium there are."""
+        return bool(facts["damaged_gop_count"] or not facts["byte_addressable"] or self._has_sound(facts))
 
     def _has_sound(self, facts: Row) -> bool:
         return self._making.audio is not None and facts["audio_stream_index"] is not None
@@ -323,16 +391,25 @@ class _Counting:
         return _Counted(len(planned), left_out, planned if len(planned) < len(wanted) else None)
 
 
-def _numbered(sampling: Sampling, number: int) -> Sampled | None:
-    """Return the clip with that number, or None if it was not found."""
-    at = int(np.searchsorted([clip.number for clip in sampling.clips], number))
-    if at < len(sampling.clips) and sampling.clips[at].number == number:
-        return sampling.clips[at]
-    return None
+def _numbered(sampling: UnitSampling, number: int) -> list[UnitClip]:
+    """Return the clips with that number: one, or several views, or none."""
+    first = bisect.bisect_left(sampling.clips, number, key=lambda clip: clip.sampled.number)
+    same = itertools.takewhile(lambda clip: clip.sampled.number == number, sampling.clips[first:])
+    return list(same)
 
 
 def _joined(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(0, np.int64), *parts])
+    return np.concatenate([NONE, *parts])
+
+
+def _views_of_clips(counted: list[_Counted], names: list[str], missing: Missing) -> ViewsOfClips:
+    numbers = _joined([one.numbers for one in counted])
+    units = np.repeat(np.arange(len(counted)), [one.clips for one in counted])
+    begins = np.ones(len(numbers), np.int64)
+    begins[1:] = (np.diff(units) != 0) | (np.diff(numbers) != 0)
+    place = {name: at for at, name in enumerate(names)}
+    view = np.array([place[name] for one in counted for name in one.views], np.int64)
+    return ViewsOfClips(names=names, missing=missing, item=np.cumsum(begins) - 1, view=view)
 
 
 def media_without_clips(index: Index, file: PolicyFile) -> Iterator[tuple[Row, str]]:

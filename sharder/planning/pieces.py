@@ -15,18 +15,22 @@ from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.configuration.parameters import located
 from framedex.sharder.planning.batches import Batch, Round, missed_clip, wanted_clip
 from framedex.sharder.planning.indexed_medium import IndexedMedium
+from framedex.sharder.planning.units import scene_clips
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.records import Policy
 from framedex.sharder.policies.sampling import Choose
+from framedex.sharder.policies.terms import Terms
 from framedex.sharder.schema import PAD
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, UriResolver, frames_of
-from framedex.sharder.selection.mentions import Mentioned, usable_media
+from framedex.sharder.selection.mentions import Mention, Mentioned, usable_media
+from framedex.sharder.selection.scenes import ListedScenes, Scene
 from framedex.storage.uris import medium_name
 
 Row = dict[str, Any]
 
 MEDIA_IN_MEMORY = 256  # media whose packets are kept while explicit clips switch between them; fewer in workers
 REQUESTS_AT_ONCE = 256
+SCENES_AT_ONCE = 1024  # whose rows are Python objects at a time
 
 
 class Media:
@@ -100,6 +104,62 @@ class MediumPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScenePiece:
+    """What a policy wants of the views of one scene.
+
+    Attributes:
+        names: The views that a clip has.
+        views: (media_id, mention) by the mentions' numbers in `scene`.
+        number: The scene's place in the plan, from 1 on.
+        weight: About the most clips that it may have.
+    """
+
+    policy: Terms
+    scene: Scene
+    names: list[str]
+    views: dict[int, tuple[str, Mention]]
+    number: int
+    weight: int
+
+    def round(self, media: Media) -> Round:
+        columns = {number: (identity, mention.columns) for number, (identity, mention) in self.views.items()}
+        timelines = {identity: media.of(identity).timeline for identity, _ in columns.values()}
+        sampling = scene_clips(self.policy, self.scene, self.names, columns, timelines.__getitem__)
+        batches: Round = []
+        for clip in sampling.clips:
+            identity, mention = self.views[clip.mention]
+            item = wanted_clip(mention.name, clip.sampled, mention.columns, clip.multiview)
+            batches.append(Batch(medium=media.of(identity), items=[item], done=self.number))
+        for number, missed in sampling.missed:
+            identity, mention = self.views[number]
+            failure = missed_clip(media.of(identity).medium.name, mention.name, missed)
+            batches.append(Batch(medium=None, items=[failure], done=self.number))
+        return batches or [Batch(medium=None, items=[], done=self.number)]
+
+    def alone(self) -> list[Piece]:
+        return [self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrayPiece:
+    """A row of the listing of which no clip can be made.
+
+    Attributes:
+        number: Its place in the plan, from 1 on.
+    """
+
+    failure: Failure
+    number: int
+    weight: int = 1
+
+    def round(self, media: Media) -> Round:
+        return [Batch(medium=None, items=[self.failure], done=self.number)]
+
+    def alone(self) -> list[Piece]:
+        return [self]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExplicitPiece:
     """Some explicit clips.
 
@@ -151,6 +211,34 @@ def policy_pieces(index: Index, file: PolicyFile) -> Iterator[Piece]:
     """Yield what a policy wants, medium by medium in the order of the index. Raises PolicyError."""
     for number, mentioned in enumerate(usable_media(index, file.filter, file.split), 1):
         yield MediumPiece(policy=file.policy, mentioned=mentioned, number=number)
+
+
+def scene_pieces(listed: ListedScenes, file: PolicyFile) -> Iterator[Piece]:
+    """Yield what a policy wants, scene by scene."""
+    table, found = listed.table, listed.scenes
+    numbers = itertools.count(1)
+    frames = table.facts["frame_count"].to_numpy()
+    left = iter(found.scenes)
+    while some := list(itertools.islice(left, SCENES_AT_ONCE)):
+        own = sorted({mention for scene in some for mention in (*scene.mentions, scene.first)})
+        known = {
+            number: (table.identity(number), Mention(name=table.name(number), columns=row))
+            for number, row in zip(own, table.rows(own), strict=True)
+        }
+        for scene in some:
+            mentions = sorted({*scene.mentions, scene.first})
+            yield ScenePiece(
+                policy=file.policy,
+                scene=scene,
+                names=found.names,
+                views={number: known[number] for number in mentions},
+                number=next(numbers),
+                weight=max(1, int(frames[mentions].max())) * len(mentions),
+            )
+    for mention, message in found.strays:
+        uri = medium_name(table.facts["uri"][mention].as_py(), table.facts["member"][mention].as_py())
+        failure = Failure(clip_id=table.name(mention), uri=uri, kind="row", message=message)
+        yield StrayPiece(failure=failure, number=next(numbers))
 
 
 def explicit_pieces(index: Index, requests: ExplicitClips, choose: Choose) -> Iterator[Piece]:

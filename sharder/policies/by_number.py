@@ -80,6 +80,10 @@ class KeyframesPolicy(ByNumber):
     frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
 
     @property
+    def needs_starts(self) -> bool:
+        return True
+
+    @property
     def counts_by_pts(self) -> bool:
         return True
 

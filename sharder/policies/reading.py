@@ -18,8 +18,8 @@ from framedex.sharder.configuration.checks import did_you_mean, shown
 from framedex.sharder.configuration.filters import parse_filter
 from framedex.sharder.configuration.parameters import located, record
 from framedex.sharder.configuration.splits import Split
-from framedex.sharder.policies.records import Policy
 from framedex.sharder.policies.registry import POLICIES
+from framedex.sharder.policies.terms import Terms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class PolicyFile:
         resolved: The file as plain values with all defaults. Reading them gives an equal record.
     """
 
-    policy: Policy
+    policy: Terms
     filter: pc.Expression | None = field(compare=False)  # `==` of expressions is an expression; resolved holds its text
     split: Split | None
     range_said: bool

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-MissedKind = Literal["short", "tolerance", "row"]
+MissedKind = Literal["short", "tolerance", "row", "view"]
 
 
 def _no_frames() -> NDArray[np.int64]:
@@ -68,8 +68,8 @@ class Missed:
     """A clip, or all clips of a row, that a policy wanted and did not get.
 
     Attributes:
-        kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from the wanted place) or
-            `row` (the listing's row is not valid).
+        kind: `short` (the video or range is too short), `tolerance` (a frame lies too far from the wanted place), `row`
+            (the listing's row is not valid) or `view` (a view of a scene is missing).
         counts: Whether this is a failure of the run.
         number: As in `Sampled`; None if no single clip is meant.
     """

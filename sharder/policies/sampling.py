@@ -72,11 +72,18 @@ def _first_of_equals(pts: NDArray[np.int64], frames: NDArray[np.intp]) -> NDArra
     return np.searchsorted(pts, pts[frames], side="left").astype(np.int64)
 
 
+def differences(
+    pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
+) -> NDArray[Any]:
+    """Return the times of frames minus given times, as numerators over the same denominator."""
+    shown = pts[frames]
+    if numerators.dtype == object or int(np.abs(shown).max(initial=0)) * denominator >= SAFE:
+        shown, numerators = shown.astype(object), numerators.astype(object)
+    return np.asarray(shown * denominator - numerators)
+
+
 def distances(
     pts: NDArray[np.int64], frames: NDArray[np.int64], numerators: NDArray[Any], denominator: int
 ) -> NDArray[Any]:
     """Return the distances of frames from times, as numerators over the same denominator."""
-    shown = pts[frames]
-    if numerators.dtype == object or int(np.abs(shown).max(initial=0)) * denominator >= SAFE:
-        shown, numerators = shown.astype(object), numerators.astype(object)
-    return np.asarray(np.abs(shown * denominator - numerators))
+    return np.asarray(np.abs(differences(pts, frames, numerators, denominator)))

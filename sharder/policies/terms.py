@@ -12,6 +12,7 @@ from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.checks import MOST_WANTED, Count, FilterText, Number, RefusedError, Seconds, Seed
 from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.configuration.splits import Split
+from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.padding import PadMode
 from framedex.sharder.policies.ranges import Ranges
 from framedex.sharder.policies.records import Missed, Sampling, Timeline
@@ -28,7 +29,7 @@ GRAIN = 1 << 10  # random times are drawn to this fraction of the finest step am
 class Terms(Record):
     """The parameters common to all policies. A policy is such a record with parameters of its own.
 
-    `split` and `filter` are for the callers of a policy, which itself does not read them.
+    `split`, `filter` and `views` are for the callers of a policy, which itself does not read them.
 
     Attributes:
         choose: The frame taken for a time.
@@ -42,6 +43,7 @@ class Terms(Record):
         min_frames: Least number of real frames of a clip.
         range: The listing's columns that say which stretch of a video is sampled, as if it were a video of its own;
             None for whole videos.
+        views: Which rows are views of one scene; None if each row stands alone.
         split: Which rows go to which split.
         filter: Which rows are sampled.
     """
@@ -58,6 +60,7 @@ class Terms(Record):
     short: Short | None = parameter("the same, where the video has no whole clip; as last says by default", None)
     min_frames: Count = parameter("a clip with fewer frames of its own is not made", 1)
     range: Ranges | None = parameter("the listing's columns that say which stretch of a video is sampled", None)
+    views: Views | None = parameter("the listing's rows that are views of one scene, for clips of several views", None)
     split: Split | None = parameter("which rows are train, val, test", None)
     filter: FilterText | None = parameter("which rows of the index and the listing are sampled at all", None)
 
@@ -70,10 +73,26 @@ class Terms(Record):
             raise RefusedError(f"a clip has at most {MOST_WANTED:,} frames", found=f"{self.length:.3g} frames")
         if self.length is not None and self.min_frames > self.length:
             raise RefusedError("min_frames is more than a clip has", found=self.min_frames, allowed=self.length)
+        self._check_views()
+
+    def _check_views(self) -> None:
+        if self.views is None:
+            return
+        if self.needs_starts and self.views.clock is None:
+            raise RefusedError("this policy goes by the frames of a view", where="views", found="clock_fps")
+        if any(view.seconds is not None for _, view in self.views.each or ()) and not self.takes_seconds:
+            raise RefusedError(
+                "seconds of a view are for the policy around by seconds", where="views: each", found="seconds"
+            )
 
     @property
     def by_number(self) -> bool:
         """Whether places are frame numbers, not times."""
+        return False
+
+    @property
+    def takes_seconds(self) -> bool:
+        """Whether a list `seconds` says which times a clip wants, which a view may replace."""
         return False
 
     @property
@@ -106,6 +125,15 @@ class Terms(Record):
         """The columns of `range`; a listing without them is an error."""
         return [] if self.range is None else self.range.columns
 
+    def span_of(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
+        """Return the stretch of a video that `range` names, or the whole video. Raises PolicyError."""
+        return whole(timeline) if self.range is None else self.range.span(timeline, row)
+
+    @property
+    def needs_starts(self) -> bool:
+        """Whether the clips depend on where decoding may start."""
+        return False
+
     def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention of a video; see `records.Policy`."""
         wrong = row.get(LISTING_PROBLEM)
@@ -116,7 +144,7 @@ class Terms(Record):
     def sample_row(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         """Return the clips of one mention that has no problem."""
         try:
-            span = whole(timeline) if self.range is None else self.range.span(timeline, row)
+            span = self.span_of(timeline, row)
         except PolicyError as error:
             return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
         return self.sample_span(timeline, span)

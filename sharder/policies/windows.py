@@ -110,6 +110,10 @@ class AroundPolicy(Terms):
         return len(self.frames or self.seconds or ())
 
     @property
+    def takes_seconds(self) -> bool:
+        return self.seconds is not None
+
+    @property
     def counts_by_pts(self) -> bool:
         # A clip whose places are all outside is not made, which depends on the timestamps.
         return True

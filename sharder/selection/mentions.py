@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
-from framedex.indexer.parts.index import Index
-from framedex.indexer.schema import LISTING, OK
+from framedex.indexer.parts.index import Index, as_videos
+from framedex.indexer.schema import LISTING, OK, VIDEOS
 from framedex.indexer.sources.discover import media_id
 from framedex.sharder.configuration.filters import matches
 from framedex.sharder.configuration.splits import Split
@@ -22,6 +22,7 @@ Row = dict[str, Any]
 
 MEDIA_AT_ONCE = 1024  # rows of `videos` that are Python objects at a time
 SPLIT_COLUMN = "split"  # of clips: the user's column of that name, or the result of the policy's split
+NO_ROWS = np.zeros(0, np.int64)
 DURATION_COLUMN = "duration_seconds"  # for filters, in addition to the columns of `videos`
 
 
@@ -53,6 +54,65 @@ class Mentions:
     video: NDArray[np.int64]
     number: NDArray[np.int64]
     columns: pa.Table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MentionTable:
+    """All mentions that a filter accepts, in the order of the index.
+
+    Attributes:
+        media_id: string [mentions], the medium of each.
+        number: int64 [mentions], as in `Mentions`.
+        media_row: int64 [mentions], ascending, the number of the medium among all usable ones.
+        facts: The columns of `videos` that were wanted, one row per mention.
+        columns: One row per mention, as in `Mentions`.
+    """
+
+    media_id: pa.Array
+    number: NDArray[np.int64]
+    media_row: NDArray[np.int64]
+    facts: pa.Table
+    columns: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def without_facts(self) -> MentionTable:
+        """Return the mentions without the columns of their videos."""
+        return replace(self, facts=self.facts.select([]))
+
+    def part(self, first: int, most: int) -> MentionTable:
+        """Return `most` mentions from one on, or those that there are."""
+        own = slice(first, first + most)
+        return MentionTable(
+            media_id=self.media_id[own],
+            number=self.number[own],
+            media_row=self.media_row[own],
+            facts=self.facts.slice(first, most),
+            columns=self.columns.slice(first, most),
+        )
+
+    def fact(self, mention: int) -> Row:
+        """Return the columns of a mention's video that were wanted."""
+        rows: list[Row] = self.facts.slice(mention, 1).to_pylist()
+        return rows[0]
+
+    def identity(self, mention: int) -> str:
+        """Return the media_id of a mention's medium."""
+        return str(self.media_id[mention].as_py())
+
+    def name(self, mention: int) -> str:
+        """Return the beginning of the names of a mention's clips."""
+        return mention_name(self.identity(mention), int(self.number[mention]))
+
+    def row(self, mention: int) -> Row:
+        """Return the user's columns of a mention."""
+        [row] = own_rows(self.columns.slice(mention, 1))
+        return row
+
+    def rows(self, some: Sequence[int]) -> list[Row]:
+        """Return the user's columns of some mentions."""
+        return own_rows(self.columns.take(pa.array(some, pa.int64())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +160,37 @@ def usable_media(index: Index, filter_: pc.Expression | None, split: Split | Non
             found[place].append(Mention(name=mention_name(identity, number), columns=own))
         for video, own_mentions in zip(several.videos.take(pa.array(chosen)).to_pylist(), found.values(), strict=True):
             yield Mentioned(video=video, mentions=own_mentions)
+
+
+def all_mentions(
+    index: Index, filter_: pc.Expression | None, split: Split | None, facts: Sequence[str] = ()
+) -> MentionTable:
+    """Return all mentions that pass the filter.
+
+    The filter sees the same columns as in `usable_media`, and the same errors are raised.
+
+    Args:
+        facts: The columns of `videos` that are kept.
+    """
+    media: list[pa.Array] = [pa.array([], pa.string())]
+    kept = [as_videos(VIDEOS.empty_table(), facts)]
+    numbers, rows, columns = [NO_ROWS], [NO_ROWS], list[pa.Table]()
+    seen = 0
+    for several in mentions(index, filter_, split):
+        of_video = pa.array(several.video)
+        media.append(several.videos["media_id"].combine_chunks().take(of_video))
+        kept.append(as_videos(several.videos, facts).take(of_video))
+        numbers.append(several.number)
+        rows.append(several.video + seen)
+        columns.append(several.columns)
+        seen += len(several.videos)
+    return MentionTable(
+        media_id=pa.concat_arrays(media),
+        number=np.concatenate(numbers),
+        media_row=np.concatenate(rows),
+        facts=pa.concat_tables(kept).combine_chunks(),
+        columns=pa.concat_tables(columns).combine_chunks() if columns else index.listing.slice(0, 0),
+    )
 
 
 def mention_name(identity: str, number: int) -> str:

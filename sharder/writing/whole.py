@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 
 def write_whole(
-    folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, pack: Row
+    folder: Path, done: list[Checkpoint], schema: pa.Schema, *, index: Index, resolved: Row, facts: Row
 ) -> None:
     """Write the files that turn the parts of some checkpoints into a dataset, and remove those of the run.
 
@@ -40,7 +40,7 @@ def write_whole(
         schema: Schema of the table of clips.
         index: The index that clips were planned from.
         resolved: The policy, with all defaults filled in.
-        pack: What tars hold, as keys of the header.
+        facts: What tars hold and other keys of the header.
     """
     shards = [row for checkpoint in done for row in checkpoint.shards]
     write_part(folder / FAILURES_NAME, table_of(failures_of(done), FAILURES), version=SCHEMA_VERSION)
@@ -59,7 +59,7 @@ def write_whole(
         "root": index.root,
         "index_generation": index.generation,
         "index_ffmpeg": index.ffmpeg,
-        **pack,
+        **facts,
         "clips_per_part": clips,
         "media_per_part": media,
         "build": hashlib.blake2b(digests.encode(), digest_size=16).hexdigest(),

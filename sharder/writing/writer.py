@@ -274,17 +274,17 @@ class DatasetWriter:
         self._progress.complete(self._current, self._tables, tar)
         self._current, self._tables = Checkpoint(), Tables(self._schema)
 
-    def commit(self, *, index: Index, resolved: Row, pack: Row) -> ShardReport:
+    def commit(self, *, index: Index, resolved: Row, facts: Row) -> ShardReport:
         """Write what is left, give the dataset its name, and return what it holds.
 
         Args:
-            pack: What tars hold.
+            facts: What tars hold, and other keys of the header.
         """
         self.settle()
         self._checkpoint()
         self._progress.wait()
         done = self._progress.checkpoints
-        write_whole(self.folder, done, self._schema, index=index, resolved=resolved, pack=pack)
+        write_whole(self.folder, done, self._schema, index=index, resolved=resolved, facts=facts)
         publish(self.folder, self._destination.out, overwrite=self._destination.overwrite)
         return ShardReport(
             out=self._destination.named,

@@ -111,7 +111,7 @@ def test_failures_are_counted_once_over_a_rerun(index: Index, tmp_path: Path, sm
     with DatasetWriter(tmp_path / "D", job=job, user_schema=pa.schema([]), overwrite=False) as writer:
         assert writer.done == 1
         writer.fail(failure)
-        report = writer.commit(index=index, resolved={}, pack={"pack": None})
+        report = writer.commit(index=index, resolved={}, facts={"pack": None})
     assert report.failed == 2
     assert pq.read_table(tmp_path / "D/failures.parquet")["clip_id"].to_pylist() == ["x", "x"]
 
@@ -151,7 +151,7 @@ def test_what_appears_at_the_output_during_a_run_is_spared(index: Index, tmp_pat
         (tmp_path / "D").mkdir()
         (tmp_path / "D/checkpoint.bin").write_text("hours")
         with pytest.raises(OutputError):
-            writer.commit(index=index, resolved={}, pack={"pack": None})
+            writer.commit(index=index, resolved={}, facts={"pack": None})
     assert (tmp_path / "D/checkpoint.bin").read_text() == "hours"
 
 

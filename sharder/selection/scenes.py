@@ -1,0 +1,149 @@
+"""Groups the rows of a listing into scenes: the views that belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from framedex.errors import PolicyError
+from framedex.indexer.parts.index import Index
+from framedex.sharder.configuration.checks import did_you_mean, shown
+from framedex.sharder.configuration.pairs import as_text
+from framedex.sharder.configuration.views import Views
+from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.selection.mentions import SPLIT_COLUMN, MentionTable, all_mentions
+
+MEDIUM_FACTS = ("uri", "member", "frame_count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The views of a scene.
+
+    Attributes:
+        first: Number of its first mention.
+        rows: For each view, the number of its mention, or what is wrong with its rows.
+    """
+
+    name: str
+    first: int
+    rows: dict[str, int | str]
+
+    @property
+    def mentions(self) -> list[int]:
+        """The mentions of the views."""
+        return [row for row in self.rows.values() if isinstance(row, int)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenes:
+    """The scenes of a listing, in the order of their first rows.
+
+    Attributes:
+        names: The views that each scene should have.
+        strays: The mentions that belong to no scene, with the reason.
+    """
+
+    names: list[str]
+    scenes: list[Scene]
+    strays: list[tuple[int, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedScenes:
+    """The scenes of an index, and the mentions that they consist of."""
+
+    table: MentionTable
+    scenes: Scenes
+
+
+def listed_scenes(index: Index, file: PolicyFile, views: Views, facts: Sequence[str] = MEDIUM_FACTS) -> ListedScenes:
+    """Return the scenes of an index. Raises PolicyError as `check_views` and `scenes_of`.
+
+    Args:
+        views: Those of the policy.
+        facts: The columns of `videos` that are kept.
+    """
+    check_views(index.listing, views)
+    table = all_mentions(index, file.filter, file.split, facts)
+    return ListedScenes(table=table, scenes=scenes_of(table.columns, views))
+
+
+def scenes_of(columns: pa.Table, views: Views) -> Scenes:
+    """Return the scenes of some mentions.
+
+    Args:
+        columns: The user's columns, one row per mention.
+
+    Raises:
+        PolicyError: A view that the policy names does not exist, or the views of a scene belong to different splits.
+    """
+    groups, own = (_texts(columns[name]) for name in (views.group, views.view))
+    names = _names(own, views)
+    found: dict[str, dict[str, int | str]] = {}
+    first: dict[str, int] = {}
+    strays: list[tuple[int, str]] = []
+    for row, (group, view) in enumerate(zip(groups, own, strict=True)):
+        if view is not None and view not in names:
+            continue
+        if group is None or view is None:
+            strays.append((row, f"the column {(views.group if group is None else views.view)!r} is empty"))
+            continue
+        rows, _ = found.setdefault(group, {}), first.setdefault(group, row)
+        rows[view] = row if view not in rows else "several rows of the listing are this view of the scene"
+    order = list(names)
+    scenes = [
+        Scene(name=group, first=first[group], rows={view: rows[view] for view in order if view in rows})
+        for group, rows in found.items()
+    ]
+    if SPLIT_COLUMN in columns.column_names:
+        _check_splits(columns[SPLIT_COLUMN].to_pylist(), scenes, views)
+    return Scenes(names=order, scenes=scenes, strays=strays)
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    """Return the cells of a column as text, None for empty ones."""
+    return [None if value is None else as_text(value) or shown(value) for value in column.to_pylist()]
+
+
+def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:
+    """Return the names of the views in order. Raises PolicyError for names in the policy that no row has."""
+    there = dict.fromkeys(sorted({name for name in own if name is not None}))
+    wanted = [*(views.names or ()), *([] if views.clock is None else [views.clock]), *dict(views.each or ())]
+    for name in wanted:
+        if there and name not in there:
+            raise PolicyError(
+                "no row of the listing has this view",
+                where=f"views, column {views.view!r}",
+                found=shown(name),
+                allowed=", ".join(there),
+                remedy=did_you_mean(name, there),
+            )
+    return there if views.names is None else dict.fromkeys(views.names)
+
+
+def _check_splits(splits: Sequence[object], scenes: Sequence[Scene], views: Views) -> None:
+    for scene in scenes:
+        of_scene = {splits[row] for row in scene.mentions}
+        if len(of_scene) > 1:
+            raise PolicyError(
+                "the views of a scene belong to different splits",
+                where=f"scene {scene.name}",
+                found=", ".join(map(str, sorted(map(str, of_scene)))),
+                remedy=f"split the scenes: `by: {views.group}`",
+            )
+
+
+def check_views(listing: pa.Table, views: Views) -> None:
+    """Raise PolicyError if a listing lacks a column of the views."""
+    for name in views.columns:
+        if name not in listing.column_names:
+            raise PolicyError(
+                "the listing has no such column",
+                where="views",
+                found=repr(name),
+                allowed=", ".join(listing.column_names),
+                remedy=did_you_mean(name, listing.column_names),
+            )
