@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from framedex.loader.clip_dataset import ClipDataset as ClipDataset
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
+    from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
     from framedex.loader.verify import verify as verify
     from framedex.sharder.clips.audio import AudioOptions as AudioOptions
@@ -32,6 +33,7 @@ _PUBLIC = {
     "FramedexError": "framedex.errors",
     "ImageOptions": "framedex.sharder.packing.image_files",
     "Index": "framedex.indexer.parts.index",
+    "MultiViewDataset": "framedex.loader.multi_view_dataset",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
     "index": "framedex.indexer.index",

@@ -255,6 +255,27 @@ class ClipDataset:
         rows = self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows()
         return rows if self._numbers is None else rows[self._numbers]
 
+    def views(self) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the names of the views of clips of several views, and which clips belong together.
+
+        Reads two columns of the manifest.
+
+        Returns:
+            (names [V], int64 [items, V]: the number of each view's clip, -1 where an item lacks the view).
+
+        Raises:
+            FramedexError: each clip stands alone.
+            FormatError: the columns contradict each other.
+        """
+        views = self.origin.views()
+        if views is None:
+            raise FramedexError(
+                "each clip of the dataset stands alone",
+                where=str(self.origin.path),
+                remedy="shard with a policy that has `views`, which says which rows of the listing belong together",
+            )
+        return views.names, views.table(self._numbers)
+
     def with_proxy(self, proxy: Callable[..., Any], *, device_id: int = 0) -> ProxiedDataset:
         """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxy.ProxiedDataset`).
 
@@ -281,6 +302,9 @@ class ClipDataset:
             - `rotation_degrees`: the counterclockwise rotation that a player would apply to the frames.
             - `color_transfer`: that of the medium (ISO/IEC 23091-2 table 3; 16 and 18 are HDR). Frames are not
             converted for it.
+            - `multiview_id`, `view_name` and `view_away_seconds`, of a clip that is one view of several: the name that
+            they share, the view, and float64 [F], each frame's time minus the one that was wanted of the view
+            (`MultiViewDataset` joins the views).
             - `audio`, of a dataset with audio: float32 [channels, samples], full scale 1.
             - `audio_mask`, of a dataset with audio: bool [samples], False where silence was filled in.
             - `audio_rate`, of a dataset with audio: in Hz.

@@ -6,6 +6,7 @@ Worker processes read clips and decode them on the CPU. A GPU decodes the clips 
 from __future__ import annotations
 
 import collections
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -24,6 +25,7 @@ from framedex.loader.batches.options import BatchOptions, DecodeOptions
 from framedex.loader.batches.rotation import Rotation
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
 from framedex.loader.order.sampler import ClipSampler
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.colour import Colour
@@ -38,7 +40,7 @@ class ClipLoader:
     """Iterates over batches of decoded clips: dicts with the keys of `ClipDataset.__getitem__`, batched.
 
     Args:
-        dataset: the clips.
+        dataset: the clips; of a MultiViewDataset, each clip of a batch has all of its views.
         batch_size: clips per batch.
         sampler: yields clip numbers. None: a ClipSampler without shuffling.
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
@@ -75,7 +77,7 @@ class ClipLoader:
 
     def __init__(
         self,
-        dataset: ClipDataset,
+        dataset: ClipDataset | MultiViewDataset,
         *,
         batch_size: int = 1,
         sampler: Iterable[int] | None = None,
@@ -99,6 +101,7 @@ class ClipLoader:
         output: Output = "torch",
     ) -> None:
         device, device_id = placed(device, device_id)
+        clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
         decoding = DecodeOptions(
             device=device,
             device_id=device_id,
@@ -106,7 +109,7 @@ class ClipLoader:
             cpu_share=cpu_share,
             colour=colour,
             rotation=rotation,
-            size=size or dataset.size,
+            size=size or clips.size,
             threads=threads,
             num_workers=num_workers,
         )
@@ -117,6 +120,7 @@ class ClipLoader:
             transform=transform, audio_transform=audio_transform, normalize=normalize, layout=layout, collate=collate
         )
         check_together(device, decode, output)
+        check_stack(dataset, collate)
         self.dataset = dataset
         self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
         self.report = LoaderReport()
@@ -125,16 +129,19 @@ class ClipLoader:
         self._balance = Balance() if self._share is None else None
         self._begun = 0  # batches
         self._supply = ClipSupply(
-            dataset, _fetching(decoding), workers=num_workers, on_error=on_error, report=self.report
+            clips, _fetching(decoding), workers=num_workers, on_error=on_error, report=self.report
         )
         self._maker = BatchMaker(
             self._supply,
-            _frames(finish, decoding, batch_size=batch_size, in_progress=batch_size * (self._ahead + 1)),
+            _frames(
+                finish, decoding, batch_size=batch_size * views, in_progress=batch_size * views * (self._ahead + 1)
+            ),
             threads=self._ahead + 1 if device == "gpu" else 0,
             options=batching,
             balance=self._balance,
             size=decoding.size,
             report=self.report,
+            views=_joiner(dataset, decoding),
         )
         self._asked = 0  # clips requested in this iteration
 
@@ -209,14 +216,27 @@ class ClipLoader:
             padding = self._batching.batch_size - len(numbers)
             yield [numbers[place % len(numbers)] for place in range(self._batching.batch_size)], padding
 
-    def _begin(self, numbers: list[int], padding: int) -> Batch:
+    def _begin(self, items: list[int], padding: int) -> Batch:
         """Request the clips of a batch."""
         self._begun += 1
+        numbers, views = self._clips_of(items)
         first, self._asked = self._asked, self._asked + len(numbers)
         fetched = self._balanced(numbers) if self._balance is not None else self._shared(numbers, first)
-        batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=fetched)
+        batch = Batch(key=self._begun, numbers=numbers, padding=padding, fetched=fetched, views=views)
         self._maker.begin(batch)
         return batch
+
+    def _clips_of(self, items: list[int]) -> tuple[list[int], list[dict[str, int]] | None]:
+        """Return the clips of some items, and for each item the places of its views among them, if it has views."""
+        if not isinstance(self.dataset, MultiViewDataset):
+            return items, None
+        numbers: list[int] = []
+        views: list[dict[str, int]] = []
+        for item in items:
+            of_item = self.dataset.numbers(item)
+            views.append(dict(zip(of_item, itertools.count(len(numbers)), strict=False)))
+            numbers += of_item.values()
+        return numbers, views
 
     def _balanced(self, numbers: list[int]) -> list[Future[Fetched | Fault]]:
         """Request clips, each of which goes to whoever would finish it first."""
@@ -242,8 +262,15 @@ class ClipLoader:
         begun = time.perf_counter()
         made = self._maker.result(batch)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
-        self._count_delivered(len(batch.numbers) - batch.padding)
+        self._count_delivered(batch.items - batch.padding)
         return made.hand_over()
+
+
+def _joiner(dataset: ClipDataset | MultiViewDataset, decoding: DecodeOptions) -> ViewJoiner | None:
+    """Return what joins the views of a dataset that has views."""
+    if not isinstance(dataset, MultiViewDataset):
+        return None
+    return ViewJoiner(dataset, size=decoding.size, upright=decoding.rotation == "apply")
 
 
 def _fetching(decoding: DecodeOptions) -> FetchOptions:
@@ -257,18 +284,23 @@ def _fetching(decoding: DecodeOptions) -> FetchOptions:
     )
 
 
-def _frames(finish: Finish, decoding: DecodeOptions, *, batch_size: int, in_progress: int) -> Frames:
-    """Return what makes batches on the device."""
+def _frames(finish: Finish, decoding: DecodeOptions, *, clips: int, ahead: int) -> Frames:
+    """Return what makes batches on the device.
+
+    Args:
+        clips: how many clips a batch has, each view of an item counted.
+        ahead: how many batches begin before the one that is delivered.
+    """
     threads = max(1, min(DALI_THREADS, os.cpu_count() or 1))
     if decoding.device == "cpu":
-        return _cpu_frames(finish, batch_size=batch_size, threads=threads)
+        return _cpu_frames(finish, batch_size=clips, threads=threads)
     from framedex.loader.dali.gpu import GpuFrames  # needs DALI and torch
 
     return GpuFrames(
         finish,
         device_id=decoding.device_id,
-        batch_size=batch_size,
-        in_progress=in_progress,
+        batch_size=clips,
+        in_progress=clips * (ahead + 1),
         threads=threads,
         scaled=decoding.size is not None,
     )

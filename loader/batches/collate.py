@@ -17,7 +17,9 @@ PADDINGS = {
     "seconds": float("nan"),
     "frame_index": -1,
     "mask": False,
+    "positions": -1,
     "audio_mask": False,
+    "view_away_seconds": float("nan"),
 }
 
 

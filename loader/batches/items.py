@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.clip import Clip, MultiView
 from framedex.sharder.reading.sources import SourceFiles
 
 
@@ -39,5 +39,16 @@ def describe(clip: Clip) -> dict[str, Any]:
         "uri": clip.medium.uri,
         "rotation_degrees": clip.medium.rotation_degrees,
         "color_transfer": clip.medium.color_transfer,
+        **_of_view(clip.multiview),
         **clip.columns,
+    }
+
+
+def _of_view(multiview: MultiView | None) -> dict[str, Any]:
+    if multiview is None:
+        return {}
+    return {
+        "multiview_id": multiview.multiview_id,
+        "view_name": multiview.view,
+        "view_away_seconds": multiview.away_seconds.copy(),
     }

@@ -18,6 +18,7 @@ from framedex.loader.batches.frames import Frames, Made
 from framedex.loader.batches.options import BatchOptions
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.batches.tensors import tensor_maker
+from framedex.loader.batches.views import JoinsViews
 from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
 
@@ -29,8 +30,10 @@ class Batch:
     Attributes:
         key: a number that no other batch of the loader has.
         numbers: numbers of its clips.
-        padding: how many clips at the end are padding.
+        padding: how many of its items are padding, at the end.
         fetched: the future result of each clip.
+        views: of clips of several views: for each item, the place in `numbers` of each view that it has. None: each
+            clip is an item.
         made: the future batch, if threads make it.
     """
 
@@ -38,7 +41,13 @@ class Batch:
     numbers: list[int]
     padding: int
     fetched: list[Future[Fetched | Fault]]
+    views: list[dict[str, int]] | None = None
     made: Future[Made] | None = None
+
+    @property
+    def items(self) -> int:
+        """Number of items, padding included."""
+        return len(self.numbers) if self.views is None else len(self.views)
 
     def cancel(self) -> None:
         """Cancel the work that has not begun."""
@@ -58,6 +67,7 @@ class BatchMaker:
         balance: what a GPU was given; it is told what the GPU decoded. None: it has no influence.
         size: (height, width) to which frames are scaled, for messages.
         report: counts clips and seconds.
+        views: joins the views of an item. None: each clip is an item.
     """
 
     def __init__(
@@ -70,7 +80,9 @@ class BatchMaker:
         balance: Balance | None,
         size: Size | None,
         report: LoaderReport,
+        views: JoinsViews | None = None,
     ) -> None:
+        self._views = views
         self._supply, self._frames, self._options, self._balance = supply, frames, options, balance
         self._size, self._report = size, report
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="framedex-batch") if threads else None
@@ -130,11 +142,20 @@ class BatchMaker:
     def _content(self, batch: Batch) -> dict[str, Any]:
         had = self._decoded(batch)
         begun = time.perf_counter()
-        clips, frames = [clip for clip, _ in had.values()], [frames for _, frames in had.values()]
+        if batch.views is None:
+            real = batch.items - batch.padding
+            content = self._finished(list(had.values()), [place >= real for place in had])
+        else:
+            content = self._finished_views(had, batch, batch.views)
+        self._report.add_seconds(finishing=time.perf_counter() - begun)
+        return content
+
+    def _finished(self, decoded: list[Decoded], is_padding: list[bool]) -> dict[str, Any]:
+        """Return clips as a batch."""
+        clips, frames = [clip for clip, _ in decoded], [frames for _, frames in decoded]
         items = [clip.item for clip in clips]
         if self._options.last == "pad":
-            real = len(batch.numbers) - batch.padding
-            items = [item | {"is_padding": place >= real} for place, item in zip(had, items, strict=True)]
+            items = [item | {"is_padding": padding} for item, padding in zip(items, is_padding, strict=True)]
         try:
             finished, sound = self._frames.finish(frames), self._frames.sound(items)
         except RuntimeError as error:
@@ -145,8 +166,43 @@ class BatchMaker:
                 f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
             ) from error
         content = {"frames": finished} | sound | collate_clips(items, self._options.collate)
-        self._report.add_seconds(finishing=time.perf_counter() - begun)
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
+
+    def _finished_views(self, had: dict[int, Decoded], batch: Batch, places: list[dict[str, int]]) -> dict[str, Any]:
+        """Return the clips of several views as a batch: those of which every clip is available, or replacements."""
+        assert self._views is not None  # batches have views then
+        items: list[dict[str, Decoded]] = []
+        is_padding: list[bool] = []
+        first = [batch.numbers[min(of_item.values())] for of_item in places]
+        for number, of_item in enumerate(places):
+            if all(place in had for place in of_item.values()):
+                items.append({view: had[place] for view, place in of_item.items()})
+            elif self._options.on_error == "replace":
+                items.append(self._another_item(first[number]))
+            else:
+                continue
+            is_padding.append(number >= batch.items - batch.padding)
+        if not items:
+            items, is_padding = [self._another_item(first[0])], [False]
+        leading = [min(item, key=lambda view: item[view][0].number) for item in items]
+        for place, item in enumerate(items):
+            for view in self._views.views:
+                if view not in item:
+                    item[view] = self._blank(view, item[leading[place]][0])
+        of_view = {view: self._finished([item[view] for item in items], is_padding) for view in self._views.views}
+        return self._views.join(of_view, leading)
+
+    def _another_item(self, number: int) -> dict[str, Decoded]:
+        """Return a clip of several views that replaces one that is not available."""
+        assert self._views is not None  # as in `_finished_views`
+        clips = self._supply.another_of(number, self._views)
+        return {view: (clip, self._given(clip)) for view, clip in clips.items()}
+
+    def _blank(self, view: str, leading: Fetched) -> Decoded:
+        """Return padding alone, for a view that an item lacks."""
+        assert self._views is not None  # as in `_finished_views`
+        clip = self._views.blank(view, leading)
+        return clip, self._frames.given(clip)
 
     def _decoded(self, batch: Batch) -> dict[int, Decoded]:
         """Return the available clips of a batch, or their replacements, with their frames, by place in ascending order.
@@ -157,7 +213,7 @@ class BatchMaker:
         on_gpu: dict[int, Future[Decoded | None]] = {}
         try:
             for place in self._places(batch):
-                clip = self._supply.take(batch.numbers[place], batch.fetched[place])
+                clip = self._supply.take(batch.numbers[place], batch.fetched[place], replaceable=batch.views is None)
                 if clip is None or clip.frames is not None:
                     had[place] = None if clip is None else (clip, self._given(clip))
                 else:
@@ -168,7 +224,7 @@ class BatchMaker:
             for future in on_gpu.values():
                 future.cancel()
         clips_had = {place: pair for place, pair in sorted(had.items()) if pair is not None}
-        if not clips_had:
+        if not clips_had and batch.views is None:
             other = self._supply.another(batch.numbers[0])
             clips_had = {0: (other, self._given(other))}
         for clip, _ in clips_had.values():

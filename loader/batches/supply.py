@@ -14,6 +14,7 @@ from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.items import ClipSource
 from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
+from framedex.loader.batches.views import DrawsItems
 from framedex.loader.routing.balance import Balance
 
 TASK_SECONDS = 600.0  # a clip may take in a worker
@@ -57,10 +58,13 @@ class ClipSupply:
         future.add_done_callback(learn)
         return future
 
-    def take(self, number: int, future: Future[Fetched | Fault]) -> Fetched | None:
+    def take(self, number: int, future: Future[Fetched | Fault], *, replaceable: bool = True) -> Fetched | None:
         """Return the submitted clip or its replacement, or None if it is skipped.
 
         Raises the clip's error where `on_error` says so, or where no other clip would be available either.
+
+        Args:
+            replaceable: whether another clip may take its place; if not, None is returned in place of a replacement.
         """
         fetched = self._result(number, future)
         if isinstance(fetched, Fetched):
@@ -71,7 +75,7 @@ class ClipSupply:
         if self._on_error == "skip":
             self._report.add(skipped=1)
             return None
-        return self.another(fetched.number)
+        return self.another(fetched.number) if replaceable else None
 
     def decoded_by_cpu(self, number: int) -> Fetched | None:
         """Fetch a clip again, decoded by a worker. Return and raise as `take`."""
@@ -91,6 +95,29 @@ class ClipSupply:
             self._report.note(result)
         raise DecodeError(
             f"neither clip {number} nor any of {TRIES} drawn in its place can be loaded",
+            remedy="look at framedex verify, and at report.faults",
+        )
+
+    def another_of(self, number: int, views: DrawsItems) -> dict[str, Fetched]:
+        """Return the views of another item in place of one that is not available, drawn by its number.
+
+        Raises DecodeError where none of a few is available.
+        """
+        draws = np.random.default_rng(number).integers(0, views.count, TRIES).tolist()
+        for draw in draws:
+            found: dict[str, Fetched] = {}
+            wanted = views.numbers(draw)
+            for view, clip in wanted.items():
+                result = self._result(clip, self.submit(clip, on_gpu=False))
+                if not isinstance(result, Fetched):
+                    self._report.note(result)
+                    break
+                found[view] = result
+            if len(found) == len(wanted):
+                self._report.add(replaced=1)
+                return found
+        raise DecodeError(
+            f"neither a clip of several views nor any of {TRIES} drawn in its place can be loaded",
             remedy="look at framedex verify, and at report.faults",
         )
 

@@ -38,11 +38,19 @@ class OnStream(Made):
         """Let the caller's stream wait until the batch is complete, and own the batch from then on."""
         current = torch.cuda.current_stream(self.device)
         current.wait_event(self.event)
-        for value in self.content.values():
-            for tensor in value if isinstance(value, list) else [value]:
-                if isinstance(tensor, Tensor) and tensor.is_cuda:
-                    tensor.record_stream(current)
+        for tensor in _tensors(self.content):
+            if tensor.is_cuda:
+                tensor.record_stream(current)
         return self.content
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    """Yield the tensors of a batch: values, and those in lists and in dicts by view."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | dict):
+        for entry in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(entry)
 
 
 class GpuFrames:

@@ -8,7 +8,7 @@ import functools
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,9 @@ from framedex.indexer.parts.row_checks import check_video
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.medium import Locations, Medium, Root
+from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.rows import clip_from
+from framedex.sharder.configuration.views import Missing
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.schema import (
     CLIPS,
@@ -88,6 +90,7 @@ class Manifest:
             self.locations = Locations(header["root"], root)
             self.images = _images(header.get("images"))
             self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
+            self._views = _views(header.get("views"))
             self._first = {
                 CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
@@ -107,7 +110,7 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "images", "ffmpeg", "locations", "_first", "_header")
+        kept = ("path", "images", "ffmpeg", "locations", "_first", "_header", "_views")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -182,6 +185,35 @@ class Manifest:
         if len(rows) and rows.max() < 0:
             raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
+
+    def views(self) -> ViewsOfClips | None:
+        """Return which clips are views of one clip of several views; None if each clip stands alone.
+
+        Reads two columns of all parts.
+
+        Raises:
+            FormatError: the columns contradict each other or the header.
+        """
+        if self._views is None:
+            return None
+        names, missing = self._views
+        shared, own = (
+            pa.chunked_array([chunk for part in self._column(name) for chunk in part.chunks], pa.string())
+            for name in ("multiview_id", "view_name")
+        )
+        view = pc.index_in(own, pa.array(names, pa.string())).fill_null(-1).to_numpy().astype(np.int64)
+        item = shared.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+        wrong = np.flatnonzero((view < 0) | (item < 0))
+        if len(wrong):
+            at = self._at(CLIPS_FOLDER, int(wrong[0]))
+            raise at.wrong("view_name", repr(own[int(wrong[0])].as_py()), ", ".join(names))
+        _, first, count = np.unique(item * len(names) + view, return_index=True, return_counts=True)
+        if (count > 1).any():
+            at = self._at(CLIPS_FOLDER, int(first[np.argmax(count > 1)]))
+            raise at.wrong(
+                "view_name", "a view that another clip of the same multiview_id is", "one clip for each view"
+            )
+        return ViewsOfClips(names=names, missing=missing, item=item, view=view)
 
     def failures(self) -> Iterator[Failure]:
         """Yield nothing: what could not be planned is listed in failures.parquet."""
@@ -370,6 +402,16 @@ def constant_columns(metadata: pq.FileMetaData, schema: pa.Schema) -> dict[str, 
             if len(ends) == 1:
                 found[field.name] = ends.pop()
     return found
+
+
+def _views(stored: dict[str, Any] | None) -> tuple[list[str], Missing] | None:
+    """Return the views that clips have, and what becomes of clips that lack one, as the header says."""
+    if stored is None:
+        return None
+    names, missing = stored["names"], stored["missing"]
+    if not all(isinstance(name, str) for name in names) or missing not in get_args(Missing):
+        raise ValueError(f"views {names}, missing {missing}")
+    return list(names), missing
 
 
 def _images(stored: dict[str, Any] | None) -> ImageOptions | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.medium import Locations
+from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.storage.places import Stored
 
 
@@ -49,6 +50,10 @@ class Origin(Protocol):
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of each clip's medium."""
+        ...
+
+    def views(self) -> ViewsOfClips | None:
+        """Return which clips are views of one clip of several views; None if each clip stands alone."""
         ...
 
     def failures(self) -> Iterator[Failure]:

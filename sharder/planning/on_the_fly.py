@@ -12,7 +12,7 @@ import functools
 import itertools
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -304,8 +304,8 @@ class _Counted:
     clips: int
     left_out: bool
     planned: NDArray[np.int64] | None = None
-    mentions: NDArray[np.int64] = NONE
-    numbers: NDArray[np.int64] = NONE
+    mentions: NDArray[np.int64] = field(default_factory=NONE.copy)
+    numbers: NDArray[np.int64] = field(default_factory=NONE.copy)
     views: tuple[str, ...] = ()
 
 

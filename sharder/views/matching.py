@@ -62,7 +62,9 @@ class Matched:
         return Matched(frames=self.frames[some], close=self.close[some], away_seconds=self.away_seconds[some])
 
 
-def match(clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choose, allowed: Fraction) -> Matched:
+def match(
+    clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choose, tolerance_seconds: Fraction | None
+) -> Matched:
     """Return the frames of a view at the times of some frames of the clock.
 
     Args:
@@ -70,7 +72,8 @@ def match(clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choo
         clock_frames: int64 [times], presentation numbers in its video.
         view: A stretch that has a frame.
         choose: Which frame a time means, among those of the stretch.
-        allowed: How far a frame may lie from its time, in seconds of the view.
+        tolerance_seconds: How far a frame may lie from its time, in seconds of the view. None: less than the view's
+            frames last on average.
     """
     own = view.timeline
     # A time in the view's own unit is first + step × pts of the clock.
@@ -84,7 +87,10 @@ def match(clock: Part, clock_frames: NDArray[np.int64], view: Part, choose: Choo
     wanted = pts * factor + more
     frames = view.span.first + frames_at(own.pts[view.span.first : view.span.stop], wanted, denominator, choose)
     away = differences(own.pts, frames, wanted, denominator)
-    limit = math.floor(allowed / own.time_base * denominator)
+    if tolerance_seconds is None:
+        limit = math.ceil(view.frame_seconds / own.time_base * denominator) - 1
+    else:
+        limit = math.floor(tolerance_seconds / own.time_base * denominator)
     return Matched(
         frames=frames,
         close=np.asarray(np.abs(away) <= limit, np.bool_),

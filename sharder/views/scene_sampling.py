@@ -206,7 +206,7 @@ def _of_view(policy: Terms, name: str, clock: Part, view: Part, sampling: Sampli
     wanted = np.concatenate([clip.frames for clip in sampling.clips])
     anchors = np.array([PAD if clip.anchor is None else clip.anchor for clip in sampling.clips], np.int64)
     every = np.concatenate([wanted, anchors])
-    matched = match(clock, np.where(every == PAD, 0, every), view, policy.choose, allowed)
+    matched = match(clock, np.where(every == PAD, 0, every), view, policy.choose, policy.tolerance_seconds)
     ends = np.cumsum([len(clip.frames) for clip in sampling.clips])
     of_anchor = np.where(anchors == PAD, PAD, matched.frames[len(wanted) :]).tolist()
     found: dict[int, ViewSampled | str] = {}

@@ -1,0 +1,197 @@
+"""MultiViewDataset: clips of several views, by number, for any DataLoader and Sampler."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.tallies import counted
+from framedex.errors import FramedexError
+from framedex.loader.batches.fetched import Fetched
+from framedex.loader.batches.rotation import quarter_turns
+from framedex.loader.batches.views import blank, joined
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.sharder.clips.multiview import ABSENT
+from framedex.sharder.decoding.video import Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewShape:
+    """What the frames of a view look like, for clips that lack it.
+
+    Attributes:
+        size: (height, width) as stored.
+        rotation_degrees: as in items.
+        frames: how many frames a clip has. None: as many as the view that leads.
+    """
+
+    size: tuple[int, int]
+    rotation_degrees: int
+    frames: int | None
+
+
+class MultiViewDataset:
+    """Clips of several views by number: map-style and picklable. The policy's `views` says which clips belong together.
+
+    Args:
+        clips: a dataset that a policy with `views` made, or `ClipDataset.from_index` with such a policy. Its options
+            hold for each view.
+        stack: False: what each view has for itself is a dict by view. True: it is an array with an axis of the views,
+            whose frames must then have the same shape.
+
+    Raises:
+        FramedexError: each clip of the dataset stands alone.
+    """
+
+    def __init__(self, clips: ClipDataset, *, stack: bool = False) -> None:
+        self.clips, self.stack = clips, stack
+        self.views, self._table = clips.views()
+        self._shape = functools.lru_cache(None)(self._find_shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_shape"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._shape = functools.lru_cache(None)(self._find_shape)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __repr__(self) -> str:
+        """Return a description: the number of clips, their views and where they come from."""
+        return f"<MultiViewDataset {self.clips.origin.path}: {counted(len(self), 'clip')} of {', '.join(self.views)}>"
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random draws are used."""
+        return self.clips.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of random draws, as `ClipDataset.set_epoch`."""
+        self.clips.set_epoch(epoch)
+
+    def numbers(self, number: int) -> dict[str, int]:
+        """Return the numbers of the clips of each view of a clip, in `clips`. Views that it lacks are left out.
+
+        Args:
+            number: negative numbers count from the end.
+
+        Raises:
+            IndexError: there is no such clip.
+        """
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"clip {number} of {len(self)}")
+        own = zip(self.views, self._table[number].tolist(), strict=True)
+        return {view: clip for view, clip in own if clip != ABSENT}
+
+    def places(self, kind: Any) -> NDArray[np.int64]:
+        """Return int64 [clips]: the number of the tar or medium that the first view of each clip is read from.
+
+        Raises:
+            FramedexError: as `ClipDataset.places`.
+        """
+        first = np.argmax(self._table != ABSENT, axis=1)
+        rows = self.clips.places(kind)
+        return np.asarray(rows[self._table[np.arange(len(self)), first]], np.int64)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return clip `number` of all views. Negative numbers count from the end.
+
+        Returns:
+            The keys of `ClipDataset.__getitem__`. `frames`, `pts`, `seconds`, `frame_index`, `mask`, `clip_id`, `uri`,
+            `rotation_degrees`, `color_transfer`, `view_away_seconds` and what is audio are dicts by view, or arrays
+            [V, …] with `stack`, in the order of `views`. `multiview_id`, the user's columns and the `frame_columns` are
+            those of the view that is the clock, or of the first view. A view that the clip lacks has frames of zeros
+            and a mask that is False, with an empty `clip_id`.
+
+        Raises:
+            FramedexError: views are to be stacked and differ in shape; or as `ClipDataset.__getitem__`.
+        """
+        numbers = self.numbers(number)
+        there = {view: self.clips[clip] for view, clip in numbers.items()}
+        leading = self.leading(numbers)
+        for view in self.views:
+            if view not in there:
+                there[view] = self._blank_item(view, there[leading])
+        in_order = {view: there[view] for view in self.views}
+        return joined(in_order, leading, axis=0 if self.stack else None)
+
+    @staticmethod
+    def leading(numbers: dict[str, int]) -> str:
+        """Return the view whose shared entries count: the first one in the dataset, which is the clock if there is one.
+
+        Args:
+            numbers: as `numbers` returns them.
+        """
+        return min(numbers, key=numbers.__getitem__)
+
+    def shape(self, view: str) -> ViewShape:
+        """Return what the frames of a view look like: those of its first clip, or of the first clip of all."""
+        found: ViewShape = self._shape(view)
+        return found
+
+    def _find_shape(self, view: str) -> ViewShape:
+        column = self._table[:, self.views.index(view)]
+        having = np.flatnonzero(column != ABSENT)
+        numbers = self.numbers(int(having[0]) if len(having) else 0)
+        leading = self.clips.clip(numbers[self.leading(numbers)])
+        own = self.clips.clip(numbers[view]) if view in numbers else leading
+        same = len(own.frame_index) == len(leading.frame_index)
+        return ViewShape(
+            size=(own.medium.height, own.medium.width),
+            rotation_degrees=own.medium.rotation_degrees,
+            frames=None if same else len(own.frame_index),
+        )
+
+    def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
+        shape = self.shape(view)
+        pictures = {key: leading[key] for key in ("frames", "movie") if key in leading}
+        count = len(leading["mask"]) if shape.frames is None else shape.frames
+        item = blank({key: value for key, value in leading.items() if key not in pictures}, count)
+        height, width = self.clips.size or shape.size
+        empty = {"frames": (count, height, width, 3), "movie": (0,)}
+        return item | {key: np.zeros(empty[key], np.uint8) for key in pictures}
+
+
+class ViewJoiner:
+    """Joins the views of a MultiViewDataset in batches (`batches.views.JoinsViews`).
+
+    Args:
+        dataset: the clips.
+        size: (height, width) to which frames are scaled. None: as they are stored.
+        upright: whether frames are turned as their medium says.
+    """
+
+    def __init__(self, dataset: MultiViewDataset, *, size: Size | None, upright: bool) -> None:
+        self._dataset, self._size, self._upright = dataset, size, upright
+        self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
+
+    def blank(self, view: str, leading: Fetched) -> Fetched:
+        """Return padding alone, for a view that an item lacks."""
+        shape = self._dataset.shape(view)
+        count = len(leading.item["mask"]) if shape.frames is None else shape.frames
+        turned = self._upright and quarter_turns(shape.rotation_degrees) % 2
+        height, width = self._size or (shape.size[::-1] if turned else shape.size)
+        frames = np.zeros((count, height, width, 3), np.uint8)
+        return Fetched(number=ABSENT, item=blank(leading.item, count), cost=leading.cost, frames=frames)
+
+    def join(self, of_view: dict[str, dict[str, Any]], leading: list[str]) -> dict[str, Any]:
+        """Return one batch of the batches of all views.
+
+        Args:
+            leading: for each item, the view whose shared entries are taken. Where they differ, there is no clock among
+                the views: then the first view leads, and what is blank has the entries of the view that leads its item.
+        """
+        one = leading[0] if len(set(leading)) == 1 else self.views[0]
+        return joined(of_view, one, axis=1 if self._dataset.stack else None)
+
+
+def check_stack(dataset: object, collate: str) -> None:
+    """Raise FramedexError for batches whose views cannot be stacked."""
+    if isinstance(dataset, MultiViewDataset) and dataset.stack and collate == "list":
+        raise FramedexError("views of lists cannot be stacked", found="collate='list'", allowed="'error', 'pad'")

@@ -1,0 +1,82 @@
+"""Scenes of several cameras that differ in frame rate, size, beginning and length, with a listing of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.support.media import TICKS, Recipe, encode
+
+HEVC = {"preset": "ultrafast", "x265-params": "log-level=none:pools=1:keyint=12"}
+VIEWS = ("front", "left", "wrist")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camera:
+    """A video of a scene. `times`: of its frames, in TICKS."""
+
+    scene: str
+    view: str
+    times: tuple[int, ...]
+    size: tuple[int, int] = (176, 144)
+    codec: str = "libx264"
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{self.scene}-{self.view}.mp4"
+
+    @property
+    def seconds(self) -> list[Fraction]:
+        """The times of its frames from its first one on."""
+        return [Fraction(time - self.times[0], TICKS) for time in self.times]
+
+
+def regular(fps: int, count: int, first: int = 0) -> tuple[int, ...]:
+    """Return the times of frames at a constant rate."""
+    return tuple(first + number * TICKS // fps for number in range(count))
+
+
+def irregular(count: int, seed: int) -> tuple[int, ...]:
+    """Return the times of frames at a rate that varies around 30 a second."""
+    gaps = np.random.default_rng(seed).integers(1_500, 4_500, count - 1)
+    return (0, *np.cumsum(gaps).tolist())
+
+
+CAMERAS = (
+    Camera(scene="a", view="front", times=regular(25, 75)),
+    Camera(scene="a", view="left", times=irregular(90, 3)),
+    Camera(scene="a", view="wrist", times=regular(50, 150, first=4500), size=(208, 160), codec="libx265"),
+    Camera(scene="b", view="front", times=regular(25, 50)),
+    Camera(scene="b", view="left", times=regular(30, 60)),
+    Camera(scene="b", view="wrist", times=regular(50, 50), size=(208, 160), codec="libx265"),  # half as long
+    Camera(scene="c", view="front", times=regular(25, 40)),
+    Camera(scene="c", view="left", times=regular(30, 48)),  # without a camera at the wrist
+)
+
+
+def write_scenes(folder: Path, **columns: dict[str, Any]) -> Path:
+    """Write the videos of all cameras, and a listing of them.
+
+    Args:
+        columns: further columns of the listing, by the file's name.
+
+    Returns:
+        The listing.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for camera in CAMERAS:
+        options = {"preset": "ultrafast"} if camera.codec == "libx264" else HEVC
+        recipe = Recipe(name=camera.name, codec=camera.codec, options=options, size=camera.size, times=camera.times)
+        encode(recipe, folder / camera.name)
+        own = {name: values.get(camera.name) for name, values in columns.items()}
+        rows.append({"uri": camera.name, "episode": camera.scene, "camera": camera.view, "task": "stack"} | own)
+    listing = folder / "scenes.jsonl"
+    listing.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return listing
