@@ -35,7 +35,8 @@ def audit(
         what: An index or a dataset: a folder, or a uri of object storage.
         checks: The names of the checks to run. Empty: all.
         files: Whether to check that the media still exist and are unchanged.
-        policy: For an index, report the media that are too short for this policy. None: this is not checked.
+        policy: For an index, report the media that are too short for this policy, and what is wrong with the views of
+            its scenes. None: this is not checked.
         root: The current root of the sources, if they moved.
         report: An .html file to write, with a .json file beside it. None: no report.
         pictures: Whether the report shows frames of examples.

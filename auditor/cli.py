@@ -77,8 +77,8 @@ RULES = (
     ),
     OptionRule(
         options=["policy"],
-        when=lambda values: _some_check_needs(values, "policy_misses"),
-        beside="a --check other than too_short",
+        when=lambda values: _some_check_needs(values, "policy_misses", "scene_views"),
+        beside="a --check other than too_short and those of views",
     ),
     OptionRule(options=["root"], when=_goes_to_media, needs="--files or --report with pictures"),
     OptionRule(
@@ -121,8 +121,8 @@ RULES = (
     type=POLICY,
     metavar="POLICY",
     help=(
-        "Also list the media of an index that are too short for this policy: a YAML file, a name such as fps, "
-        "or YAML itself."
+        "Also list the media of an index that are too short for this policy, and what is wrong with the views of its "
+        "scenes, if it has views: a YAML file, a name such as fps, or YAML itself."
     ),
 )
 @sources_root_option(beside="--files or --report")

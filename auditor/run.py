@@ -8,12 +8,12 @@ from pathlib import Path
 from framedex.auditor.findings.findings import PARTS_OF_FILES, SHARED, Audit, ask_all
 from framedex.auditor.findings.queries import Check, checks_of, questions, words
 from framedex.auditor.tables.database import Database, database
-from framedex.auditor.tables.policy_misses import add_policy_misses
+from framedex.auditor.tables.policy_tables import add_policy_misses, add_scene_views
 from framedex.auditor.tables.source_files import add_files, add_tars
 from framedex.auditor.tables.subject import Kind, opened
 from framedex.auditor.tables.views import OF_SOURCES
 from framedex.errors import FramedexError, OutputError
-from framedex.sharder.policies.reading import PolicyLike
+from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.storage.places import Place
 
 FRAMES_VIEWS = re.compile(r"\b(frames|packets|gops|frames_parts)\b", re.IGNORECASE)
@@ -88,6 +88,8 @@ def _add_tables(
         add_tars(db, content=look)
     if "policy_misses" in needed and policy is not None:
         add_policy_misses(db, policy)
+    if "scene_views" in needed and policy is not None and find_policy(policy).policy.views is not None:
+        add_scene_views(db, policy)
 
 
 def chosen(kind: Kind, names: tuple[str, ...]) -> list[Check]:

@@ -133,9 +133,7 @@ class ClipLoader:
         )
         self._maker = BatchMaker(
             self._supply,
-            _frames(
-                finish, decoding, batch_size=batch_size * views, in_progress=batch_size * views * (self._ahead + 1)
-            ),
+            _frames(finish, decoding, clips=batch_size * views, ahead=self._ahead),
             threads=self._ahead + 1 if device == "gpu" else 0,
             options=batching,
             balance=self._balance,

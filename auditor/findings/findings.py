@@ -16,7 +16,11 @@ EXAMPLES = 5
 SHARED = "SELECT 1 FROM videos WHERE member IS NOT NULL OR video_streams > 1 LIMIT 1"  # finds a file with several media
 PARTS_OF_FILES = "SELECT media_id, member, CASE WHEN video_streams > 1 THEN stream_index END AS stream FROM videos"
 AT_ONCE = 2  # parallel queries: one runs while another is planned
-OPTION_OF = {"files": "--files", "policy_misses": "--policy"}  # the option that adds a view that a check needs
+OPTION_OF = {
+    "files": "--files",
+    "policy_misses": "--policy",
+    "scene_views": "--policy, of a policy with views",
+}  # the option that adds a view that a check needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ from framedex.files.atomic import write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, size_text
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
-from framedex.loader.order.order import sample_of
 from framedex.options.datasets import SAMPLE_RULES, dataset_argument, sample_options, sources_root_option
 from framedex.options.outputs import overwrite_option
 from framedex.options.places import FILE_TO_WRITE
@@ -34,7 +33,13 @@ Example:
 
 @click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=SAMPLE_RULES)
 @dataset_argument()
-@click.option("--clip", "clip_ids", multiple=True, metavar="ID", help="Show the clip of this name; may be repeated.")
+@click.option(
+    "--clip",
+    "clip_ids",
+    multiple=True,
+    metavar="ID",
+    help="Show the clip of this name, or the views that share it; may be repeated.",
+)
 @sample_options("Show this many clips, chosen at random.")
 @click.option(
     "--out",
@@ -67,7 +72,7 @@ def inspect(
     """Draw what clips really hold: every frame with its number and time, padding, labels, and what reading it costs.
 
     The same dataset and options give the same sheet; --sample N shows the clips that `framedex verify --sample N`
-    checks. A clip that cannot be decoded is shown with the reason.
+    checks, each view with the other views that belong to it. A clip that cannot be decoded is shown with the reason.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but some clip could not be decoded.
     """
@@ -75,10 +80,7 @@ def inspect(
         raise click.UsageError("give either --clip or --sample")
     _check_output(out, overwrite)
     inspector = Inspector(dataset, longest_side=size, root=root)
-    manifest = inspector.dataset.manifest
-    numbers = [manifest.find(name) for name in dict.fromkeys(clip_ids)]
-    if sample is not None:
-        numbers = sample_of(len(manifest), size=sample, seed=seed).tolist()
+    numbers = inspector.named(clip_ids) if sample is None else inspector.sampled(sample, seed)
     frames, failed = 0, 0
 
     def clips() -> Iterator[ShownClip]:

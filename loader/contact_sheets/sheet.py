@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError, printable
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.contact_sheets.thumbnails import thumbnail_size
-from framedex.sharder.clips.clip import Clip
+from framedex.loader.order.order import sample_of
+from framedex.sharder.clips.clip import Clip, MultiView
 from framedex.sharder.clips.medium import Medium, Root
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
@@ -131,6 +133,25 @@ class Inspector:
         self.dataset = ClipDataset(path, root=root)
         self._longest_side = longest_side
 
+    def named(self, names: Iterable[str]) -> list[int]:
+        """Return the numbers of the clips of these names; a name that views share means all of these.
+
+        Raises:
+            FramedexError: there is no such clip.
+        """
+        return list(dict.fromkeys(number for name in names for number in self.dataset.manifest.find_all(name)))
+
+    def sampled(self, size: int, seed: int) -> list[int]:
+        """Return the numbers of some clips, chosen at random, each with the other views that belong to it."""
+        chosen = sample_of(len(self.dataset), size=size, seed=seed)
+        views = self.dataset.origin.views()
+        if views is None:
+            return [int(number) for number in chosen]
+        together: list[int] = []
+        for item in dict.fromkeys(views.item[chosen].tolist()):
+            together += np.flatnonzero(views.item == item).tolist()
+        return together
+
     def heading(self, shown: int) -> Heading:
         """Return the facts of the dataset. Raises FormatError."""
         path = self.dataset.manifest.path
@@ -163,7 +184,12 @@ class Inspector:
             clip_id=printable(clip.clip_id),
             uri=printable(clip.medium.name),
             columns=shown_columns(clip.columns),
-            facts=[("source", source_text(clip.medium)), ("clip", clip_text(clip)), ("cost", cost_text(clip))],
+            facts=[
+                *([] if clip.multiview is None else [("view", view_text(clip.multiview))]),
+                ("source", source_text(clip.medium)),
+                ("clip", clip_text(clip)),
+                ("cost", cost_text(clip)),
+            ],
             size=size,
             magnified=max(1, self._longest_side // max(size)),
             frames=frames,
@@ -229,6 +255,15 @@ def source_text(medium: Medium) -> str:
         parts.append(f"rotation of {medium.rotation_degrees}° not applied")
     if medium.sample_aspect_ratio not in (None, 0, 1):
         parts.append(f"pixels {medium.sample_aspect_ratio:.4g} times as wide as high")
+    return " · ".join(parts)
+
+
+def view_text(multiview: MultiView) -> str:
+    """Return which view the clip is, and how far its frames lie from the times that were wanted of it."""
+    away = multiview.away_seconds[~np.isnan(multiview.away_seconds)]
+    parts = [printable(multiview.view), f"of {printable(multiview.multiview_id)}"]
+    if len(away):
+        parts.append(f"frames at most {1000 * np.abs(away).max():.3g} ms from the wanted times")
     return " · ".join(parts)
 
 

@@ -266,6 +266,15 @@ class Manifest:
         """How many media the clips come from."""
         return int(self._first[MEDIA_FOLDER][-1])
 
+    def find_all(self, name: str) -> list[int]:
+        """Return the number of the clip with this name, or of all views that share it. Raises FramedexError."""
+        if self._views is not None:
+            shared = pa.chunked_array([chunk for part in self._column("multiview_id") for chunk in part.chunks])
+            found = np.flatnonzero(pc.equal(shared, name).fill_null(False).to_numpy())
+            if len(found):
+                return found.tolist()
+        return [self.find(name)]
+
     def find(self, clip_id: str) -> int:
         """Return the number of the clip with this name. Reads one column, part by part. Raises FramedexError."""
         close: list[str] = []

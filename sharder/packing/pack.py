@@ -15,7 +15,7 @@ from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError, UncuttableError
 from framedex.execution.engine import Calls, Engine, Outcome
 from framedex.indexer.schema import IMAGES
-from framedex.sharder.clips.clip import Clip, Failure, failure_of, internal_failure
+from framedex.sharder.clips.clip import Clip, Failure, MultiView, failure_of, internal_failure
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.samples import Member, Step
@@ -242,7 +242,18 @@ def describe(clip: Clip) -> Row:
         "mask": clip.mask,
         "pts": np.ma.masked_array(clip.pts, padded).tolist() if padded.any() else clip.pts,
         "seconds": clip.seconds,
+        **_describe_view(clip.multiview),
     } | _describe_audio(clip)
+
+
+def _describe_view(multiview: MultiView | None) -> Row:
+    if multiview is None:
+        return {}
+    return {
+        "multiview_id": multiview.multiview_id,
+        "view_name": multiview.view,
+        "view_away_seconds": multiview.away_seconds,
+    }
 
 
 def _describe_audio(clip: Clip) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,6 +13,7 @@ from framedex.sharder.policies.records import Missed, Sampled, Timeline
 from framedex.sharder.policies.terms import Terms
 from framedex.sharder.selection.mentions import MentionTable, Row
 from framedex.sharder.selection.scenes import ListedScenes, Scene
+from framedex.sharder.views.scene_facts import ViewFacts, facts_of
 from framedex.sharder.views.scene_sampling import SceneView, sample_scene
 
 TimelineOf = Callable[[str], Timeline]  # by media_id
@@ -107,10 +108,18 @@ class SceneUnits:
         if unit >= len(self._scenes):
             mention, message = self._strays[unit - len(self._scenes)]
             return UnitSampling(clips=[], missed=[(mention, Missed(kind="row", message=message, counts=True))])
-        scene, table = self._scenes[unit], self._table
-        rows = dict(zip(scene.mentions, table.rows(scene.mentions), strict=True))
-        views = {mention: (table.identity(mention), rows[mention]) for mention in scene.mentions}
-        return scene_clips(self._policy, scene, self.names, views, timeline_of, epoch)
+        scene = self._scenes[unit]
+        return scene_clips(self._policy, scene, self.names, self._rows(scene), timeline_of, epoch)
+
+    def facts(self, timeline_of: TimelineOf) -> Iterator[tuple[Scene, list[ViewFacts]]]:
+        """Yield what the views of each scene have."""
+        for scene in self._scenes:
+            yield scene, facts_of(self._policy, _scene_views(scene, self._rows(scene), timeline_of), self.names)
+
+    def _rows(self, scene: Scene) -> dict[int, tuple[str, Row]]:
+        """Return (media_id, the user's columns) of each mention of a scene."""
+        rows = zip(scene.mentions, self._table.rows(scene.mentions), strict=True)
+        return {mention: (self._table.identity(mention), row) for mention, row in rows}
 
 
 def scene_clips(
@@ -130,13 +139,7 @@ def scene_clips(
     Raises:
         PolicyError: As for `sample_scene`.
     """
-    given: dict[str, SceneView | str] = {}
-    for view, mention in scene.rows.items():
-        if isinstance(mention, str):
-            given[view] = mention
-            continue
-        identity, row = views[mention]
-        given[view] = SceneView(timeline=replace(timeline_of(identity), epoch=epoch), row=row)
+    given = _scene_views(scene, views, lambda media_id: replace(timeline_of(media_id), epoch=epoch))
     try:
         sampling = sample_scene(policy, given, names, name=scene.name)
     except PolicyError as error:
@@ -155,3 +158,17 @@ def scene_clips(
     about = {view: mention for view, mention in scene.rows.items() if isinstance(mention, int)}
     missed = [(scene.first if view is None else about.get(view, scene.first), one) for view, one in sampling.missed]
     return UnitSampling(clips=clips, missed=missed)
+
+
+def _scene_views(
+    scene: Scene, views: dict[int, tuple[str, Row]], timeline_of: TimelineOf
+) -> dict[str, SceneView | str]:
+    """Return the views of a scene by name; a text says what is wrong with one."""
+    given: dict[str, SceneView | str] = {}
+    for view, mention in scene.rows.items():
+        if isinstance(mention, str):
+            given[view] = mention
+            continue
+        identity, row = views[mention]
+        given[view] = SceneView(timeline=timeline_of(identity), row=row)
+    return given

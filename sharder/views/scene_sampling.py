@@ -85,7 +85,7 @@ def sample_scene(
     """
     views = views_of(policy)
     there = {view: one for view, one in scene.items() if isinstance(one, SceneView)}
-    parts, absent = _parts(policy, scene, names)
+    parts, absent = parts_of(policy, scene, names)
     missed: list[tuple[str | None, Missed]] = [(view if view in there else None, one) for view, one in absent.items()]
     if absent and (views.missing != "mask" or views.clock in absent or not parts):
         if views.missing == "error":
@@ -119,10 +119,15 @@ def views_of(policy: Terms) -> Views:
     return policy.views
 
 
-def _parts(
+def parts_of(
     policy: Terms, scene: Mapping[str, SceneView | str], names: Sequence[str]
 ) -> tuple[dict[str, Part], dict[str, Missed]]:
-    """Return the stretches of a scene's views, and why others are missing."""
+    """Return the stretches of a scene's views, and why others are missing.
+
+    Args:
+        scene: As for `sample_scene`.
+        names: The views that a clip has.
+    """
     parts: dict[str, Part] = {}
     absent: dict[str, Missed] = {}
     for view in names:

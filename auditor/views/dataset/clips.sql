@@ -1,6 +1,7 @@
 -- One row per clip: its medium, the user's columns, `wanted_frames`, `distinct_frames`, `padded_frames`, when it begins and ends, and
 -- what reading it costs: `decoded_packets`, `runs` (decoder sessions), `byte_ranges` and `bytes_read`.
--- `frames_hash` tells which frames it holds.
+-- `frames_hash` tells which frames it holds. Views that belong together share a `multiview_id`; `most_away_seconds` is how far
+-- their frames lie from the wanted times at most.
 SELECT (p.first + c._row)::BIGINT AS clip, c.clip_id,
     v.media_id, v.uri, v.member, v.kind, v.codec, v.pts_source, v.width, v.height,
     c.shard,
@@ -14,7 +15,9 @@ SELECT (p.first + c._row)::BIGINT AS clip, c.clip_id,
     len(r.range_offset) AS byte_ranges,
     list_sum(r.range_length)::BIGINT AS bytes_read,
     hash(c.frames) AS frames_hash,
-    r.damaged
+    r.damaged,
+    c.multiview_id, c.view_name,
+    list_max(list_transform(c.view_away_seconds, lambda s: abs(s))) AS most_away_seconds
     {user_columns}
 FROM clips_parts c
 JOIN (SELECT _part, sum(count(*)) OVER (ORDER BY _part) - count(*) AS first FROM clips_parts GROUP BY _part) p
