@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.media import TICKS, Recipe, encode
+from tests.support.media import FRAME_RATE, TICKS, Recipe, encode
 
 HEVC = {"preset": "ultrafast", "x265-params": "log-level=none:pools=1:keyint=12"}
 VIEWS = ("front", "left", "wrist")
@@ -35,6 +35,11 @@ class Camera:
     def seconds(self) -> list[Fraction]:
         """The times of its frames from its first one on."""
         return [Fraction(time - self.times[0], TICKS) for time in self.times]
+
+    @property
+    def last_seconds(self) -> Fraction:
+        """How long its last frame lasts: a frame at FRAME_RATE, as the encoder of recipes writes it."""
+        return Fraction(1, FRAME_RATE)
 
 
 def regular(fps: int, count: int, first: int = 0) -> tuple[int, ...]:

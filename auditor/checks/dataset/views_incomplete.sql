@@ -1,6 +1,6 @@
 -- Clips of several views that lack one
 -- severity: warning
--- means: With `missing: mask`, the loader masks the view; otherwise it leaves the clip out. The reasons are in failures.parquet.
+-- means: With `missing: mask`, the loader masks the view. Otherwise it leaves the clip out, and failures.parquet has the reason.
 -- remedy: look at the failures of these media
 WITH known AS (SELECT count(DISTINCT view_name) AS views FROM clips)
 SELECT multiview_id, min(clip_id) AS clip_id, min(uri) AS uri, list(view_name ORDER BY view_name) AS there

@@ -1,0 +1,81 @@
+"""Rows of a listing as scenes: what belongs together, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from framedex.errors import PolicyError
+from framedex.sharder.configuration.views import Views
+from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.selection.scenes import check_views, scenes_of
+
+VIEWS = {"group": "scene", "view": "camera", "clock": "a"}
+
+
+def views_of(**more: Any) -> Views:
+    document = {"policy": "stride", "stride": 1, "frames": 1, "views": VIEWS | more}
+    views = make_policy(document, where="test").policy.views
+    assert views is not None
+    return views
+
+
+def table(**columns: list[Any]) -> pa.Table:
+    return pa.table(columns)
+
+
+def test_equal_values_are_one_scene_in_the_order_of_first_rows() -> None:
+    columns = table(scene=[7, 3, 7, 3, 9], camera=["b", "a", "a", "b", "a"])
+    found = scenes_of(columns, views_of())
+    assert found.names == ["a", "b"]
+    assert [(scene.name, scene.rows) for scene in found.scenes] == [
+        ("7", {"a": 2, "b": 0}),
+        ("3", {"a": 1, "b": 3}),
+        ("9", {"a": 4}),
+    ]
+    assert not found.strays
+
+
+def test_views_may_be_chosen_and_numbered() -> None:
+    columns = table(scene=["x"] * 3, camera=[0, 1, 2])
+    found = scenes_of(columns, views_of(names=[2, 0], clock=0))
+    assert found.names == ["2", "0"]
+    assert found.scenes[0].rows == {"2": 2, "0": 0}
+
+
+def test_rows_without_a_scene_or_a_view_are_strays() -> None:
+    columns = table(scene=["x", None, "x", "x"], camera=["a", "b", None, "b"])
+    found = scenes_of(columns, views_of())
+    assert found.strays == [(1, "the column 'scene' is empty"), (2, "the column 'camera' is empty")]
+    assert found.scenes[0].rows == {"a": 0, "b": 3}
+
+
+def test_two_rows_of_one_view_are_neither() -> None:
+    columns = table(scene=["x"] * 3, camera=["a", "b", "b"])
+    [scene] = scenes_of(columns, views_of()).scenes
+    assert scene.rows == {"a": 0, "b": "several rows of the listing are this view of the scene"}
+
+
+@pytest.mark.parametrize(
+    ("more", "found"),
+    [({"clock": "aa"}, "'aa'"), ({"names": ["a", "c"]}, "'c'"), ({"each": {"d": {"rate": 2}}}, "'d'")],
+)
+def test_a_view_that_no_row_has_is_an_error(more: dict[str, Any], found: str) -> None:
+    with pytest.raises(PolicyError) as error:
+        scenes_of(table(scene=["x", "x"], camera=["a", "b"]), views_of(**more))
+    assert (error.value.found, error.value.allowed) == (found, "a, b")
+
+
+def test_views_of_a_scene_are_in_one_split() -> None:
+    columns = table(scene=["x", "x"], camera=["a", "b"], split=["train", "val"])
+    with pytest.raises(PolicyError, match="belong to different splits") as error:
+        scenes_of(columns, views_of())
+    assert error.value.remedy == "split the scenes: `by: scene`"
+
+
+def test_a_listing_without_the_columns_is_an_error() -> None:
+    with pytest.raises(PolicyError, match="the listing has no such column") as error:
+        check_views(table(scenes=["x"], camera=["a"]), views_of())
+    assert error.value.remedy == "did you mean 'scenes'?"

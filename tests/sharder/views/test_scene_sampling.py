@@ -1,0 +1,238 @@
+"""Frames of views at the times of a clock, beside a reference that tries every frame of every view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from framedex.errors import PolicyError
+from framedex.sharder.policies.reading import make_policy
+from framedex.sharder.policies.records import Timeline
+from framedex.sharder.policies.terms import Terms
+from framedex.sharder.views.scene_sampling import SceneSampling, SceneView, sample_scene
+
+VIEWS = {"group": "scene", "view": "camera", "clock": "a", "missing": "mask"}
+STRIDE = {"policy": "stride", "stride": 2, "frames": 3}
+
+
+def policy_of(views: dict[str, Any], **document: Any) -> Terms:
+    own = document if "policy" in document else STRIDE | document
+    return make_policy(own | {"views": VIEWS | views}, where="test").policy
+
+
+def timeline(pts: list[int], base: int, last: int = 3, name: str = "") -> Timeline:
+    """Return a video. `last`: how long its last frame lasts."""
+    return Timeline(
+        pts=np.array(pts, np.int64), duration_pts=pts[-1] - pts[0] + last, time_base=Fraction(1, base), name=name
+    )
+
+
+def sampled(
+    policy: Terms, scene: dict[str, Timeline], rows: dict[str, Any] | None = None, names: tuple[str, ...] = ("a", "b")
+) -> SceneSampling:
+    views = {view: SceneView(timeline=one, row=(rows or {}).get(view, {})) for view, one in scene.items()}
+    return sample_scene(policy, views, names, name="s")
+
+
+@dataclass(frozen=True)
+class Video:
+    """A random video. `gaps`: between its frames, in ticks of `base` a second."""
+
+    first: int
+    gaps: list[int]
+    base: int
+
+    @property
+    def timeline(self) -> Timeline:
+        return timeline(np.cumsum([self.first, *self.gaps]).tolist(), self.base)
+
+
+videos = st.builds(
+    Video,
+    first=st.integers(-50, 50),
+    gaps=st.lists(st.integers(1, 9), min_size=3, max_size=12),
+    base=st.sampled_from([24, 25, 30, 90_000]),
+)
+fractions = st.fractions(Fraction(-1, 2), Fraction(1, 2), max_denominator=100)
+
+
+def reference(
+    clock: Timeline,
+    frame: int,
+    view: Timeline,
+    offset: Fraction,
+    rate: Fraction,
+    choose: str,
+    tolerance: Fraction | None,
+) -> int | None:
+    """Return the frame of a view for the time of a frame of the clock, or None if none is close enough."""
+    seconds = int(clock.pts[frame] - clock.pts[0]) * clock.time_base
+    wanted = offset + rate * seconds
+    times = [int(pts - view.pts[0]) * view.time_base for pts in view.pts]
+    numbers = range(len(times))
+    if choose == "nearest":
+        found = min(numbers, key=lambda number: (abs(times[number] - wanted), number))
+    elif choose == "previous":
+        found = max([number for number in numbers if times[number] <= wanted], default=0)
+    else:
+        found = min([number for number in numbers if times[number] >= wanted], default=len(times) - 1)
+    away = abs(times[found] - wanted)
+    if tolerance is None:
+        return found if away < view.duration_pts * view.time_base / len(times) else None
+    return found if away <= tolerance else None
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    clock=videos,
+    view=videos,
+    offset=fractions,
+    rate=st.fractions(Fraction(1, 2), Fraction(2), max_denominator=50),
+    choose=st.sampled_from(["nearest", "previous", "next"]),
+    tolerance=st.none() | st.fractions(0, 1, max_denominator=50),
+)
+def test_each_place_has_the_frame_that_is_meant(
+    clock: Video, view: Video, offset: Fraction, rate: Fraction, choose: str, tolerance: Fraction | None
+) -> None:
+    own = {"offset_seconds": str(offset), "rate": str(rate)}
+    more = {} if tolerance is None else {"tolerance_seconds": str(tolerance)}
+    policy = policy_of({"each": {"b": own}}, choose=choose, **more)
+    found = sampled(policy, {"a": clock.timeline, "b": view.timeline})
+    assert found.clips
+    for clip in found.clips:
+        of_clock = clip.views["a"].sampled
+        assert np.array_equal(clip.views["a"].away_seconds, np.where(of_clock.mask, 0, np.nan), equal_nan=True)
+        expected = [
+            reference(clock.timeline, frame, view.timeline, offset, rate, choose, tolerance) if real else None
+            for frame, real in zip(of_clock.frames.tolist(), of_clock.mask.tolist(), strict=True)
+        ]
+        if all(frame is None for frame in expected):
+            assert list(clip.views) == ["a"]
+            continue
+        own_clip = clip.views["b"].sampled
+        assert own_clip.frames.tolist() == [-1 if frame is None else frame for frame in expected]
+        assert own_clip.mask.tolist() == [frame is not None for frame in expected]
+
+
+def test_long_timestamps_are_exact() -> None:
+    far = 1 << 55
+    clock, view = timeline([far, far + 3, far + 7], 90_000), timeline([far + 1, far + 5, far + 8], 89_999)
+    found = sampled(policy_of({}, policy="frames", frames=[0, 1, 2]), {"a": clock, "b": view})
+    [clip] = found.clips
+    assert clip.views["b"].sampled.frames.tolist() == [0, 1, 2]
+    assert np.abs(clip.views["b"].away_seconds).max() < 2 / 89_999
+
+
+def test_a_clip_that_a_view_lacks_is_left_out_masked_or_an_error() -> None:
+    scene = {"a": timeline(list(range(0, 30, 3)), 30), "b": timeline(list(range(0, 15, 3)), 30)}
+    skipped = sampled(policy_of({"missing": "skip"}), scene)
+    assert [clip.number for clip in skipped.clips] == [0]
+    view, missed = skipped.missed[0]
+    assert (view, missed.kind, missed.number, missed.counts) == ("b", "view", 1, False)
+    assert (
+        "view 'b' has no frame within 0.1 s of 2 of the times that it wants; the farthest lies 0.4 s" in missed.message
+    )
+    masked = sampled(policy_of({}), scene).clips[1]
+    assert list(masked.views) == ["a"]  # it has none of the times of clip 1
+    with pytest.raises(PolicyError, match="clip 1: view 'b' has no frame within"):
+        sampled(policy_of({"missing": "error"}), scene)
+
+
+@pytest.mark.parametrize(
+    ("pad", "frames"),
+    [("constant", [0, 2, -1]), ("edge", [0, 2, 2]), ("reflect_101", [0, 2, 0]), ("ends", [0, 2, 3])],
+)
+def test_masked_places_are_padded_as_the_policy_says(pad: str, frames: list[int]) -> None:
+    scene = {"a": timeline(list(range(0, 30, 3)), 30), "b": timeline([0, 3, 6, 9], 30, last=2)}
+    clip = sampled(policy_of({}, pad=pad), scene).clips[0]
+    own = clip.views["b"].sampled
+    assert own.frames.tolist() == frames
+    assert own.mask.tolist() == [True, True, False]
+
+
+def test_a_clock_of_its_own_counts_until_the_last_view_ends() -> None:
+    scene = {"a": timeline(list(range(0, 60, 3)), 30), "b": timeline(list(range(0, 90, 3)), 30)}
+    policy = policy_of({"clock": None, "clock_fps": 5}, stride=1, frames=3)
+    found = sampled(policy, scene)
+    assert [list(clip.views) for clip in found.clips] == [["a", "b"]] * 4 + [["b"]]
+    assert found.clips[1].views["a"].sampled.frames.tolist() == [6, 8, 10]
+    assert found.clips[4].views["b"].sampled.frames.tolist() == [24, 26, 28]
+
+
+def test_offsets_and_rates_come_out_of_columns_too() -> None:
+    scene = {"a": timeline(list(range(0, 30, 3)), 30), "b": timeline(list(range(0, 60, 3)), 30)}
+    columns = {"offset_column": "offset", "rate_column": "rate"}
+    found = sampled(policy_of(columns), scene, {"b": {"offset": 0.1, "rate": "2"}, "a": {"offset": None, "rate": 1}})
+    assert found.clips[0].views["b"].sampled.frames.tolist() == [1, 5, 9]
+    wrong = sampled(policy_of(columns), scene, {"b": {"offset": "soon", "rate": 1}, "a": {"offset": 0, "rate": 1}})
+    [(view, missed)] = [one for one in wrong.missed if one[1].kind == "row"]
+    assert (view, missed.counts) == ("b", True)
+    assert "view 'b': column 'offset': must be a number" in missed.message
+
+
+def test_a_range_is_where_the_time_of_a_view_begins() -> None:
+    scene = {"a": timeline(list(range(0, 60, 3)), 30), "b": timeline(list(range(0, 90, 3)), 30)}
+    policy = policy_of({}, range={"start": "start", "end": "end"})
+    found = sampled(policy, scene, {"a": {"start": 0.5, "end": 1.5}, "b": {"start": 1.0, "end": 2.0}})
+    assert found.clips[0].views["a"].sampled.frames.tolist() == [5, 7, 9]
+    assert found.clips[0].views["b"].sampled.frames.tolist() == [10, 12, 14]
+    assert found.clips[0].views["b"].sampled.stretch == (10, 20)
+    beyond = sampled(policy_of({"missing": "skip"}, range={"start": "start", "end": "end"}), scene,
+                     {"a": {"start": 0.5, "end": 1.5}, "b": {"start": 9, "end": 10}})  # fmt: skip
+    assert [(view, missed.kind) for view, missed in beyond.missed] == [("b", "row")]
+    assert not beyond.clips
+
+
+def test_each_view_may_want_its_own_times() -> None:
+    scene = {"a": timeline(list(range(0, 30, 3)), 30), "b": timeline(list(range(0, 30, 3)), 30)}
+    around = {"policy": "around", "seconds": [-0.1, 0], "pad": "ends"}
+    policy = policy_of({"each": {"b": {"seconds": [-0.2, 0, 0.1]}}}, **around)
+    found = sampled(policy, scene)
+    assert [clip.number for clip in found.clips] == list(range(10))
+    assert found.clips[0].views["a"].sampled.frames.tolist() == [0, 0]
+    assert found.clips[0].views["b"].sampled.frames.tolist() == [0, 0, 1]
+    assert found.clips[0].views["b"].sampled.mask.tolist() == [False, True, True]
+    assert found.clips[5].views["b"].sampled.frames.tolist() == [3, 5, 6]
+    assert found.clips[5].views["b"].sampled.anchor == 5
+
+
+WRONG = {
+    "clock": ({"clock": None}, "the time of views is that of the view clock, or counted by clock_fps"),
+    "both": ({"clock_fps": 5}, "clock, or counted by clock_fps"),
+    "names": ({"names": ["b", "c"]}, "clock is no view"),
+    "twice": ({"names": ["a", "b", "b"]}, "a value of the column, once"),
+    "moved": ({"each": {"a": {"rate": 2}}}, "the clock counts its own time"),
+    "offsets": ({"offset_column": "o", "each": {"b": {"offset_seconds": 1}}}, "offsets are given by column or by view"),
+    "rates": ({"rate_column": "o", "each": {"b": {"rate": 2}}}, "rates are given by column or by view"),
+    "stranger": ({"names": ["a", "b"], "each": {"c": {"rate": 2}}}, "no view has this name"),
+    "seconds": ({"each": {"b": {"seconds": [0]}}}, "seconds of a view are for the policy around"),
+    "key": ({"cameras": 3}, "unknown key"),
+    "rate": ({"each": {"b": {"rate": 0}}}, "a rate must be above zero"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_views_that_contradict_themselves_are_refused(name: str) -> None:
+    views, message = WRONG[name]
+    with pytest.raises(PolicyError) as error:
+        policy_of(views)
+    assert message in str(error.value)
+
+
+def test_keyframes_need_a_view_as_clock() -> None:
+    with pytest.raises(PolicyError, match="this policy goes by the frames of a view"):
+        policy_of({"clock": None, "clock_fps": 5}, policy="keyframes", frames=3)
+
+
+def test_a_policy_with_views_is_written_as_it_was_read() -> None:
+    views = VIEWS | {"each": {"b": {"offset_seconds": "1/30", "rate": "1.0001"}}}
+    file = make_policy({**STRIDE, "views": views}, where="test")
+    again = make_policy(file.resolved, where="test")
+    assert again.policy == file.policy
+    assert file.resolved["views"]["each"]["b"]["rate"] == "10001/10000"
