@@ -10,17 +10,27 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from framedex import ClipDataset, ClipLoader
+from framedex import ClipDataset, ClipLoader, MultiViewDataset
 from tests.support.datasets import run
 
 DATA = Path(__file__).parents[1] / "data/lerobot"
-CAMERAS = ("observation.images.top", "observation.images.wrist")
-POLICY = {
+TIMES = {"observation.images.top": [-0.2, 0, 0.1], "observation.images.wrist": [-0.3, -0.1, 0, 0.2]}
+CAMERAS = tuple(TIMES)
+TERMS = {
     "policy": "around",
-    "seconds": [-0.2, 0, 0.1],
     "pad": "ends",
     "tolerance_seconds": 0.0001,
     "range": {"start": "start_seconds", "end": "end_seconds", "tolerance_seconds": 0.0001, "frames": "length"},
+}
+POLICY = TERMS | {"seconds": TIMES[CAMERAS[0]]}
+BOTH = POLICY | {
+    "views": {
+        "group": "episode_index",
+        "view": "camera",
+        "clock": CAMERAS[0],
+        "missing": "error",
+        "each": {CAMERAS[1]: {"seconds": TIMES[CAMERAS[1]]}},
+    }
 }
 COLUMNS = {"action": [0, 0.1, 0.2, 0.3], "observation.state": [-0.1, 0], "timestamp": [0.0]}
 
@@ -45,29 +55,42 @@ def theirs(version: str) -> dict[str, NDArray[Any]]:
 
 
 def test_every_sample_is_that_of_the_package(indexed: Path, theirs: dict[str, NDArray[Any]]) -> None:
-    for camera in CAMERAS:
-        clips = ClipDataset.from_index(indexed, POLICY, where={"camera": camera}, frame_columns=COLUMNS)
-        assert len(clips) == len(theirs["index"]) == 49
-        for number in np.random.default_rng(0).permutation(len(clips)).tolist():
-            clip = clips[number]
-            assert np.array_equal(clip["mask"], ~theirs[f"{camera}_is_pad"][number])
-            assert np.array_equal(clip["action"], theirs["action"][number])
-            assert np.array_equal(clip["action_mask"], ~theirs["action_is_pad"][number])
-            assert np.array_equal(clip["observation.state"], theirs["observation.state"][number])
-            assert np.array_equal(clip["observation.state_mask"], ~theirs["observation.state_is_pad"][number])
-            assert clip["timestamp"] == theirs["timestamp"][number]
-            assert clip["task"] == theirs["task"][number]
-            assert clip["episode_index"] == theirs["episode_index"][number]
+    both = MultiViewDataset(ClipDataset.from_index(indexed, BOTH, frame_columns=COLUMNS))
+    assert len(both) == len(theirs["index"]) == 49
+    for number in np.random.default_rng(0).permutation(len(both)).tolist():
+        clip = both[number]
+        assert list(clip["mask"]) == list(CAMERAS)
+        for camera in CAMERAS:
+            assert np.array_equal(clip["mask"][camera], ~theirs[f"{camera}_is_pad"][number])
+        assert np.array_equal(clip["action"], theirs["action"][number])
+        assert np.array_equal(clip["action_mask"], ~theirs["action_is_pad"][number])
+        assert np.array_equal(clip["observation.state"], theirs["observation.state"][number])
+        assert np.array_equal(clip["observation.state_mask"], ~theirs["observation.state_is_pad"][number])
+        assert clip["timestamp"] == theirs["timestamp"][number]
+        assert clip["task"] == theirs["task"][number]
+        assert clip["episode_index"] == theirs["episode_index"][number]
+
+
+@pytest.mark.parametrize("camera", CAMERAS)
+def test_a_camera_alone_has_the_frames_that_it_has_beside_the_other(indexed: Path, camera: str) -> None:
+    both = MultiViewDataset(ClipDataset.from_index(indexed, BOTH))
+    alone = ClipDataset.from_index(indexed, TERMS | {"seconds": TIMES[camera]}, where={"camera": camera})
+    assert len(both) == len(alone)
+    for number in np.random.default_rng(0).permutation(len(both)).tolist():
+        assert np.array_equal(both[number]["frame_index"][camera], alone[number]["frame_index"])
+        assert np.array_equal(both[number]["frames"][camera], alone[number]["frames"])
 
 
 def test_every_frame_is_that_of_the_package(indexed: Path, theirs: dict[str, NDArray[Any]]) -> None:
     """Their colours differ a little from ours, so a frame is the one of all frames that is nearest to theirs."""
+    both = MultiViewDataset(ClipDataset.from_index(indexed, BOTH))
     for camera in CAMERAS:
-        clips = ClipDataset.from_index(indexed, POLICY, where={"camera": camera})
-        shown = np.stack([clips[number]["frames"][1] for number in range(len(clips))]).astype(np.int16)
-        own = np.array([clips[number]["frame_index"] for number in range(len(clips))])
-        first = np.array([clips.clip(number).stretch[0] for number in range(len(clips))])
-        in_file = own[:, 1]
+        now = TIMES[camera].index(0)
+        items = [both[number] for number in range(len(both))]
+        shown = np.stack([item["frames"][camera][now] for item in items]).astype(np.int16)
+        own = np.array([item["frame_index"][camera] for item in items])
+        first = np.array([both.clips.clip(both.numbers(number)[camera]).stretch[0] for number in range(len(both))])
+        in_file = own[:, now]
         for number, pictures in enumerate(theirs[camera].transpose(0, 1, 3, 4, 2)):
             of_file = np.flatnonzero(theirs["episode_index"] == theirs["episode_index"][number])
             apart = np.abs(shown[None, of_file] - pictures[:, None]).mean(axis=(2, 3, 4))

@@ -5,12 +5,13 @@ It needs an environment of its own, for the package's pins clash with ours, and 
     v3:  pip install lerobot==0.4.4
     v21: the same, and before it on PYTHONPATH: lerobot==0.3.3 datasets==3.6.0 dill==0.3.8 multiprocess==0.70.16
     python make.py v3
+
+A dataset that is there is not written again.
 """
 
 from __future__ import annotations
 
 import inspect
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ EPISODES = ((17, "push the block"), (23, "lift the cup"), (9, "push the block"))
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
 DELTA_TIMESTAMPS = {
     TOP: [-0.2, 0, 0.1],
-    WRIST: [-0.2, 0, 0.1],
+    WRIST: [-0.3, -0.1, 0, 0.2],
     "action": [0, 0.1, 0.2, 0.3],
     "observation.state": [-0.1, 0],
 }
@@ -47,7 +48,6 @@ def write(root: Path) -> None:
         TOP: {"dtype": "video", "shape": (64, 96, 3), "names": colour},
         WRIST: {"dtype": "video", "shape": (48, 64, 3), "names": colour},
     }
-    shutil.rmtree(root, ignore_errors=True)
     dataset = LeRobotDataset.create("framedex/small", FPS, features, root=root, use_videos=True)
     is_old = "task" in inspect.signature(LeRobotDataset.add_frame).parameters
     for episode, (frames, task) in enumerate(EPISODES):
@@ -83,5 +83,6 @@ def read(root: Path, out: Path) -> None:
 
 if __name__ == "__main__":
     folder = Path(__file__).parent / sys.argv[1]
-    write(folder)
+    if not folder.exists():
+        write(folder)
     read(folder, folder.with_name(f"{sys.argv[1]}.npz"))
