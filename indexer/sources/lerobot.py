@@ -32,6 +32,7 @@ LEROBOT = "lerobot:"  # the prefix of sources
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 UNREADABLE = (OSError, StorageError, ValueError, pa.ArrowException)
+NO_ROWS = np.zeros(0, np.int64)
 CHUNK_EPISODES = 1000  # of version 2, if info.json does not say it
 
 
@@ -65,14 +66,14 @@ class _Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frames:
-    """The numbers in a Parquet file of frames, [rows] each.
+    """The numbers in a Parquet file of frames.
 
     Attributes:
-        episode: int64, the episode of each row.
-        task: int64, the task of each row; None if the file does not say it.
+        rows: int64 [rows of the episode], ascending, by the episode's number.
+        task: int64 [rows], the task of each row; None if the file does not say it.
     """
 
-    episode: NDArray[np.int64]
+    rows: Mapping[int, NDArray[np.int64]]
     task: NDArray[np.int64] | None
 
 
@@ -209,9 +210,16 @@ def _frames(folder: Place, name: str) -> _Frames | str:
         names = [column for column in ("episode_index", "task_index") if column in file.schema_arrow.names]
         table = file.read(names)
         task = table["task_index"].to_numpy().astype(np.int64) if "task_index" in names else None
-        return _Frames(episode=table["episode_index"].to_numpy().astype(np.int64), task=task)
+        return _Frames(rows=_places(table["episode_index"].to_numpy().astype(np.int64)), task=task)
     except (*UNREADABLE, KeyError) as error:
         return f"{name} cannot be read: {error}"
+
+
+def _places(values: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    """Return where each value is found, ascending."""
+    order = np.argsort(values, kind="stable")
+    there, first = np.unique(values[order], return_index=True)
+    return dict(zip(there.tolist(), np.split(order, first[1:]), strict=True)) if len(values) else {}
 
 
 def _mentions(
@@ -247,7 +255,7 @@ def _absolute(folder: Place, name: str) -> str:
 
 def _rows_of(episode: _Episode, frames: _Frames, tasks: Mapping[int, str]) -> tuple[int | None, list[str], str | None]:
     """Return where an episode's rows begin in its file of frames, the texts of its tasks, and what is wrong or None."""
-    rows = np.flatnonzero(frames.episode == episode.number)
+    rows = frames.rows.get(episode.number, NO_ROWS)
     if len(rows) != episode.length:
         said = f"meta/episodes says {episode.length}"
         return None, [], f"{episode.data} has {len(rows)} frames of episode {episode.number}; {said}"
