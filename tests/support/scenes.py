@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -65,7 +66,7 @@ CAMERAS = (
 )
 
 
-def write_scenes(folder: Path, **columns: dict[str, Any]) -> Path:
+def write_scenes(folder: Path, cameras: Sequence[Camera] = CAMERAS, **columns: dict[str, Any]) -> Path:
     """Write the videos of all cameras, and a listing of them.
 
     Args:
@@ -76,7 +77,7 @@ def write_scenes(folder: Path, **columns: dict[str, Any]) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
-    for camera in CAMERAS:
+    for camera in cameras:
         options = {"preset": "ultrafast"} if camera.codec == "libx264" else HEVC
         recipe = Recipe(name=camera.name, codec=camera.codec, options=options, size=camera.size, times=camera.times)
         encode(recipe, folder / camera.name)
