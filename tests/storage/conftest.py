@@ -1,13 +1,18 @@
-"""Fixtures: a proxy in front of the object storage service."""
+"""Fixtures: a proxy in front of the object storage service, and a server that answers as the Hugging Face Hub does."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
+from framedex.storage import hub as hubs
 from framedex.storage import stores
+from tests.support import hub as servers
 from tests.support import proxy as proxies
+from tests.support.hub import TOKEN, Hub
 from tests.support.proxy import Proxy
 from tests.support.s3 import Bucket
 
@@ -20,3 +25,20 @@ def proxy(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         stores._store.cache_clear()
         yield running
     stores._store.cache_clear()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A server that answers as the Hub does."""
+    with servers.running() as running:
+        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "no-token-here"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # other tests use no network
+        monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "1")
+        stores._store.cache_clear()
+        hubs._commit.cache_clear()
+        yield running
+    stores._store.cache_clear()
+    hubs._commit.cache_clear()

@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import huggingface_hub.constants
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from framedex import ClipDataset, Index
 from framedex.errors import SourceError, StaleError, StorageError
-from framedex.storage import hub as hubs
 from framedex.storage import stores
 from framedex.storage.hub import pinned
 from framedex.storage.objects import children, fetch, fetch_end, head
 from framedex.storage.places import place
-from tests.support import hub as servers
 from tests.support.datasets import content, run, write_clips
 from tests.support.hub import TOKEN, Hub
 from tests.support.images import rows, tar_of
 from tests.support.media import Medium
 
 NAMES = ("h264_open_gop.mp4", "hevc_open_gop.mkv", "h264_audio.mp4")
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    with servers.running() as running:
-        monkeypatch.setenv("HF_ENDPOINT", running.endpoint)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "no-token-here"))
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # other tests use no network
-        monkeypatch.setenv("FRAMEDEX_STORAGE_RETRIES", "1")
-        stores._store.cache_clear()
-        hubs._commit.cache_clear()
-        yield running
-    stores._store.cache_clear()
-    hubs._commit.cache_clear()
 
 
 def videos(medium: Medium) -> dict[str, bytes]:

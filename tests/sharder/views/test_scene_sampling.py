@@ -16,6 +16,7 @@ from framedex.sharder.policies.reading import make_policy
 from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.terms import Terms
 from framedex.sharder.views.scene_sampling import SceneSampling, SceneView, sample_scene
+from tests.support.policy_strategies import OWN, TERMS, VIDEOS
 
 VIEWS = {"group": "scene", "view": "camera", "clock": "a", "missing": "mask"}
 STRIDE = {"policy": "stride", "stride": 2, "frames": 3}
@@ -118,6 +119,25 @@ def test_each_place_has_the_frame_that_is_meant(
         own_clip = clip.views["b"].sampled
         assert own_clip.frames.tolist() == [-1 if frame is None else frame for frame in expected]
         assert own_clip.mask.tolist() == [frame is not None for frame in expected]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    document=st.sampled_from(sorted(OWN)).flatmap(lambda name: OWN[name].map(lambda own: {"policy": name} | own)),
+    terms=TERMS,
+    video=VIDEOS,
+)
+def test_two_views_of_equal_times_show_the_frames_that_one_video_has(
+    document: dict[str, Any], terms: dict[str, Any], video: Timeline
+) -> None:
+    alone = make_policy(document | terms, where="test").policy.sample(video, {})
+    found = sampled(policy_of({"missing": "error"}, **document, **terms), {"a": video, "b": video})
+    assert [clip.number for clip in found.clips] == [clip.number for clip in alone.clips]
+    for clip, expected in zip(found.clips, alone.clips, strict=True):
+        for own in clip.views.values():
+            assert np.array_equal(own.sampled.mask, expected.mask)
+            assert np.array_equal(own.sampled.frames < 0, expected.frames < 0)
+            assert np.array_equal(video.pts[own.sampled.frames], video.pts[expected.frames])
 
 
 def test_long_timestamps_are_exact() -> None:
