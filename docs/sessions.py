@@ -22,6 +22,7 @@ from pathlib import Path
 from tests.support import hub
 
 ROOT = Path(__file__).resolve().parents[1]
+ROBOT = ROOT / "tests/data/lerobot/v3"  # a LeRobot dataset
 PAGES = ("README.md", "docs/python.md", "docs/recipes.md")
 GPU_PAGES = ("docs/recipes_gpu.md",)
 BLOCK = re.compile(r"```(console|python|yaml)\n(.*?)```", re.DOTALL)
@@ -44,7 +45,9 @@ def with_output(page: str, folder: Path) -> str:
     if "hf://" not in page:
         return _with_output(page, folder, {})
     with hub.running() as running:  # a server that answers as the Hugging Face Hub does
-        running.commit({f"data/{path.name}": path.read_bytes() for path in (folder / "videos").iterdir()})
+        files = {f"data/{path.name}": path for path in (folder / "videos").iterdir()}
+        files |= {f"robot/{path.relative_to(ROBOT)}": path for path in ROBOT.rglob("*") if path.is_file()}
+        running.commit({name: path.read_bytes() for name, path in files.items()})
         return _with_output(page, folder, {"HF_ENDPOINT": running.endpoint, "HF_HUB_OFFLINE": "0"})
 
 

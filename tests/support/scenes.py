@@ -26,6 +26,7 @@ class Camera:
     times: tuple[int, ...]
     size: tuple[int, int] = (176, 144)
     codec: str = "libx264"
+    pix_fmt: str = "yuv420p"
 
     @property
     def name(self) -> str:
@@ -79,7 +80,14 @@ def write_scenes(folder: Path, cameras: Sequence[Camera] = CAMERAS, **columns: d
     rows = []
     for camera in cameras:
         options = {"preset": "ultrafast"} if camera.codec == "libx264" else HEVC
-        recipe = Recipe(name=camera.name, codec=camera.codec, options=options, size=camera.size, times=camera.times)
+        recipe = Recipe(
+            name=camera.name,
+            codec=camera.codec,
+            options=options,
+            pix_fmt=camera.pix_fmt,
+            size=camera.size,
+            times=camera.times,
+        )
         encode(recipe, folder / camera.name)
         own = {name: values.get(camera.name) for name, values in columns.items()}
         rows.append({"uri": camera.name, "episode": camera.scene, "camera": camera.view, "task": "stack"} | own)
