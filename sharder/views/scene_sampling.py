@@ -91,21 +91,27 @@ def sample_scene(
         if views.missing == "error":
             raise PolicyError(next(iter(absent.values())).message, remedy=LENIENT)
         return SceneSampling(clips=[], missed=missed)
+    sampling = _sample_parts(policy, parts, there, name)
+    return replace(sampling, missed=missed + sampling.missed)
+
+
+def _sample_parts(policy: Terms, parts: Mapping[str, Part], scene: Mapping[str, SceneView], name: str) -> SceneSampling:
+    """Return the clips of the stretches that a scene's views have. Raises PolicyError as `sample_scene`."""
+    views = views_of(policy)
     leading = next(iter(parts)) if views.clock is None else views.clock
-    clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), there[leading], name)
+    clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), scene[leading], name)
     order = [leading, *(view for view in parts if view != leading)]
-    samplings = {view: _sampling(policy, view, clock, there[leading].row) for view in order}
+    samplings = {view: _sampling(policy, view, clock, scene[leading].row) for view in order}
     found = {view: _of_view(policy, view, clock, parts[view], samplings[view]) for view in order}
-    missed += [(leading, one) for one in samplings[leading].missed]
     clips: list[SceneClip] = []
+    missed: list[tuple[str | None, Missed]] = [(leading, one) for one in samplings[leading].missed]
     for number in (clip.number for clip in samplings[leading].clips):
         own = {view: of_view.get(number, NO_TIMES) for view, of_view in found.items()}
-        lacking = {view: why for view, why in own.items() if isinstance(why, str)}
         given = {view: sampled for view, sampled in own.items() if isinstance(sampled, ViewSampled)}
-        if given and (not lacking or views.missing == "mask"):
+        if given and (len(given) == len(own) or views.missing == "mask"):
             clips.append(SceneClip(number=number, views=given))
             continue
-        view, why = next(iter(lacking.items()))
+        view, why = next((view, why) for view, why in own.items() if isinstance(why, str))
         message = f"clip {number}: view {view!r} {why}"
         if views.missing == "error":
             raise PolicyError(message, remedy=LENIENT)
