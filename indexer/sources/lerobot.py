@@ -82,6 +82,7 @@ def read_lerobot(source: str) -> Iterator[NamedMedium]:
 
     Their columns:
 
+    - `dataset`: the folder, as it was named.
     - `episode_index`, `camera`.
     - `start_seconds`, `end_seconds`: where the episode lies in the video, in seconds from its first frame.
     - `length`: number of the episode's frames.
@@ -235,6 +236,7 @@ def _mentions(
             path=_absolute(folder, path),
             spelled=f"{source.rstrip('/')}/{path}",
             columns={
+                "dataset": without_prefix(source).rstrip("/"),
                 "episode_index": episode.number,
                 "camera": camera,
                 "start_seconds": begin,

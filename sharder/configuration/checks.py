@@ -95,6 +95,10 @@ def listed(example: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _one_or_more(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
 def exactly(refused: str, *, zero: bool = True) -> PlainValidator:
     """Return a validator for numbers from zero on that keeps the exact value that was written.
 
@@ -155,6 +159,15 @@ Seed = Annotated[int, Field(strict=True, ge=0, le=(1 << 63) - 1), says("a seed i
 YesNo = Annotated[bool, Field(strict=True), says("must be true or false")]
 ColumnName = Annotated[
     str, Field(strict=True, min_length=1), AfterValidator(_printable), says("must be the name of a column")
+]
+ColumnNames = Annotated[
+    tuple[ColumnName, ...],
+    Field(min_length=1, max_length=100),
+    BeforeValidator(_one_or_more),
+    says("must be the name of a column, or a list of names"),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+    ),
 ]
 FilterText = Annotated[str, Field(strict=True), says("a filter is an expression in text", allowed="width >= 640")]
 MANY = Field(min_length=1, max_length=MOST_LISTED, fail_fast=True)

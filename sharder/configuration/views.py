@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from framedex.sharder.configuration.checks import MANY, ColumnName, Distance, Rate, RefusedError, listed, shown
+from framedex.sharder.configuration.checks import (
+    MANY,
+    ColumnName,
+    ColumnNames,
+    Distance,
+    Rate,
+    RefusedError,
+    listed,
+    shown,
+)
 from framedex.sharder.configuration.pairs import CELL, Cell, Pairs
 from framedex.sharder.configuration.parameters import Record, parameter
 
@@ -32,14 +41,15 @@ class View(Record):
 class Views(Record):
     """Which rows of a listing are views of one scene, and how their times belong together.
 
-    Rows with the same value in the column `group` belong together; the column `view` names the view of each. The policy
-    is applied to the view `clock`, or to a clock of its own that counts `clock_fps` frames a second from the views'
-    beginnings on. Every other view gives, for each frame of that, the frame that `choose` means for the same time. It
-    may lie `tolerance_seconds` away, or, if the policy does not say that, as long as a frame of the view lasts on
-    average. `missing` says what becomes of a clip for which a view has no such frame.
+    Rows with the same value in the column `group` (or in several columns) belong together; the column `view` names
+    the view of each. The policy is applied to the view `clock`, or to a clock of its own that counts `clock_fps`
+    frames a second from the views' beginnings on. Every other view gives, for each frame of that, the frame that
+    `choose` means for the same time. It may lie `tolerance_seconds` away, or, if the policy does not say that, as
+    long as a frame of the view lasts on average. `missing` says what becomes of a clip for which a view has no such
+    frame.
     """
 
-    group: ColumnName = parameter("the listing's column whose equal values mean one scene")
+    group: ColumnNames = parameter("the listing's column whose equal values mean one scene, or several columns")
     view: ColumnName = parameter("the listing's column that names the view")
     names: Annotated[tuple[Cell, ...], MANY, listed("[left, right]")] | None = parameter(
         "the views that are wanted; without it, all values of the column", None
@@ -81,7 +91,8 @@ class Views(Record):
     @property
     def columns(self) -> list[str]:
         """The columns that are read."""
-        return [name for name in (self.group, self.view, self.offset_column, self.rate_column) if name is not None]
+        others = (self.view, self.offset_column, self.rate_column)
+        return [*self.group, *(name for name in others if name is not None)]
 
     def of(self, name: str) -> View:
         """Return what holds for one view."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import orjson
 import pyarrow as pa
 
 from framedex.errors import PolicyError
@@ -80,7 +81,7 @@ def scenes_of(columns: pa.Table, views: Views) -> Scenes:
     Raises:
         PolicyError: A view that the policy names does not exist, or the views of a scene belong to different splits.
     """
-    groups, own = (_texts(columns[name]) for name in (views.group, views.view))
+    groups, own = _groups(columns, views.group), _texts(columns[views.view])
     names = _names(own, views)
     found: dict[str, dict[str, int | str]] = {}
     first: dict[str, int] = {}
@@ -89,7 +90,12 @@ def scenes_of(columns: pa.Table, views: Views) -> Scenes:
         if view is not None and view not in names:
             continue
         if group is None or view is None:
-            strays.append((row, f"the column {(views.group if group is None else views.view)!r} is empty"))
+            empty = (
+                views.view
+                if group is not None
+                else next(name for name in views.group if not _is_there(columns, name, row))
+            )
+            strays.append((row, f"the column {empty!r} is empty"))
             continue
         rows, _ = found.setdefault(group, {}), first.setdefault(group, row)
         rows[view] = row if view not in rows else "several rows of the listing are this view of the scene"
@@ -101,6 +107,18 @@ def scenes_of(columns: pa.Table, views: Views) -> Scenes:
     if SPLIT_COLUMN in columns.column_names:
         _check_splits(columns[SPLIT_COLUMN].to_pylist(), scenes, views)
     return Scenes(names=order, scenes=scenes, strays=strays)
+
+
+def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
+    """Return the name of each row's scene: a column's value, or several columns' values as JSON; None if one is empty."""
+    if len(names) == 1:
+        return _texts(columns[names[0]])
+    rows = zip(*(_texts(columns[name]) for name in names), strict=True)
+    return [None if None in row else orjson.dumps(row).decode() for row in rows]
+
+
+def _is_there(columns: pa.Table, name: str, row: int) -> bool:
+    return columns[name][row].as_py() is not None
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:
@@ -132,7 +150,7 @@ def _check_splits(splits: Sequence[object], scenes: Sequence[Scene], views: View
                 "the views of a scene belong to different splits",
                 where=f"scene {scene.name}",
                 found=", ".join(map(str, sorted(map(str, of_scene)))),
-                remedy=f"split the scenes: `by: {views.group}`",
+                remedy=f"split the scenes: `by: {views.group[-1]}`",
             )
 
 

@@ -38,6 +38,16 @@ def test_equal_values_are_one_scene_in_the_order_of_first_rows() -> None:
     assert not found.strays
 
 
+def test_several_columns_name_a_scene_together() -> None:
+    columns = table(set=["x", "x", "y", None], scene=[1, 1, 1, 1], camera=["a", "b", "a", "b"])
+    found = scenes_of(columns, views_of(group=["set", "scene"]))
+    assert [(scene.name, scene.rows) for scene in found.scenes] == [
+        ('["x","1"]', {"a": 0, "b": 1}),
+        ('["y","1"]', {"a": 2}),
+    ]
+    assert found.strays == [(3, "the column 'set' is empty")]
+
+
 def test_views_may_be_chosen_and_numbered() -> None:
     columns = table(scene=["x"] * 3, camera=[0, 1, 2])
     found = scenes_of(columns, views_of(names=[2, 0], clock=0))
