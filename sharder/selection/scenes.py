@@ -110,7 +110,7 @@ def scenes_of(columns: pa.Table, views: Views) -> Scenes:
 
 
 def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
-    """Return the name of each row's scene: a column's value, or several columns' values as JSON; None if one is empty."""
+    """Return the name of each row's scene: a column's value, or several as JSON; None if one is empty."""
     if len(names) == 1:
         return _texts(columns[names[0]])
     rows = zip(*(_texts(columns[name]) for name in names), strict=True)
