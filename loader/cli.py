@@ -63,10 +63,11 @@ def verify(
     With --json, one line per clip: clip_id, uri, frames, pts, md5 (over native planes; null for padding), verdict
     (exact, nearest, differs, undecodable, stale, internal_error), reason, source_psnr and undecided.
 
-    Encoded clips (--encode) cannot be equal bit for bit. They are "nearest" if every frame is nearer to its own picture
-    of the source, scaled as it was, than to the clip's others and to those before and after it. source_psnr is the
-    lowest PSNR of their frames in dB. Of pictures that differ by less than was lost, any is right; frames that are not
-    nearest to their own for this reason are counted as undecided.
+    Encoded clips (--encode) cannot equal their source bit for bit. They are "nearest" if encoding the source's pictures
+    again gives the same bytes. Where another version of the encoder gives others, every frame must be nearer to its own
+    picture than to the clip's others and those before and after it, and must have lost no more than twice what encoding
+    it again loses. Of pictures that differ by less than that, any is right: such frames are counted as undecided.
+    source_psnr is the lowest PSNR of the clip's frames in dB.
 
     With --decode gpu, every frame that a GPU decodes must be nearer to the CPU's picture of it than to those of the
     frames before and after; its clip is then "nearest". Neighbours that are the same picture decide nothing and are

@@ -17,6 +17,7 @@ VALUES_AT_ONCE = 1 << 16  # of each picture; their products are summed exactly i
 # distance to the nearer one, the triangle inequality says that its own is farther away, whatever was lost.
 TWICE = 4.0  # squared
 FLAT = 64.0  # mean square difference that a picture without any detail may have: 30 dB
+ROUNDED = 4.0  # mean square difference that counts as lost in rounding: 42 dB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Nearness:
     Attributes:
         psnr: float64 [F], against each one's own picture, in dB.
         other: int64 [F], the place of the candidate that the picture is instead of its own, -1 if it is its own.
-        unlike: bool [F], whether the picture is not even as near to its own as a flat grey one.
+        unlike: bool [F], whether the picture is farther from its own than encoding explains.
         undecided: bool [F], whether another candidate is as near as its own, or nearer by no more than was lost.
     """
 
@@ -36,13 +37,20 @@ class Nearness:
     undecided: NDArray[np.bool_]
 
 
-def nearness(found: Sequence[Picture], own: NDArray[np.int64], candidates: Sequence[Picture]) -> Nearness:
+def nearness(
+    found: Sequence[Picture],
+    own: NDArray[np.int64],
+    candidates: Sequence[Picture],
+    lost: NDArray[np.float64] | None = None,
+) -> Nearness:
     """Compare lossy pictures with pictures of their source.
 
     Args:
         found: uint8 [H, W, 3] each, at least one.
         own: int64 [F], the place among the candidates of what each of them should be.
         candidates: uint8 [H, W, 3] each.
+        lost: float64 [F], the mean square difference that encoding makes. None: it is not known; then a picture is
+            unlike its own where a flat grey one would be nearer.
     """
     away = mean_squares(found, candidates)
     between = mean_squares([candidates[place] for place in own.tolist()], candidates)
@@ -53,11 +61,14 @@ def nearness(found: Sequence[Picture], own: NDArray[np.int64], candidates: Seque
     nearest = away[rows, best]
     is_near = nearest <= mine
     is_other = is_near & (between[rows, best] > TWICE * nearest)
-    variance = np.array([candidates[place].var() for place in own.tolist()])
+    if lost is None:
+        most = np.maximum([candidates[place].var() for place in own.tolist()], FLAT)
+    else:
+        most = TWICE * lost + ROUNDED
     return Nearness(
         psnr=10 * np.log10(PEAK**2 / np.maximum(mine, LEAST_SQUARE)),
         other=np.where(is_other, best, -1),
-        unlike=mine > np.maximum(variance, FLAT),
+        unlike=mine > most,
         undecided=is_near & ~is_other,
     )
 

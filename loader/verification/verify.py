@@ -125,7 +125,7 @@ def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
     """Return the verdicts on some clips of one medium."""
     sources = SourceFiles()
     if manifest.encode is not None:
-        return verify_encoded(clips, sources)
+        return verify_encoded(clips, manifest.encode, sources)
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
     mark = _mark(clips[0], manifest.images)
