@@ -67,7 +67,7 @@ def verify(
     again gives the same bytes. Where another version of the encoder gives others, every frame must be nearer to its own
     picture than to the clip's others and those before and after it, and must have lost no more than twice what encoding
     it again loses. Of pictures that differ by less than that, any is right: such frames are counted as undecided.
-    source_psnr is the lowest PSNR of the clip's frames in dB.
+    source_psnr is the lowest PSNR of the clip's frames in dB. The encoder is needed for this.
 
     With --decode gpu, every frame that a GPU decodes must be nearer to the CPU's picture of it than to those of the
     frames before and after; its clip is then "nearest". Neighbours that are the same picture decide nothing and are

@@ -124,35 +124,34 @@ def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Trut
     reason = _unlike_times(clip, truth)
     if reason is not None:
         return verdict_on(clip, None, "differs", reason)
-    return _compare(clip, encoded, [by_rank[rank] for rank in sorted(by_rank)], options, truth)
+    try:
+        return _compare(clip, encoded, [by_rank[rank] for rank in sorted(by_rank)], options, truth)
+    except UncuttableError as error:
+        return verdict_on(clip, None, "undecodable", error.text())
 
 
 def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: EncodeOptions, truth: Truth) -> Checked:
     """Return the verdict on a clip's pictures, in the order of their ranks."""
     frames = np.unique(clip.frame_index[clip.frame_index != PAD])
     expected = [truth[number][1] for number in frames.tolist()]
-    again = _encoded_again(clip, expected, options)
-    lost = None if again is None else _losses(*again, expected)
+    again, packets = _encoded_again(clip, expected, options)
+    lost = _losses(again, packets, expected)
     candidates = sorted(_compared(clip) & truth.keys())
     near = nearness(found, np.searchsorted(candidates, frames), [truth[number][1] for number in candidates], lost)
-    same = again is not None and np.array_equal(again[1].payload, encoded.payload)
+    same = np.array_equal(packets.payload, encoded.payload)
     reason = None if same else _unlike_pictures(near, frames.tolist(), candidates)
-    uncertain = near.undecided | (near.other >= 0) if again is not None else np.ones(len(frames), np.bool_)
     return replace(
         verdict_on(clip, None, "nearest" if reason is None else "differs", reason),
         source_psnr=round(float(near.psnr.min()), 2),
-        undecided=0 if same else int(uncertain.sum()),
+        undecided=0 if same else int(near.undecided.sum()),
     )
 
 
-def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) -> tuple[Clip, EncodedClip] | None:
-    """Return a clip with its pictures encoded again; None if there is no encoder of the codec here."""
+def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) -> tuple[Clip, EncodedClip]:
+    """Return a clip with its pictures encoded again. Raises UncuttableError for sizes that no packing gives."""
     medium = clip.medium
     colour = colour_of(medium.color_primaries, medium.color_transfer)
-    try:
-        stream = encode(pictures, (medium.height, medium.width), options, colour)
-    except UncuttableError:
-        return None
+    stream = encode(pictures, (medium.height, medium.width), options, colour)
     size = np.array([len(packet) for packet in stream.packets], np.int64)
     recipe = replace(
         clip.recipe,

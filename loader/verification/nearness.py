@@ -16,7 +16,6 @@ VALUES_AT_ONCE = 1 << 16  # of each picture; their products are summed exactly i
 # If a picture is nearer to another one of the source than to its own, and the two differ by more than twice its own
 # distance to the nearer one, the triangle inequality says that its own is farther away, whatever was lost.
 TWICE = 4.0  # squared
-FLAT = 64.0  # mean square difference that a picture without any detail may have: 30 dB
 ROUNDED = 4.0  # mean square difference that counts as lost in rounding: 42 dB
 
 
@@ -41,7 +40,7 @@ def nearness(
     found: Sequence[Picture],
     own: NDArray[np.int64],
     candidates: Sequence[Picture],
-    lost: NDArray[np.float64] | None = None,
+    lost: NDArray[np.float64],
 ) -> Nearness:
     """Compare lossy pictures with pictures of their source.
 
@@ -49,8 +48,7 @@ def nearness(
         found: uint8 [H, W, 3] each, at least one.
         own: int64 [F], the place among the candidates of what each of them should be.
         candidates: uint8 [H, W, 3] each.
-        lost: float64 [F], the mean square difference that encoding makes. None: it is not known; then a picture is
-            unlike its own where a flat grey one would be nearer.
+        lost: float64 [F], the mean square difference that encoding makes.
     """
     away = mean_squares(found, candidates)
     between = mean_squares([candidates[place] for place in own.tolist()], candidates)
@@ -61,14 +59,10 @@ def nearness(
     nearest = away[rows, best]
     is_near = nearest <= mine
     is_other = is_near & (between[rows, best] > TWICE * nearest)
-    if lost is None:
-        most = np.maximum([candidates[place].var() for place in own.tolist()], FLAT)
-    else:
-        most = TWICE * lost + ROUNDED
     return Nearness(
         psnr=10 * np.log10(PEAK**2 / np.maximum(mine, LEAST_SQUARE)),
         other=np.where(is_other, best, -1),
-        unlike=mine > most,
+        unlike=mine > TWICE * lost + ROUNDED,
         undecided=is_near & ~is_other,
     )
 

@@ -29,6 +29,7 @@ from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_md5
+from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.image_files import ImageOptions, encode_image
 from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.reading.sources import SourceFiles
@@ -74,8 +75,13 @@ def verify(
         workers: processes that decode.
         timeout_seconds: time limit per source. The clips of a source that takes longer are undecodable. None: no limit.
         on_progress: called with (clips done, clips in all).
+
+    Raises:
+        FramedexError: clips are encoded, and there is no encoder to compare them with.
     """
     manifest = Manifest(dataset, root=root)
+    if manifest.encode is not None:
+        encoder_version(manifest.encode)
     if chosen is None:
         chosen = sample_of(len(manifest), size=sample, seed=seed)
     media = manifest.media_rows()[chosen]
