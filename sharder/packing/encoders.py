@@ -69,7 +69,7 @@ class Encoder:
 
 # x264's macroblock tree gives other bytes each time (measured with core 165), so it is off. x265 4.2 writes beyond its
 # memory where a side has at most one coding tree unit, 64 pixels. SVT-AV1 documents 64 as its least size.
-# B-frames save a fifth to a third of the bytes at nearly the same PSNR (docs/decisions/0034-encoded-clips.md).
+# B-frames save a fifth to a third of the bytes at nearly the same PSNR (docs/decisions/0035-encoded-clips.md).
 ENCODERS: dict[EncodeCodec, Encoder] = {
     "h264": Encoder(
         name="libx264",
