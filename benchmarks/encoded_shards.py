@@ -2,7 +2,8 @@
 
 Sixteen clips of each video, at random places: 16 frames, 4 apart, with a shorter side of 256. The same clips are packed
 as JPEG and encoded at several qualities. PSNR is that of each frame, as ClipDataset returns it, against the exact
-frame, scaled to the same size with the same filter. Packing is one process, from the index to the finished dataset.
+frame, scaled to the same size with the same filter. Packing is one process, from the index to the finished dataset, the
+faster of two turns.
 Loading is a whole epoch: ClipDataset in one process, and ClipLoader with --workers processes; the datasets take turns,
 and the page cache holds everything. With --device gpu, ClipLoader decodes on the GPU what it may, and the CPU the rest;
 `decoded` says how many clips of an epoch which decoder took.
@@ -43,6 +44,7 @@ POLICY = {"policy": "random", "clips": 16, "frames": 16, "stride": 4, "seed": 1}
 SHORT_SIDE = 256
 QUALITIES = (90, 75)
 CRFS: dict[EncodeCodec, tuple[int, ...]] = {"h264": (18, 23, 28), "hevc": (18, 23, 28), "av1": (20, 30, 40)}
+PACKING_TURNS = 2
 PEAK = 255.0
 
 
@@ -131,10 +133,12 @@ def measure(videos: list[Path], folder: Path, options: argparse.Namespace) -> di
     framedex.index([str(video) for video in videos], str(folder / "INDEX"), progress=False)
     framedex.shard(str(folder / "INDEX"), str(folder / "EXACT"), policy=POLICY, progress=False)
     exact = ClipDataset(folder / "EXACT")
-    packed, datasets = {}, {}
-    for number, (name, how) in enumerate(variants().items()):
-        packed[name] = pack(folder / "INDEX", folder / f"D{number}", **how)
-        datasets[name] = ClipDataset(folder / f"D{number}")
+    packed: dict[str, list[float]] = {name: [] for name in variants()}
+    datasets = {}
+    for turn in range(PACKING_TURNS):
+        for number, (name, how) in enumerate(variants().items()):
+            packed[name].append(pack(folder / "INDEX", folder / f"D{number}-{turn}", **how))
+            datasets[name] = ClipDataset(folder / f"D{number}-{turn}")
     loaded = load_seconds(datasets, options)
     rows = []
     for name, dataset in datasets.items():
@@ -148,7 +152,7 @@ def measure(videos: list[Path], folder: Path, options: argparse.Namespace) -> di
                 "tar_bytes": tar_bytes(Path(str(dataset.manifest.path))),
                 "worst_psnr": round(float(everything.min()), 2),
                 "median_psnr": round(float(np.median(everything)), 2),
-                "pack_seconds_a_clip": round(packed[name] / len(dataset), 4),
+                "pack_seconds_a_clip": round(min(packed[name]) / len(dataset), 4),
                 **{key: round(v, 5) if isinstance(v, float) else v for key, v in loaded[name].items()},
                 "videos": {
                     Path(uri).name: {

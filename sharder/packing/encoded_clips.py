@@ -19,7 +19,7 @@ from framedex.sharder.decoding.video import Size, decode_unique
 from framedex.sharder.packing.clip_files import ClipFile, look_of, packet_times, places, shown_seconds
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.encoders import ENCODERS, PIXEL_FORMAT, EncodedStream, colour_of, encode
-from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, movie_header
+from framedex.sharder.packing.mp4 import SAMPLE_ENTRIES, SampleTimes, movie_header
 from framedex.sharder.packing.yuv420 import MATRIX, RANGE_NAME
 from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
@@ -48,23 +48,16 @@ def encode_clip(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> Enc
 
 
 def encoded_file(clip: Clip, stream: EncodedStream, options: EncodeOptions) -> ClipFile:
-    """Return the tiny file of a clip's encoded frames. Frames are shown at the source's times, from the first one."""
+    """Return the tiny file of a clip's encoded frames. Frames are shown at the source's times, from the first one.
+
+    Raises:
+        UncuttableError: The clip is larger than a file may be.
+    """
     medium = encoded_medium(clip.medium, options, stream.configuration)
     size = np.array([len(packet) for packet in stream.packets], np.int64)
     recipe = _recipe(clip, stream.rank, size)
     times, real = packet_times(replace(clip, recipe=recipe), medium.time_base_den)
-    header = movie_header(
-        codec=medium.codec,
-        width=medium.width,
-        height=medium.height,
-        configuration=stream.configuration,
-        packet_size=size,
-        packet_rank=stream.rank,
-        sync=np.zeros(1, np.int64),
-        times=times,
-        inband=False,
-        look=look_of(medium),
-    )
+    header = _header(medium, size, stream.rank, times)
     return ClipFile(
         clip=replace(clip, medium=medium, md5=None, recipe=replace(recipe, range_offset=np.array([len(header)]))),
         member=Member(suffix=CONTAINER, pieces=[header, *stream.packets]),
@@ -109,6 +102,24 @@ def encoded_medium(medium: Medium, options: EncodeOptions, configuration: bytes)
     )
 
 
+def _header(medium: Medium, size: NDArray[np.int64], rank: NDArray[np.int32], times: SampleTimes) -> bytes:
+    try:
+        return movie_header(
+            codec=medium.codec,
+            width=medium.width,
+            height=medium.height,
+            configuration=medium.extradata or b"",
+            packet_size=size,
+            packet_rank=rank,
+            sync=np.zeros(1, np.int64),
+            times=times,
+            inband=False,
+            look=look_of(medium),
+        )
+    except ValueError as error:
+        raise UncuttableError(str(error), where=medium.path, remedy="make clips of fewer frames") from error
+
+
 def _pictures(clip: Clip, encoded: EncodedClip, size: Size) -> Iterator[NDArray[np.uint8]]:
     """Yield every wanted picture once, scaled, in presentation order."""
     scaled: Iterable[tuple[int, NDArray[np.uint8]]]
@@ -133,7 +144,7 @@ def _recipe(clip: Clip, rank: NDArray[np.int32], size: NDArray[np.int64]) -> Rec
         run_first=start,
         run_open=np.zeros(1, np.bool_),
         run_state=start,
-        damaged=False,
+        damaged=clip.recipe.damaged,
         position=np.where(own == PAD, PAD, np.searchsorted(wanted, own)).astype(np.int32),
         packet_pts=pts[rank],
         packet_shown=np.ones(len(rank), np.bool_),

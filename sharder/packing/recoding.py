@@ -47,7 +47,8 @@ class Recoding(Generic[Made]):
     Attributes:
         make: Runs in a worker: a clip and its packets → its new form. It can be pickled. It raises DecodeError for a
             clip that does not decode, and UncuttableError for one that cannot have that form.
-        finish: Runs in this process: a clip, its new form and the progress of the plan → a step with members.
+        finish: Runs in this process: a clip, its new form and the progress of the plan → a step with members. It raises
+            UncuttableError as `make` does.
     """
 
     make: Make[Made]
@@ -90,6 +91,8 @@ class Recoding(Generic[Made]):
             return Step(outcome=_failure(clip, outcome, made), done=step.done)
         try:
             return self.finish(clip, made, step.done)
+        except UncuttableError as error:
+            return Step(outcome=failure_of(clip, error), done=step.done)
         except MEDIUM_ERRORS:
             raise
         except Exception as error:  # a bug at one clip must not end the run for the others
