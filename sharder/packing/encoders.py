@@ -6,10 +6,11 @@ nothing but coded pictures; parameter sets are in the configuration record.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -160,32 +161,45 @@ def _encode(
     file = io.BytesIO()
     os.environ.setdefault(*QUIET_SVT)
     av.logging.set_level(None)
-    packets: list[av.Packet[VideoStream]] = []
-    count = 0
     with memory_errors(), av.open(file, "w", format="mp4", options=OPTIONS | MOV_OPTIONS) as out:
-        try:
+        with _refusals(encoder, size):
             stream = _stream(out, encoder, size, options, colour)
-            for count, rgb in enumerate(pictures, 1):
-                packets += stream.encode(_frame(rgb, count - 1))
+        packets: list[av.Packet[VideoStream]] = []
+        for number, rgb in enumerate(pictures):
+            frame = _frame(rgb, number)
+            with _refusals(encoder, size):
+                packets += stream.encode(frame)
+        with _refusals(encoder, size):
             packets += stream.encode(None)
-            payloads = [(int(packet.pts or 0), packet.is_keyframe, bytes(packet)) for packet in packets]
-            if packets:
-                out.mux_one(packets[0])
-        except (av.error.FFmpegError, ValueError, OverflowError) as error:
-            raise _refused(encoder, size, str(error)) from error
-    rank = np.array([number for number, _, _ in payloads], np.int32)
-    starts = [is_start for _, is_start, _ in payloads]
-    if sorted(rank.tolist()) != list(range(count)) or starts != [True] + [False] * (count - 1):
-        raise _refused(encoder, size, f"{len(packets)} packets and {sum(starts)} key frames for {count} pictures")
+            contents = [bytes(packet) for packet in packets]  # as the muxer gets them
+            out.mux_one(packets[0])
+    _check_closed(packets, number + 1, encoder, size)
     box = SAMPLE_ENTRIES[options.codec].configuration
     assert box is not None  # all of these codecs have one
     configuration = configuration_box(file.getvalue(), box)
     return EncodedStream(
         configuration=configuration,
-        packets=[_slices(options.codec, content) for _, _, content in payloads],
-        rank=rank,
-        version=_version(configuration + payloads[0][2]),
+        packets=[_slices(options.codec, content) for content in contents],
+        rank=np.array([packet.pts for packet in packets], np.int32),
+        version=_version(configuration + contents[0]),
     )
+
+
+@contextlib.contextmanager
+def _refusals(encoder: Encoder, size: Size) -> Iterator[None]:
+    """Turn the errors of an encoder into UncuttableError."""
+    try:
+        yield
+    except (av.error.FFmpegError, ValueError, OverflowError, IndexError) as error:
+        raise _refused(encoder, size, str(error)) from error
+
+
+def _check_closed(packets: Sequence[av.Packet[VideoStream]], pictures: int, encoder: Encoder, size: Size) -> None:
+    """Raise UncuttableError unless there is a packet for each picture, and the first alone is a key frame."""
+    shown = sorted(packet.pts if packet.pts is not None else -1 for packet in packets)
+    starts = [packet.is_keyframe for packet in packets]
+    if shown != list(range(pictures)) or starts != [True] + [False] * (pictures - 1):
+        raise _refused(encoder, size, f"{len(packets)} packets and {sum(starts)} key frames for {pictures} pictures")
 
 
 def encoder_version(options: EncodeOptions) -> str:
