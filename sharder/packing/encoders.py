@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from framedex.core.pyav import ffmpeg_version
 from framedex.errors import PolicyError, UncuttableError
 from framedex.indexer.bitstream.h26x.nal import join_length_prefixed, split_annex_b
-from framedex.indexer.containers.opening import memory_errors
+from framedex.indexer.containers.opening import memory_errors, packet_with
 from framedex.indexer.schema import COLOR_RANGES
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions
@@ -171,8 +171,8 @@ def _encode(
                 packets += stream.encode(frame)
         with _refusals(encoder, size):
             packets += stream.encode(None)
-            contents = [bytes(packet) for packet in packets]  # as the muxer gets them
-            out.mux_one(packets[0])
+            contents = [bytes(packet) for packet in packets]
+            out.mux_one(_first(contents[0], stream))
     _check_closed(packets, number + 1, encoder, size)
     box = SAMPLE_ENTRIES[options.codec].configuration
     assert box is not None  # all of these codecs have one
@@ -183,6 +183,17 @@ def _encode(
         rank=np.array([packet.pts for packet in packets], np.int32),
         version=_version(configuration + contents[0]),
     )
+
+
+def _first(content: bytes, stream: VideoStream) -> av.Packet[VideoStream]:
+    """Return a packet that makes a muxer write its header.
+
+    It has times of its own: for short clips, x265 at times gives decoding times that muxers refuse.
+    """
+    packet = packet_with(content)
+    packet.stream, packet.time_base, packet.is_keyframe = stream, Fraction(1, RATE), True
+    packet.pts = packet.dts = 0
+    return packet
 
 
 @contextlib.contextmanager
