@@ -53,7 +53,7 @@ def test_one_configuration_record_holds_for_clips_of_any_length(codec: EncodeCod
 
 @pytest.mark.parametrize("codec", ENCODE_CODECS)
 def test_clips_shorter_than_the_reordering_are_encoded_every_time(codec: EncodeCodec) -> None:
-    """x265 takes the decoding times of one or two frames from memory that it did not set; muxers refuse some of them."""
+    """x265 takes decoding times of one or two frames from memory that it did not set; muxers refuse some of them."""
     pictures, options, litter = noise(2, 96, 128), EncodeOptions(codec=codec), []
     counts = []
     for number in range(60):
