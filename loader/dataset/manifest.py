@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.tallies import no_clip_has, tally
-from framedex.errors import FormatError, FramedexError
+from framedex.errors import FormatError, FramedexError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.row_checks import check_video
@@ -96,7 +96,7 @@ class Manifest:
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
             }
             self._first[RECIPES_FOLDER] = self._first[CLIPS_FOLDER]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, PolicyError) as error:
             raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
         self._header = (self.path / HEADER).read_bytes()
         self._open()

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import framedex
+from framedex.errors import FormatError
 from framedex.indexer.parts.index import Index
 from framedex.loader.verification.nearness import mean_squares, nearness
 from framedex.loader.verification.report import VerifyReport
@@ -142,6 +143,15 @@ def test_encoded_images_of_a_sequence_are_compared_with_it(tmp_path: Path, in_ta
         dataset / "clips/part-000000.parquet", {"frames": lambda rows: [[frame - 1 for frame in row] for row in rows]}
     )
     assert verified(dataset).verdicts == {"differs": 1}
+
+
+@pytest.mark.parametrize("change", [{"codec": "vp9"}, {"crf": "low"}, {"size": [1]}, {"crf": 99}])
+def test_a_header_that_says_something_impossible_is_damaged(dataset: Path, change: dict[str, Any]) -> None:
+    header = json.loads((dataset / "dataset.json").read_text())
+    header["encode"] |= change
+    (dataset / "dataset.json").write_text(json.dumps(header))
+    with pytest.raises(FormatError, match=r"dataset\.json is damaged"):
+        framedex.ClipDataset(dataset)
 
 
 def test_a_source_that_changed_is_stale(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import framedex
-from framedex import ClipDataset, EncodeOptions
+from framedex import ClipDataset, ClipLoader, EncodeOptions
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.probing.stream_facts import describe_stream
@@ -256,3 +256,28 @@ def test_the_encoded_frames_of_pictures_that_differ_in_size_have_the_size_of_the
     dataset = encode_clips(tmp_path / "INDEX", tmp_path / "D", [{"uri": medium["uri"], "frames": frames}])
     assert ClipDataset(dataset)[0]["frames"].shape == (2, medium["height"], medium["width"], 3)
     assert "1 nearest" in run("verify", dataset).output
+
+
+def test_loaders_and_movies_give_the_frames_of_the_dataset(index: Index, tmp_path: Path) -> None:
+    clips = [{"uri": "h264_default.mp4", "frames": [30, 2, 7]}, {"uri": "hevc_closed.mp4", "frames": [1, 40, 3]}]
+    path = encode_clips(index.path, tmp_path / "D", clips, "--size", "144x176")
+    dataset = ClipDataset(path)
+    (batch,) = ClipLoader(dataset, batch_size=2, output="numpy")
+    assert np.array_equal(batch["frames"], np.stack([dataset[0]["frames"], dataset[1]["frames"]]))
+    movie = ClipDataset(path, decode="movie")[0]["movie"]
+    with av.open(io.BytesIO(bytes(movie))) as container:
+        shown = [read_barcode(frame.to_ndarray(format="rgb24")) for frame in container.decode(video=0)]
+    assert shown == [2, 7, 30]
+
+
+def test_frames_of_damaged_gops_keep_their_flag(corpus: Path, tmp_path: Path) -> None:
+    run("index", corpus / "corrupt_mid.ts", "--out", tmp_path / "INDEX", "--depth", "packets", "--verify")
+    policy = "{policy: stride, stride: 1, frames: 8}"
+    words = ("shard", tmp_path / "INDEX", "--policy", policy, "--pack", "clips", "--encode", "h264")
+    run(*words, "--out", tmp_path / "D", "--damaged", "keep", "--max-failures", 99)
+    dataset = ClipDataset(tmp_path / "D")
+    damaged = [dataset.clip(number).recipe.damaged for number in range(len(dataset))]
+    assert True in damaged
+    assert False in damaged
+    obstacles = [gpu_obstacle(dataset.clip(number)) for number in range(len(dataset))]
+    assert [obstacle is None for obstacle in obstacles] == [not flag for flag in damaged]
