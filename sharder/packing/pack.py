@@ -27,7 +27,7 @@ from framedex.sharder.packing.encoders import EncodedStream
 from framedex.sharder.packing.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
 from framedex.sharder.packing.mp4 import UNSPECIFIED
 from framedex.sharder.packing.recoding import Recoding
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 from framedex.sharder.schema import PAD
 
 Pack = Literal["clips", "images", "needed"]
@@ -70,7 +70,7 @@ def image_packing(options: ImageOptions, *, workers: int, engine: Engine) -> Rec
     def step(clip: Clip, files: list[bytes], done: int) -> Step:
         return image_step(clip, files, options, done)
 
-    make = functools.partial(image_files, options=options)
+    make = functools.partial(_make_images, options=options)
     return Recoding(make=make, finish=step, workers=workers, engine=engine)
 
 
@@ -87,8 +87,16 @@ def encoded_packing(options: EncodeOptions, *, workers: int, engine: Engine) -> 
             raise ValueError(f"{options.codec} streams of one medium with several configuration records")
         return file_step(encoded_file(clip, stream, options), done)
 
-    make = functools.partial(encode_clip, options=options)
+    make = functools.partial(_make_stream, options=options)
     return Recoding(make=make, finish=step, workers=workers, engine=engine)
+
+
+def _make_images(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> list[bytes]:
+    return image_files(clip, encoded, options)
+
+
+def _make_stream(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> EncodedStream:
+    return encode_clip(clip, encoded, options)
 
 
 def file_step(file: ClipFile, done: int) -> Step:
