@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from docs.conversion_page import conversion_section
+from docs.encoded_page import encoded_section
 from docs.one_core_page import one_core_section
 from docs.results import NOTE, load, made_by
 from docs.storage_tables import storage_section
@@ -343,4 +344,5 @@ The plain loop decodes each video from its beginning in one process with PyAV an
 {made_by(pack)}
 {storage_section(stored, asked, (made_by(stored), made_by(asked)))}\
 {tars_section(load("tars.json"), load("tar_requests.json"))}\
+{encoded_section(load("encoded_shards.json"))}\
 {loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""

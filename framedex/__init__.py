@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
     from framedex.loader.verify import verify as verify
     from framedex.sharder.clips.audio import AudioOptions as AudioOptions
+    from framedex.sharder.packing.encode_options import EncodeOptions as EncodeOptions
     from framedex.sharder.packing.image_files import ImageOptions as ImageOptions
     from framedex.sharder.shard import shard as shard
     from framedex.storage.cache import DiskCache as DiskCache
@@ -30,6 +31,7 @@ _PUBLIC = {
     "ClipLoader": "framedex.loader.clip_loader",
     "ClipSampler": "framedex.loader.order.sampler",
     "DiskCache": "framedex.storage.cache",
+    "EncodeOptions": "framedex.sharder.packing.encode_options",
     "FramedexError": "framedex.errors",
     "ImageOptions": "framedex.sharder.packing.image_files",
     "Index": "framedex.indexer.parts.index",
@@ -48,6 +50,7 @@ __all__ = [
     "ClipLoader",
     "ClipSampler",
     "DiskCache",
+    "EncodeOptions",
     "FramedexError",
     "ImageOptions",
     "Index",

@@ -10,6 +10,7 @@ import click
 
 from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
+from framedex.core.tallies import counted
 from framedex.errors import printable
 from framedex.loader.verification.report import RIGHT, VerifyReport
 from framedex.loader.verification.verify import verify as verify_dataset
@@ -60,12 +61,17 @@ def verify(
     """Decode clips from their byte ranges and compare every frame, bit for bit, with a full decode of its source.
 
     With --json, one line per clip: clip_id, uri, frames, pts, md5 (over native planes; null for padding), verdict
-    (exact, nearest, differs, undecodable, stale, internal_error) and reason.
+    (exact, nearest, differs, undecodable, stale, internal_error), reason, source_psnr and undecided.
+
+    Encoded clips (--encode) cannot equal their source bit for bit. They are "nearest" if encoding the source's pictures
+    again gives the same bytes. Where another version of the encoder gives others, every frame must be nearer to its own
+    picture than to the clip's others and those before and after it, and must have lost no more than twice what encoding
+    it again loses. Of pictures that differ by less than that, any is right: such frames are counted as undecided.
+    source_psnr is the lowest PSNR of the clip's frames in dB. The encoder is needed for this.
 
     With --decode gpu, every frame that a GPU decodes must be nearer to the CPU's picture of it than to those of the
     frames before and after; its clip is then "nearest". Neighbours that are the same picture decide nothing and are
-    counted. Clips that a GPU must not get are compared bit for bit. JSON lines have decoder, worst_psnr and
-    undecided, too.
+    counted. Clips that a GPU must not get are compared as without it. JSON lines have decoder and worst_psnr, too.
 
     Exit codes: 0 all exact or nearest, 1 failed, or framedex itself failed at some clips, 2 usage, 3 done but more
     clips were not exact than --max-failures.
@@ -103,6 +109,9 @@ def _tell(report: VerifyReport) -> None:
     echo(f"{counts} ({report.frames} frames)")
     if report.decoders:
         echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(report.decoders.items()))}")
+    if report.source_psnr < math.inf:
+        alike = "" if report.decoders else f"; {counted(report.undecided, 'frame')} not told from others"
+        echo(f"worst encoded frame: {report.source_psnr:.1f} dB PSNR{alike}")
     if report.worst_psnr < math.inf:
         echo(
             f"worst frame on a GPU: {report.worst_psnr:.1f} dB PSNR; "

@@ -21,8 +21,10 @@ from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.cutting import ClipCutter, Making, cut_in_workers
+from framedex.sharder.packing.encode_options import EncodeOptions
+from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.image_files import ImageOptions
-from framedex.sharder.packing.pack import ImagePacking, Pack
+from framedex.sharder.packing.pack import Pack, encoded_packing, image_packing
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
 from framedex.sharder.packing.tars import index_path
 from framedex.sharder.plan_in_workers import planned_in_workers
@@ -60,6 +62,7 @@ class ShardOptions:
         pack: What tars hold; None for no tars.
         shard_bytes: A new tar begins when a clip would not fit.
         images: How frames are stored.
+        encode: How clips are encoded; None to copy their packets.
         workers: Number of processes that plan, decode and encode clips. They run on this machine unless `engine` is a
             cluster.
         audio: The clips' audio; None for no audio.
@@ -75,6 +78,7 @@ class ShardOptions:
     pack: Pack | None = None
     shard_bytes: int = SHARD_BYTES
     images: ImageOptions = IMAGE_DEFAULTS
+    encode: EncodeOptions | None = None
     workers: int = os.cpu_count() or 1
     engine: Engine = run_local
     audio: AudioOptions | None = None
@@ -84,6 +88,10 @@ class ShardOptions:
     finish: bool = False
     on_progress: Callable[[int, int], None] = lambda done, total: None
 
+    def __post_init__(self) -> None:
+        if self.encode is not None and self.pack != "clips":
+            raise PolicyError("encode needs pack='clips'", found=f"pack={self.pack!r}")
+
     @property
     def alone(self) -> bool:
         """Whether one process does everything."""
@@ -92,7 +100,13 @@ class ShardOptions:
     @property
     def making(self) -> Making:
         """The options that concern the clips themselves."""
-        return Making(keep_damaged=self.keep_damaged, pack=self.pack, audio=self.audio, audio_format=self.audio_format)
+        return Making(
+            keep_damaged=self.keep_damaged,
+            pack=self.pack,
+            encoded=self.encode is not None,
+            audio=self.audio,
+            audio_format=self.audio_format,
+        )
 
 
 DEFAULTS = ShardOptions()
@@ -142,12 +156,13 @@ def _build(
 ) -> ShardReport:
     """Write a dataset. `facts`: Further keys of its header."""
     _check_columns(user_schema, options.pack)
+    pack = _pack_facts(options)
     job = {
         "schema_version": SCHEMA_VERSION,
         "index": index.state(),
         "policy": resolved,
         "keep_damaged": options.keep_damaged,
-        "pack": _pack_facts(options) | {"shard_bytes": options.shard_bytes},
+        "pack": pack | {"shard_bytes": options.shard_bytes},
     }
     if options.part is not None:
         return plan_slice(out, job, pieces, _planning(index, user_schema, options), options.part)
@@ -159,7 +174,7 @@ def _build(
         if options.finish or (options.pack is None and not options.alone):
             planned = _planned_rows(index, out, job, pieces, options, writer)
             _write_planned(planned, total, options, writer)
-            return writer.commit(index=index, resolved=resolved, facts=_pack_facts(options) | facts)
+            return writer.commit(index=index, resolved=resolved, facts=pack | facts)
         media = Media(index, functools.partial(options.making.open, index))
         rounds = (piece.round(media) for piece in pieces)
         with Spools(writer.folder, needed=options.pack == "needed", settle=writer.settle) as spools:
@@ -169,7 +184,7 @@ def _build(
                 else:
                     writer.add(step.outcome, step.members)
                 options.on_progress(step.done, total)
-        return writer.commit(index=index, resolved=resolved, facts=_pack_facts(options) | facts)
+        return writer.commit(index=index, resolved=resolved, facts=pack | facts)
 
     if isinstance(out, Stored):
         report = _ship(out, job, how, write, options)
@@ -228,6 +243,8 @@ def _ship(
 def _pack_facts(options: ShardOptions) -> Row:
     """Return what determines the content of tars, as dataset.json records it."""
     facts: Row = {"pack": options.pack} | ({"images": asdict(options.images)} if options.pack == "images" else {})
+    if options.encode is not None:
+        facts["encode"] = options.encode.facts() | {"encoder": encoder_version(options.encode)}
     if options.audio is None:
         return facts
     form = {} if options.pack is None else {"format": options.audio_format}
@@ -239,8 +256,11 @@ def _steps(index: Index, rounds: Iterable[Round], spools: Spools, options: Shard
     if options.pack is None:
         return plan(rounds, None)
     if options.pack == "images":
-        packing = ImagePacking(options.images, workers=options.workers, engine=options.engine)
-        return with_audio(packing.pack(plan(rounds, spools)), options.audio_format)
+        images = image_packing(options.images, workers=options.workers, engine=options.engine)
+        return with_audio(images.pack(plan(rounds, spools)), options.audio_format)
+    if options.encode is not None:
+        encoded = encoded_packing(options.encode, workers=options.workers, engine=options.engine)
+        return with_audio(encoded.pack(plan(rounds, spools)), options.audio_format)
     if options.alone:
         return ClipCutter(index, options.making, spools).steps(rounds)
     return cut_in_workers(index, options.making, spools, rounds, workers=options.workers, engine=options.engine)

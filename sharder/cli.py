@@ -26,6 +26,7 @@ from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
@@ -43,6 +44,7 @@ Example:
   framedex shard INDEX --policy "{policy: fps, fps: 2, frames: 8}" --out DATASET
   framedex shard INDEX --clips clips.jsonl --out DATASET
   framedex shard INDEX --policy my_policy.yaml --out DATASET --pack clips --shard-size 1GB
+  framedex shard INDEX --policy fps --out DATASET --pack clips --encode h264 --short-side 256
   framedex shard INDEX --policy fps --out DATASET --task $SLURM_ARRAY_TASK_ID/100   then   … --finish
 """
 
@@ -133,6 +135,7 @@ def shard(
     pack: Pack | None,
     shard_size: int,
     images: ImageOptions,
+    encode: EncodeOptions | None,
     workers: int,
     engine: Engine,
     audio: AudioOptions | None,
@@ -163,6 +166,7 @@ def shard(
             pack=pack,
             shard_bytes=shard_size,
             images=images,
+            encode=encode,
             workers=workers,
             engine=engine,
             audio=audio,

@@ -15,6 +15,7 @@ from framedex.options.rules import OptionRule
 from framedex.options.sizes import FRAME_SIZE
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.decoding.video import Size
+from framedex.sharder.packing.encode_options import DEFAULT_CRF, ENCODE_CODECS, MOST_CRF, EncodeCodec, EncodeOptions
 from framedex.sharder.packing.image_files import FORMATS, ImageFormat, ImageOptions
 from framedex.sharder.packing.pack_audio import AUDIO_FORMATS
 from framedex.storage.uris import is_uri
@@ -44,6 +45,7 @@ class PolicyType(FileType):
 
 
 DURATION, POLICY = Seconds(), PolicyType()
+SCALED = "With --pack images or --encode"
 
 IMAGE_OPTIONS = (
     click.option(
@@ -61,10 +63,21 @@ IMAGE_OPTIONS = (
         help="With --pack images: the quality of JPEG and WebP.",
     ),
     click.option(
-        "--short-side", type=click.IntRange(1), help="With --pack images: greatest length of the shorter side."
+        "--encode",
+        type=click.Choice(ENCODE_CODECS),
+        help="With --pack clips: decode each clip, scale the frames that it wants, and encode them alone, as one "
+        "closed GOP. Frames lose a little; decoding costs exactly the wanted frames.  "
+        "[default: packets are copied]",
     ),
-    click.option("--box", type=click.IntRange(1), help="With --pack images: greatest length of the longer side."),
-    click.option("--size", type=FRAME_SIZE, metavar="HxW", help="With --pack images: exact height and width."),
+    click.option(
+        "--crf",
+        type=click.IntRange(1, max(MOST_CRF.values())),
+        help="With --encode: the constant rate factor. A lower one gives better pictures and more bytes.  "
+        f"[default: {', '.join(f'{crf} for {codec}' for codec, crf in DEFAULT_CRF.items())}]",
+    ),
+    click.option("--short-side", type=click.IntRange(1), help=f"{SCALED}: greatest length of the shorter side."),
+    click.option("--box", type=click.IntRange(1), help=f"{SCALED}: greatest length of the longer side."),
+    click.option("--size", type=FRAME_SIZE, metavar="HxW", help=f"{SCALED}: exact height and width."),
 )
 AUDIO_OPTIONS = (
     click.option(
@@ -100,9 +113,14 @@ AUDIO_OPTIONS = (
 
 IMAGE_RULES = (
     OptionRule(
-        options=["image_format", "quality", "short_side", "box", "size"],
-        when=lambda values: values["pack"] == "images",
-        needs="--pack images",
+        options=["image_format", "quality"], when=lambda values: values["pack"] == "images", needs="--pack images"
+    ),
+    OptionRule(options=["encode"], when=lambda values: values["pack"] == "clips", needs="--pack clips"),
+    OptionRule(options=["crf"], when=lambda values: values["encode"] is not None, needs="--encode"),
+    OptionRule(
+        options=["short_side", "box", "size"],
+        when=lambda values: values["pack"] == "images" or values["encode"] is not None,
+        needs="--pack images or --encode",
     ),
     OptionRule(
         options=["quality"],
@@ -122,9 +140,10 @@ AUDIO_RULES = (
 
 
 def image_options(command: Command) -> Command:
-    """Add to a command the options for storing frames, which it receives as `images`, an ImageOptions.
+    """Add to a command the options for storing frames.
 
-    IMAGE_RULES must be used with them.
+    The command receives them as `images`, an ImageOptions, and `encode`, an EncodeOptions or None. IMAGE_RULES must be
+    used with them.
     """
 
     @functools.wraps(command)
@@ -132,13 +151,17 @@ def image_options(command: Command) -> Command:
         *,
         image_format: ImageFormat,
         quality: int,
+        encode: EncodeCodec | None,
+        crf: int | None,
         short_side: int | None,
         box: int | None,
         size: Size | None,
         **others: Any,
     ) -> None:
-        images = ImageOptions(format=image_format, quality=quality, short_side=short_side, box=box, size=size)
-        command(images=images, **others)
+        scaled: dict[str, Any] = {"short_side": short_side, "box": box, "size": size}
+        images = ImageOptions(format=image_format, quality=quality, **scaled)
+        encoding = None if encode is None else EncodeOptions(codec=encode, crf=crf, **scaled)
+        command(images=images, encode=encoding, **others)
 
     return together(*IMAGE_OPTIONS)(with_images)
 

@@ -250,6 +250,7 @@ SHARDS = pa.schema(
 HEADER_KEYS = {
     "root": Key(kind=str),
     "images": Key(kind=dict, needed=False),
+    "encode": Key(kind=dict, needed=False),
     "index_ffmpeg": Key(kind=list, element=str, needed=False),
     "views": Key(kind=dict, needed=False),
     "clips_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),

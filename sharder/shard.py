@@ -15,6 +15,7 @@ from framedex.execution.choice import EngineName, engine_of, processes
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions, encode_options
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
@@ -38,6 +39,7 @@ def shard(
     pack: Pack | None = None,
     shard_bytes: int = SHARD_BYTES,
     images: ImageOptions | None = None,
+    encode: EncodeOptions | EncodeCodec | None = None,
     audio: bool | AudioOptions = False,
     audio_format: AudioFormat = "flac",
     workers: int | None = None,
@@ -63,6 +65,8 @@ def shard(
             into the sources.
         shard_bytes: Target size of a tar. A new tar begins when the next clip would exceed it.
         images: With pack="images", how frames are stored.
+        encode: With pack="clips", encode the wanted frames of each clip again, alone and as one closed GOP: "h264",
+            "hevc" or "av1", or EncodeOptions with a size and a quality. None copies packets.
         audio: Whether clips carry audio; AudioOptions sets its rate, channels and length.
         audio_format: With `pack` and `audio`, "flac" or "wav".
         workers: Number of processes that plan, and with `pack` cut and encode. None: one per core.
@@ -90,6 +94,7 @@ def shard(
             pack=pack,
             shard_bytes=shard_bytes,
             images=images or ImageOptions(),
+            encode=encode_options(encode),
             workers=processes(workers),
             engine=engine_of(engine, ray_address),
             audio=AudioOptions() if audio is True else audio or None,

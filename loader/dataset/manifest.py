@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.tallies import no_clip_has, tally
-from framedex.errors import FormatError, FramedexError
+from framedex.errors import FormatError, FramedexError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.row_checks import check_video
@@ -28,6 +28,7 @@ from framedex.sharder.clips.medium import Locations, Medium, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.rows import clip_from
 from framedex.sharder.configuration.views import Missing
+from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.schema import (
     CLIPS,
@@ -74,6 +75,7 @@ class Manifest:
 
     Attributes:
         images: how frames were stored (`--pack images`), else None.
+        encode: how clips were encoded (`--encode`), else None.
         ffmpeg: the versions of FFmpeg's libraries that made the index, as in `Index.ffmpeg`.
 
     Raises:
@@ -89,6 +91,7 @@ class Manifest:
         try:
             self.locations = Locations(header["root"], root)
             self.images = _images(header.get("images"))
+            self.encode = _encode(header.get("encode"))
             self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
             self._views = _views(header.get("views"))
             self._first = {
@@ -96,7 +99,7 @@ class Manifest:
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
             }
             self._first[RECIPES_FOLDER] = self._first[CLIPS_FOLDER]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, PolicyError) as error:
             raise FormatError(f"{HEADER} is damaged", where=str(self.path), found=repr(error)) from error
         self._header = (self.path / HEADER).read_bytes()
         self._open()
@@ -110,7 +113,7 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "images", "ffmpeg", "locations", "_first", "_header", "_views")
+        kept = ("path", "images", "encode", "ffmpeg", "locations", "_first", "_header", "_views")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -425,13 +428,24 @@ def _views(stored: dict[str, Any] | None) -> tuple[list[str], Missing] | None:
 
 def _images(stored: dict[str, Any] | None) -> ImageOptions | None:
     """Return how frames were stored, as the header says."""
+    return None if stored is None else ImageOptions(**stored | _limits(stored))
+
+
+def _encode(stored: dict[str, Any] | None) -> EncodeOptions | None:
+    """Return how clips were encoded, as the header says. The encoder that it names does not matter to readers."""
     if stored is None:
         return None
+    own = {name: value for name, value in stored.items() if name != "encoder"}
+    return EncodeOptions(**own | _limits(stored))
+
+
+def _limits(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the limits of the size of stored frames. Raises ValueError for values that are no sizes."""
     size = None if stored["size"] is None else tuple(stored["size"])
     if any(
         type(side) not in (int, type(None)) for side in (*(size or ()), stored.get("short_side"), stored.get("box"))
     ):
-        raise ValueError(f"images of size {size}")
+        raise ValueError(f"frames of size {size}")
     if size is not None and len(size) != 2:
-        raise ValueError(f"images of size {size}")
-    return ImageOptions(**stored | {"size": size})
+        raise ValueError(f"frames of size {size}")
+    return {"size": size}

@@ -11,19 +11,26 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from framedex.errors import StaleError
 from framedex.indexer.sources.sequences import group_names, visible_images
 from framedex.sharder.clips.medium import Medium
 
+Used = TypeVar("Used")
 TAR = "tar"  # the value of `media.container`
 
 
 def image_checksums(medium: Medium, wanted: Iterable[int]) -> dict[int, str] | None:
-    """Return the CRC-32 of wanted images by their number, 8 hex digits each.
+    """Return the CRC-32 of wanted images by their number, 8 hex digits each. See `images_of`."""
+    return images_of(medium, wanted, lambda data: f"{zlib.crc32(data):08x}")
+
+
+def images_of(medium: Medium, wanted: Iterable[int], use: Callable[[bytes], Used]) -> dict[int, Used] | None:
+    """Return what `use` makes of the wanted images, by their number; a medium may lack some.
 
     Returns:
-        The checksums. None: a listing made the sequence, and nothing else records its order.
+        The results. None: a listing made the sequence, and nothing else records its order.
 
     Raises:
         StaleError: the images are missing, or their number is not the indexed one.
@@ -31,14 +38,14 @@ def image_checksums(medium: Medium, wanted: Iterable[int]) -> dict[int, str] | N
     try:
         if medium.container == TAR:
             with tarfile.open(medium.path, "r:", errors="surrogateescape") as tar:
-                return _checksums(medium, wanted, *_in_tar(tar, medium.member))
+                return _used(medium, wanted, *_in_tar(tar, medium.member), use)
         if not os.path.isdir(medium.path):
-            return _checksums(medium, wanted, [medium.path], _read)
+            return _used(medium, wanted, [medium.path], _read, use)
         if medium.member is not None:
             return None
         with os.scandir(medium.path) as entries:
             names = visible_images(entry.name for entry in entries if not entry.is_dir())
-        return _checksums(medium, wanted, list(names), lambda name: _read(os.path.join(medium.path, name)))
+        return _used(medium, wanted, list(names), lambda name: _read(os.path.join(medium.path, name)), use)
     except (OSError, tarfile.TarError) as error:
         raise _stale(medium, str(error)) from error
 
@@ -65,10 +72,16 @@ def _in_tar(tar: tarfile.TarFile, member: str | None) -> tuple[list[str], Callab
     return names, read
 
 
-def _checksums(medium: Medium, wanted: Iterable[int], names: list[str], read: Callable[[str], bytes]) -> dict[int, str]:
+def _used(
+    medium: Medium,
+    wanted: Iterable[int],
+    names: list[str],
+    read: Callable[[str], bytes],
+    use: Callable[[bytes], Used],
+) -> dict[int, Used]:
     if len(names) != medium.frame_count:
         raise _stale(medium, f"{len(names)} images")
-    return {number: f"{zlib.crc32(read(names[number])):08x}" for number in sorted(wanted)}
+    return {number: use(read(names[number])) for number in sorted(wanted) if 0 <= number < len(names)}
 
 
 def _stale(medium: Medium, found: str) -> StaleError:

@@ -6,7 +6,7 @@ import collections
 import math
 from dataclasses import dataclass, field
 
-from framedex.loader.verification.verify import Checked
+from framedex.loader.verification.checked import Checked
 from framedex.loader.verification.verify_gpu import CheckedOnGpu
 
 RIGHT = ("exact", "nearest")
@@ -22,9 +22,12 @@ class VerifyReport:
         verdicts: how many clips have each verdict.
         wrong: the clips that are neither exact nor nearest.
         decoders: with decode="gpu", how many clips each decoder took.
-        undecided: with decode="gpu", how many frames have no neighbour that differs from them.
+        undecided: how many frames cannot be told from another picture: with decode="gpu", because no neighbour differs
+            from them, and of encoded clips, because another picture of the source is as near to them.
         worst_psnr: with decode="gpu", the PSNR in dB of the frame that differs most from the CPU's. Infinite where none
             differs.
+        source_psnr: of encoded clips, the PSNR in dB of the frame that differs most from the source's. Infinite where
+            none was compared.
     """
 
     clips: int = 0
@@ -34,6 +37,7 @@ class VerifyReport:
     decoders: collections.Counter[str] = field(default_factory=collections.Counter)
     undecided: int = 0
     worst_psnr: float = math.inf
+    source_psnr: float = math.inf
 
     def count(self, checked: Checked) -> None:
         """Add the verdict on one clip."""
@@ -42,9 +46,10 @@ class VerifyReport:
         self.verdicts[checked.verdict] += 1
         if checked.verdict not in RIGHT:
             self.wrong.append(checked)
+        self.undecided += checked.undecided
+        self.source_psnr = min(self.source_psnr, math.inf if checked.source_psnr is None else checked.source_psnr)
         if isinstance(checked, CheckedOnGpu):
             self.decoders[checked.decoder] += 1
-            self.undecided += checked.undecided
             self.worst_psnr = min(self.worst_psnr, checked.worst_psnr or math.inf)
 
     @property
@@ -59,5 +64,5 @@ class VerifyReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether clips were checked and all of them are exact, or nearest where a GPU decoded them."""
+        """Whether clips were checked and all of them are exact, or nearest where a GPU decoded or framedex encoded."""
         return self.clips > 0 and not self.wrong

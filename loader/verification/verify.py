@@ -2,68 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
 
 import av
 import av.error
 import numpy as np
-from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
 from framedex.errors import INTERNAL_ERROR, DecodeError, FormatError, StaleError
 from framedex.execution.engine import Calls
 from framedex.execution.local_pool import run_local
-from framedex.indexer.containers.opening import decode_packet, demux_packets, open_container
 from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.schema import IMAGES
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import sample_of
+from framedex.loader.verification.checked import Checked, Verdict, verdict_on
+from framedex.loader.verification.encoded import verify_encoded
+from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.image_truth import image_checksums
 from framedex.loader.verification.member_truth import own_copy
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
-from framedex.sharder.decoding.rgb import UNSPECIFIED, RgbConverter
+from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_md5
+from framedex.sharder.packing.encoders import encoder_version
 from framedex.sharder.packing.image_files import ImageOptions, encode_image
 from framedex.sharder.reading.local_copies import local_copy
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.sharder.schema import PAD
 from framedex.storage.places import Place
 
-Verdict = Literal["exact", "nearest", "differs", "undecodable", "stale", "internal_error"]  # nearest: see `verify_gpu`
-Marked = TypeVar("Marked")
 LOG = logging.getLogger("framedex.loader")
 Truth = dict[int, tuple[int | None, set[str]]]  # presentation number → (pts, mark; several where frames share a pts)
 Mark = Callable[[av.VideoFrame], str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """The verdict on one clip.
-
-    Attributes:
-        clip_id: the clip's name.
-        uri: its source.
-        frames: frame numbers, -1 where padded.
-        pts: the timestamp of each frame, None where padded.
-        md5: the MD5 of each frame, None where padded and where nothing was decoded.
-        verdict: the verdict.
-        reason: why the clip is not right, else None.
-    """
-
-    clip_id: str
-    uri: str
-    frames: list[int]
-    pts: list[int | None]
-    md5: list[str | None]
-    verdict: Verdict
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +75,13 @@ def verify(
         workers: processes that decode.
         timeout_seconds: time limit per source. The clips of a source that takes longer are undecodable. None: no limit.
         on_progress: called with (clips done, clips in all).
+
+    Raises:
+        FramedexError: clips are encoded, and there is no encoder to compare them with.
     """
     manifest = Manifest(dataset, root=root)
+    if manifest.encode is not None:
+        encoder_version(manifest.encode)
     if chosen is None:
         chosen = sample_of(len(manifest), size=sample, seed=seed)
     media = manifest.media_rows()[chosen]
@@ -120,7 +100,7 @@ def verify(
                 LOG.info("%s\n%s", clips[0].medium.uri if clips else manifest.path, outcome.traceback)
             reason = outcome.message if internal else f"{outcome.kind}: {outcome.message}"
             verdict: Verdict = "internal_error" if internal else "undecodable"
-            yield from [_verdict(clip, None, verdict, reason) for clip in clips]
+            yield from [verdict_on(clip, None, verdict, reason) for clip in clips]
         else:
             yield from outcome.result
         on_progress(done, len(chosen))
@@ -130,7 +110,7 @@ def verify_medium(task: _Task) -> list[Checked]:
     """Return the verdicts on some clips of one medium, by its index's hashes or else a full decode of its source."""
     manifest = Manifest(task.dataset, root=task.root)
     clips, unreadable = _clips(manifest, task.clips)
-    return unreadable + (_verify_clips(clips, manifest.images) if clips else [])
+    return unreadable + (_verify_clips(clips, manifest) if clips else [])
 
 
 def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Checked]]:
@@ -147,26 +127,23 @@ def _clips(manifest: Manifest, numbers: list[int]) -> tuple[list[Clip], list[Che
     return clips, unreadable
 
 
-def _verify_clips(clips: list[Clip], images: ImageOptions | None) -> list[Checked]:
-    """Return the verdicts on some clips of one medium.
-
-    Args:
-        clips: the clips.
-        images: how frames were stored, as `Manifest.images`.
-    """
+def _verify_clips(clips: list[Clip], manifest: Manifest) -> list[Checked]:
+    """Return the verdicts on some clips of one medium."""
     sources = SourceFiles()
+    if manifest.encode is not None:
+        return verify_encoded(clips, manifest.encode, sources)
     if all(clip.md5 is not None for clip in clips):
         return [_check(clip, sources, _recorded(clip)) for clip in clips]
-    mark = _mark(clips[0], images)
+    mark = _mark(clips[0], manifest.images)
     if mark is None:
         return _verify_images(clips, sources)
     try:
         with own_copy(clips[0].medium) as medium:
             truth = _truth(medium, clips, mark)
     except StaleError as error:
-        return [_verdict(clip, None, "stale", error.text()) for clip in clips]
+        return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
     except (av.error.FFmpegError, DecodeError) as error:
-        return [_verdict(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
+        return [verdict_on(clip, None, "undecodable", f"the source's full decode stops: {error}") for clip in clips]
     return [_check(clip, sources, truth) for clip in clips]
 
 
@@ -184,7 +161,7 @@ def _verify_images(clips: list[Clip], sources: SourceFiles) -> list[Checked]:
             with local_copy(clips[0].medium) as medium:
                 found = image_checksums(medium, wanted)
     except StaleError as error:
-        return [_verdict(clip, None, "stale", error.text()) for clip in clips]
+        return [verdict_on(clip, None, "stale", error.text()) for clip in clips]
     truth: Truth | None = None if found is None else {number: (None, {crc32}) for number, crc32 in found.items()}
     return [_check(clip, sources, truth if clip.source == clip.medium.source else None) for clip in clips]
 
@@ -213,48 +190,6 @@ def _recorded(clip: Clip) -> Truth:
     return {frame: (pts, {md5.hex()}) for frame, pts, md5 in rows if md5 is not None}
 
 
-def decode_in_order(
-    medium: Medium, wanted: set[int], *, by_pts: bool, mark: Callable[[av.VideoFrame], Marked]
-) -> Iterator[tuple[int, int | None, Marked]]:
-    """Yield (number, pts, mark) of the wanted frames by decoding the source from its beginning, as a player would.
-
-    Frames are counted as the decoder returns them. Nothing of the index is used.
-
-    Args:
-        medium: the source.
-        wanted: numbers of the wanted frames.
-        by_pts: yield all frames, because the caller tells them apart by their timestamps.
-        mark: makes the result from a picture.
-
-    Raises:
-        DecodeError: the video stream is missing.
-    """
-    last = max(wanted, default=-1)
-    number = -1
-    with open_container(medium.path) as container:
-        there = 0 <= medium.stream_index < len(container.streams)
-        context = container.streams[medium.stream_index].codec_context if there else None
-        if not isinstance(context, VideoCodecContext):
-            raise DecodeError(f"video stream {medium.stream_index} is no longer there", where=medium.path)
-        context.thread_count = 1  # some decoders give other pictures with more (see `containers.decoders.ONE_THREAD`)
-        matrix, color_range = context.colorspace, context.color_range  # decoding overwrites the container's values
-        for packet in itertools.chain(demux_packets(container, medium.stream_index), [None]):
-            try:
-                frames = decode_packet(context, packet)
-            except av.error.FFmpegError:
-                continue  # damage; the frames after it are compared as well as possible
-            for frame in frames:
-                number += 1
-                if number in wanted or by_pts:
-                    if matrix != UNSPECIFIED:
-                        frame.colorspace = matrix
-                    if color_range:
-                        frame.color_range = color_range
-                    yield number, frame.pts, mark(frame)
-            if number >= last and not by_pts:
-                return
-
-
 def _truth(medium: Medium, clips: list[Clip], mark: Mark) -> Truth:
     """Return what a full decode gives for the wanted frames of some clips.
 
@@ -280,21 +215,21 @@ def _check(clip: Clip, sources: SourceFiles, truth: Truth | None) -> Checked:
         by_rank = decode_md5(clip, encoded)
         marks = _checksums(clip) if clip.medium.kind == IMAGES and clip.md5 is None else by_rank
     except StaleError as error:
-        return _verdict(clip, None, "stale", error.text())
+        return verdict_on(clip, None, "stale", error.text())
     except DecodeError as error:
-        return _verdict(clip, None, "undecodable", error.text())
+        return verdict_on(clip, None, "undecodable", error.text())
     for place, (frame, rank) in enumerate(zip(clip.frame_index.tolist(), clip.recipe.position.tolist(), strict=True)):
         if frame == PAD or truth is None:
             continue
         expected = truth.get(frame)
         if expected is None:
-            return _verdict(clip, by_rank, "differs", f"the source has no frame {frame}")
+            return verdict_on(clip, by_rank, "differs", f"the source has no frame {frame}")
         if marks[rank] not in expected[1]:
             other = ", ".join(sorted(expected[1]))
-            return _verdict(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {other}")
+            return verdict_on(clip, by_rank, "differs", f"frame {frame} (place {place}) has other pixels: {other}")
         if clip.medium.pts_source == "container" and expected[0] != int(clip.pts[place]):
-            return _verdict(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
-    return _verdict(clip, by_rank, "exact", None)
+            return verdict_on(clip, by_rank, "differs", f"frame {frame} has pts {expected[0]}, not {clip.pts[place]}")
+    return verdict_on(clip, by_rank, "exact", None)
 
 
 def _checksums(clip: Clip) -> dict[int, str]:
@@ -302,16 +237,3 @@ def _checksums(clip: Clip) -> dict[int, str]:
     recorded = clip.recipe.range_crc32
     assert recorded is not None  # all images have one
     return {rank: f"{recorded[packet]:08x}" for packet, rank in enumerate(clip.recipe.packet_rank.tolist())}
-
-
-def _verdict(clip: Clip, by_rank: dict[int, str] | None, verdict: Verdict, reason: str | None) -> Checked:
-    frames = clip.frame_index.tolist()
-    return Checked(
-        clip_id=clip.clip_id,
-        uri=clip.medium.name,
-        frames=frames,
-        pts=[None if frame == PAD else pts for frame, pts in zip(frames, clip.pts.tolist(), strict=True)],
-        md5=[None if rank == PAD or by_rank is None else by_rank[rank] for rank in clip.recipe.position.tolist()],
-        verdict=verdict,
-        reason=reason,
-    )

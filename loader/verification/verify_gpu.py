@@ -23,8 +23,10 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.order.order import sample_of
 from framedex.loader.routing.driver import DriverSupport, driver_support
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
+from framedex.loader.verification.checked import Checked, Verdict
+from framedex.loader.verification.full_decode import decode_in_order
 from framedex.loader.verification.member_truth import own_copy
-from framedex.loader.verification.verify import Checked, Verdict, decode_in_order, verify
+from framedex.loader.verification.verify import verify
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.rgb import RgbConverter
@@ -49,12 +51,10 @@ class CheckedOnGpu(Checked):
         decoder: what decoded the clip.
         worst_psnr: the lowest PSNR of its frames against the CPU's, in dB. None: the CPU decoded it, or the comparison
             did not finish.
-        undecided: how many frames have no neighbour that differs from them.
     """
 
     decoder: Decoder
     worst_psnr: float | None
-    undecided: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,8 @@ def verify_on_gpu(
     """Yield the verdict on every clip, or on `sample` clips chosen by `seed`. A GPU decodes the clips allowed there.
 
     A GPU's frame is `nearest` if the CPU's picture of the same frame is nearer to it than those of the frames before
-    and after. These neighbours are taken from the source. For images and damaged media, they are taken from the clip.
+    and after. These neighbours are taken from the source. For images, encoded clips and damaged media, they are taken
+    from the clip.
     Other clips are checked as by `verify`.
 
     Args:
@@ -178,7 +179,7 @@ def verify_on_gpu(
         timeout_seconds=timeout_seconds,
         on_progress=lambda checked, _: on_progress(done + checked, len(chosen)),
     ):
-        yield CheckedOnGpu(**asdict(checked), decoder="cpu", worst_psnr=None, undecided=0)
+        yield CheckedOnGpu(**asdict(checked), decoder="cpu", worst_psnr=None)
 
 
 def _fetched(clips: ClipDataset, clip: Clip, number: int, fetcher: Fetcher, support: DriverSupport) -> Fetched | None:
@@ -202,7 +203,8 @@ def _checked(waiting: list[tuple[Clip, Fetched]], clips: ClipDataset, decoder: F
     if not waiting:
         return
     medium = waiting[0][0].medium
-    by_place = medium.kind == IMAGES or medium.damaged_gop_count > 0
+    is_stored = medium.kind == IMAGES or clips.manifest.encode is not None  # pictures that the source does not have
+    by_place = is_stored or medium.damaged_gop_count > 0
     try:
         source = {} if by_place else source_pictures(medium, [clip for clip, _ in waiting])
     except (StaleError, DecodeError) as error:

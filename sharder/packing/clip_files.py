@@ -95,7 +95,7 @@ class ClipFiles:
                 size = np.array([len(packet) for packet in contents], np.int64)
             else:
                 packets, size = list(_copied(clip)), _sizes(clip)
-            times, real = _times(clip, clip.medium.time_base_den)
+            times, real = packet_times(clip, clip.medium.time_base_den)
             header = _header(clip, track, size, times)
             member = Member(suffix="mp4", pieces=[header, *packets])
             offset, length = np.array([len(header)]), np.array([size.sum()])
@@ -110,8 +110,8 @@ class ClipFiles:
         return ClipFile(
             clip=replace(clip, medium=track.packed, recipe=_packed(recipe, size, offset, length)),
             member=member,
-            frames=_places(recipe),
-            seconds=_seconds(recipe, times),
+            frames=places(recipe),
+            seconds=shown_seconds(recipe, times),
             unshown=_unshown(recipe),
             real_times=real,
         )
@@ -239,7 +239,7 @@ def _muxed_times(clip: Clip, suffix: str) -> tuple[SampleTimes, bool]:
     """Return when packets are shown in a file that libavformat writes; AVI has a frame rate instead of timestamps."""
     if suffix == "avi":
         return _rank_times(clip, TIMESCALE), False
-    return _times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
+    return packet_times(clip, MATROSKA_TICKS if suffix == "mkv" else clip.medium.time_base_den)
 
 
 def _rank_times(clip: Clip, timescale: int) -> SampleTimes:
@@ -247,7 +247,7 @@ def _rank_times(clip: Clip, timescale: int) -> SampleTimes:
     return SampleTimes(packet_time=ranks, timescale=timescale, last=timescale // TIMESCALE)
 
 
-def _times(clip: Clip, timescale: int) -> tuple[SampleTimes, bool]:
+def packet_times(clip: Clip, timescale: int) -> tuple[SampleTimes, bool]:
     """Return when packets are shown, and whether the times are the source's; ranks if times do not ascend."""
     recipe, medium = clip.recipe, clip.medium
     tick = Fraction(medium.time_base_num, medium.time_base_den)
@@ -366,7 +366,7 @@ def _packed(recipe: Recipe, size: NDArray[np.int64], offset: NDArray[np.int64], 
     )
 
 
-def _places(recipe: Recipe) -> NDArray[np.int64]:
+def places(recipe: Recipe) -> NDArray[np.int64]:
     """Return int64 [wanted]: the place of each wanted frame among those that a decoder outputs, -1 where padded."""
     assert recipe.packet_shown is not None  # known when a clip is planned
     shown = np.empty(len(recipe.packet_rank), np.int64)
@@ -379,7 +379,7 @@ def _unshown(recipe: Recipe) -> int:
     return int(np.count_nonzero(~recipe.packet_shown))
 
 
-def _seconds(recipe: Recipe, times: SampleTimes) -> NDArray[np.float64]:
+def shown_seconds(recipe: Recipe, times: SampleTimes) -> NDArray[np.float64]:
     by_rank = np.empty(len(recipe.packet_rank), np.float64)
     by_rank[recipe.packet_rank] = times.packet_time / times.timescale
     return np.where(recipe.position == PAD, np.nan, by_rank[recipe.position])

@@ -19,8 +19,9 @@ from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure, WantedClip
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.clip_files import copies_ranges
-from framedex.sharder.packing.pack import SECONDS_A_CLIP, ClipPacking, Pack
+from framedex.sharder.packing.pack import ClipPacking, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat, with_audio
+from framedex.sharder.packing.recoding import SECONDS_A_CLIP
 from framedex.sharder.planning.batches import Batch, Round, plan
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
@@ -41,18 +42,21 @@ class Making:
     Attributes:
         keep_damaged: Plan frames of damaged GOPs, too.
         pack: What tars hold; None for clips by reference.
+        encoded: Encode clips again instead of copying their packets.
         audio: The clips' audio; None for no audio.
         audio_format: Format in which tars store audio.
     """
 
     keep_damaged: bool
     pack: Pack | None
+    encoded: bool = False
     audio: AudioOptions | None
     audio_format: AudioFormat
 
     def open(self, index: Index, video: dict[str, object]) -> IndexedMedium:
         """Return a medium, ready for planning clips."""
-        one_stream = self.pack == "clips" or (self.pack == "needed" and not video["byte_addressable"])
+        copied = self.pack == "clips" and not self.encoded
+        one_stream = copied or (self.pack == "needed" and not video["byte_addressable"])
         return IndexedMedium(index, video, keep_damaged=self.keep_damaged, one_stream=one_stream, audio=self.audio)
 
 

@@ -16,6 +16,7 @@ from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.video import Size, decode_unique
+from framedex.sharder.packing.stored_size import check_limits, reduction
 from framedex.sharder.reading.sources import EncodedClip
 
 LARGEST_WEBP = 16_383  # pixels per side (RFC 9649 2.5)
@@ -52,20 +53,14 @@ class ImageOptions:
             raise PolicyError("unknown image format", found=repr(self.format), allowed=", ".join(FORMATS))
         if not 1 <= self.quality <= 100:
             raise PolicyError("quality is out of range", found=self.quality, allowed="1 to 100")
-        given = [side for side in (self.short_side, self.box, *(self.size or ())) if side is not None]
-        if any(side < 1 for side in given):
-            raise PolicyError("an image's side is a whole number above zero", found=min(given))
-        if sum(value is not None for value in (self.short_side, self.size, self.box)) > 1:
-            raise PolicyError("give one of short_side, size and box")
+        check_limits(self.short_side, self.size, self.box)
 
     def stored_size(self, height: int, width: int) -> Size:
         """Return (height, width) in which a frame of this size is stored."""
         if self.size is not None:
             return self.size
-        limit, side = (self.short_side, min(height, width)) if self.box is None else (self.box, max(height, width))
-        if limit is None or side <= limit:
-            return height, width
-        return max(1, round(height * limit / side)), max(1, round(width * limit / side))
+        factor = reduction(height, width, short_side=self.short_side, box=self.box)
+        return max(1, round(height * factor)), max(1, round(width * factor))
 
 
 def encode_image(rgb: NDArray[np.uint8], options: ImageOptions) -> bytes:

@@ -100,9 +100,13 @@ def configuration_record(template: Template, box: bytes, packet: bytes) -> bytes
         ValueError: libavformat writes no such record.
     """
     times = SampleTimes(packet_time=np.zeros(1, np.int64), timescale=30, last=1)
-    content = mux("mp4", template, [packet], times, [0])
-    at = content.rfind(box)  # moov comes after the packet
-    size = int.from_bytes(content[at - 4 : at], "big") if at >= 4 else 0
-    if size <= 8 or at - 4 + size > len(content):
+    return configuration_box(mux("mp4", template, [packet], times, [0]), box)
+
+
+def configuration_box(movie: bytes, box: bytes) -> bytes:
+    """Return the content of a decoder configuration box of a movie that libavformat wrote. Raises ValueError."""
+    at = movie.rfind(box)  # moov comes after the packet
+    size = int.from_bytes(movie[at - 4 : at], "big") if at >= 4 else 0
+    if size <= 8 or at - 4 + size > len(movie):
         raise ValueError(f"libavformat writes no {box.decode()} for the stream")
-    return content[at + 4 : at - 4 + size]
+    return movie[at + 4 : at - 4 + size]

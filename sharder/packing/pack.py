@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -12,25 +13,26 @@ import orjson
 from numpy.typing import NDArray
 
 from framedex.core.pyav import MEDIUM_ERRORS
-from framedex.errors import DecodeError, StaleError, UncuttableError
-from framedex.execution.engine import Calls, Engine, Outcome
+from framedex.errors import StaleError, UncuttableError
+from framedex.execution.engine import Engine
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.clip import Clip, Failure, MultiView, failure_of, internal_failure
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.packing.clip_files import ClipFile, ClipFiles
+from framedex.sharder.packing.encode_options import EncodeOptions
+from framedex.sharder.packing.encoded_clips import encode_clip, encoded_file
+from framedex.sharder.packing.encoders import EncodedStream
 from framedex.sharder.packing.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
 from framedex.sharder.packing.mp4 import UNSPECIFIED
+from framedex.sharder.packing.recoding import Recoding
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 from framedex.sharder.schema import PAD
 
 Pack = Literal["clips", "images", "needed"]
 PACKS: tuple[Pack, ...] = ("clips", "images", "needed")
 Row = dict[str, Any]
-
-CLIPS_IN_FLIGHT = 4  # per worker: encoded, and as images
-SECONDS_A_CLIP = 600.0  # decoding a clip is aborted after this time
 
 
 class ClipPacking:
@@ -59,81 +61,48 @@ class ClipPacking:
         if clip.medium.kind == IMAGES:
             encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
             return image_step(clip, image_files(clip, encoded, None), None, done)
-        file = self._files.cut(clip)
-        members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
-        return Step(outcome=file.clip, done=done, members=members)
+        return file_step(self._files.cut(clip), done)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    """A step whose clip is to be decoded and encoded in another process.
+def image_packing(options: ImageOptions, *, workers: int, engine: Engine) -> Recoding[list[bytes]]:
+    """Return what decodes each clip once, in `workers` processes, and stores every frame that it wants as an image."""
 
-    Attributes:
-        encoded: The clip's packets; None if there is nothing to do.
+    def step(clip: Clip, files: list[bytes], done: int) -> Step:
+        return image_step(clip, files, options, done)
+
+    make = functools.partial(_make_images, options=options)
+    return Recoding(make=make, finish=step, workers=workers, engine=engine)
+
+
+def encoded_packing(options: EncodeOptions, *, workers: int, engine: Engine) -> Recoding[EncodedStream]:
+    """Return what decodes each clip once, in `workers` processes, and encodes the frames that it wants as a tiny file.
+
+    All clips of a medium have its first clip's configuration record, because the dataset describes a medium once.
     """
+    records: dict[str, bytes] = {}
 
-    step: Step
-    encoded: EncodedClip | None
-    options: ImageOptions
+    def step(clip: Clip, stream: EncodedStream, done: int) -> Step:
+        record = records.setdefault(clip.medium.media_id, stream.configuration)
+        if record != stream.configuration:
+            raise ValueError(f"{options.codec} streams of one medium with several configuration records")
+        return file_step(encoded_file(clip, stream, options), done)
 
-
-class ImagePacking:
-    """Decodes each clip once, in `workers` processes, and stores every frame that it wants as an image."""
-
-    def __init__(self, options: ImageOptions, *, workers: int, engine: Engine) -> None:
-        self._options, self._workers, self._engine, self._sources = options, workers, engine, SourceFiles()
-
-    def pack(self, steps: Iterable[Step]) -> Iterator[Step]:
-        """Yield every step, with clips as images, or failures for clips that do not decode."""
-        calls = Calls(
-            function=encode_frames,
-            items=self._tasks(steps),
-            timeout_seconds=SECONDS_A_CLIP,
-            in_flight=CLIPS_IN_FLIGHT,
-        )
-        for outcome in self._engine(calls, workers=self._workers):
-            yield self._step(outcome)
-
-    def _tasks(self, steps: Iterable[Step]) -> Iterator[_Task]:
-        for step in steps:
-            clip, encoded = step.outcome, None
-            if isinstance(clip, Clip):
-                try:
-                    encoded = self._sources.read(clip.source, clip.recipe, clip.medium.states)
-                except StaleError as error:
-                    step = Step(outcome=failure_of(clip, error), done=step.done)
-                except MEDIUM_ERRORS:
-                    raise
-                except Exception as error:  # a bug at one clip must not end the run for the others
-                    step = Step(outcome=internal_failure(clip.clip_id, clip.medium.name, error), done=step.done)
-            yield _Task(step=step, encoded=encoded, options=self._options)
-
-    def _step(self, outcome: Outcome[_Task, list[bytes] | str]) -> Step:
-        step, files = outcome.item.step, outcome.result
-        clip = step.outcome
-        if isinstance(clip, Failure):
-            return step
-        if isinstance(files, list):
-            return image_step(clip, files, self._options, step.done)
-        kind, message = ("undecodable", files) if files is not None else (outcome.kind, outcome.message)
-        failure = Failure(
-            clip_id=clip.clip_id,
-            uri=clip.medium.name,
-            kind=kind or "error",
-            message=message or "",
-            traceback=outcome.traceback,
-        )
-        return Step(outcome=failure, done=step.done)
+    make = functools.partial(_make_stream, options=options)
+    return Recoding(make=make, finish=step, workers=workers, engine=engine)
 
 
-def encode_frames(task: _Task) -> list[bytes] | str:
-    """Return a clip's frames as image files, or why they do not decode."""
-    if task.encoded is None or isinstance(task.step.outcome, Failure):
-        return ""
-    try:
-        return image_files(task.step.outcome, task.encoded, task.options)
-    except DecodeError as error:
-        return error.text()
+def _make_images(clip: Clip, encoded: EncodedClip, options: ImageOptions) -> list[bytes]:
+    return image_files(clip, encoded, options)
+
+
+def _make_stream(clip: Clip, encoded: EncodedClip, options: EncodeOptions) -> EncodedStream:
+    return encode_clip(clip, encoded, options)
+
+
+def file_step(file: ClipFile, done: int) -> Step:
+    """Return a clip that is a tiny file, with its members."""
+    members = (file.member, Member(suffix="json", pieces=[clip_json(file)]))
+    return Step(outcome=file.clip, done=done, members=members)
 
 
 def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, done: int) -> Step:

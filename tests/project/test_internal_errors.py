@@ -157,18 +157,21 @@ def test_a_bug_in_planning_costs_the_clips_that_meet_it_and_ends_with_1(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_bug_in_encoding_images_is_no_undecodable_clip(
-    videos: Path, tmp_path: Path, plant: Callable[..., None], workers: int
+@pytest.mark.parametrize(
+    ("pack", "function"), [("images", "image_files"), ("clips --encode h264", "encode_clip")], ids=["images", "encode"]
+)
+def test_a_bug_in_encoding_is_no_undecodable_clip(
+    videos: Path, tmp_path: Path, plant: Callable[..., None], pack: str, function: str, workers: int
 ) -> None:
     run("index", videos, "--out", tmp_path / "INDEX")
     plant(
         module="framedex.sharder.packing.pack",
-        place="module.image_files",
+        place=f"module.{function}",
         about="arguments[0].medium.uri",
     )
     result = run(
         "shard", tmp_path / "INDEX", "--clips", clips_of(tmp_path), "--out", tmp_path / "D", "--max-failures", 100,
-        "--pack", "images", "--workers", workers, code=1,
+        "--pack", *pack.split(), "--workers", workers, code=1,
     )  # fmt: skip
     assert "4 clips (8 frames) from 2 media, 0 failed, 2 internal errors of framedex" in result.stdout
 

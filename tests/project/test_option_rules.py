@@ -26,7 +26,11 @@ INDEX = {
 SHARD = {
     ("--short-side", "64"): "--short-side needs --pack images",
     ("--pack", "clips", "--size", "64x64"): "--size needs --pack images",
-    ("--pack", "needed", "--box", "64", "--quality", "90"): "--quality and --box need --pack images",
+    ("--pack", "needed", "--box", "64", "--quality", "90"): "--box needs --pack images or --encode",
+    ("--pack", "clips", "--quality", "90", "--image-format", "png"): "--image-format and --quality need --pack images",
+    ("--encode", "h264"): "--encode needs --pack clips",
+    ("--pack", "needed", "--encode", "av1"): "--encode needs --pack clips",
+    ("--pack", "clips", "--crf", "20"): "--crf needs --encode",
     ("--image-format", "jpeg"): "--image-format needs --pack images",
     (
         "--pack",

@@ -46,7 +46,8 @@ def verdicts(dataset: Path, *arguments: object, code: int = 0) -> dict[str, dict
 def test_a_line_a_clip_holds_what_was_decoded(dataset: Path, truth: Callable[[str], Truth]) -> None:
     for name, row in some(verdicts(dataset).items()):
         expected = truth(name)
-        assert list(row) == ["clip_id", "uri", "frames", "pts", "md5", "verdict", "reason"]
+        keys = ["clip_id", "uri", "frames", "pts", "md5", "verdict", "reason", "source_psnr", "undecided"]
+        assert list(row) == keys
         assert row["frames"] == [9, 2, -1, 30]
         assert row["md5"] == [expected.md5[9], expected.md5[2], None, expected.md5[30]]
         assert row["pts"] == [expected.pts[9], expected.pts[2], None, expected.pts[30]]

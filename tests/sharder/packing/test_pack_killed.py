@@ -49,6 +49,7 @@ PACKS = {
     "clips": ["--pack", "clips", "--shard-size", "150KB"],
     "images": ["--pack", "images", "--image-format", "png", "--short-side", "64", "--shard-size", "150KB"],
     "needed": ["--pack", "needed", "--shard-size", "50KB"],
+    "encoded": ["--pack", "clips", "--encode", "h264", "--short-side", "64", "--shard-size", "50KB"],
 }
 
 
@@ -170,7 +171,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[int], Path] | None]:
         subprocess.run(["umount", path], check=True)
 
 
-@pytest.mark.parametrize("pack", ["clips", "images"])
+@pytest.mark.parametrize("pack", ["clips", "images", "encoded"])
 def test_a_full_disk_is_an_error_with_a_remedy_and_a_rerun_completes(
     mixed_index: Path, tmp_path: Path, pack: str, small_disk: Callable[[int], Path] | None
 ) -> None:

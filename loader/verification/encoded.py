@@ -1,0 +1,195 @@
+"""Checks encoded clips (`--encode`): each frame is the right one, and how much it lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import av
+import av.error
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import DecodeError, StaleError, UncuttableError
+from framedex.indexer.images.rgb import resize_rgb, rgb_of
+from framedex.indexer.schema import IMAGES
+from framedex.loader.verification.checked import Checked, verdict_on
+from framedex.loader.verification.full_decode import decode_in_order
+from framedex.loader.verification.image_truth import TAR, images_of
+from framedex.loader.verification.member_truth import own_copy
+from framedex.loader.verification.nearness import Nearness, Picture, mean_squares, nearness
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.rgb import RgbConverter
+from framedex.sharder.decoding.video import decode_unique
+from framedex.sharder.packing.encode_options import EncodeOptions
+from framedex.sharder.packing.encoders import colour_of, encode
+from framedex.sharder.reading.local_copies import LOOSE, local_copy
+from framedex.sharder.reading.sources import EncodedClip, SourceFiles
+from framedex.sharder.schema import PAD
+
+BYTES_AT_ONCE = 1 << 30  # limit for the source's pictures that clips are compared with
+Truth = dict[int, tuple[int | None, Picture]]  # presentation number → (pts, picture in the stored size)
+
+
+def verify_encoded(clips: list[Clip], options: EncodeOptions, sources: SourceFiles) -> list[Checked]:
+    """Return the verdicts on encoded clips of one medium, by a full decode of its source.
+
+    The source's pictures are encoded again. A clip with the same bytes is "nearest". Another version of an encoder
+    gives other bytes. Then a clip is "nearest" if each of its frames is nearer to its own picture than to all others
+    that the clip wants and to those before and after it, and lost no more than twice what encoding it again loses.
+    """
+    verdicts: list[Checked] = []
+    for group in _groups(sorted(clips, key=lambda clip: int(clip.frame_index.max()))):
+        try:
+            truth = _truth(group)
+        except (StaleError, av.error.FFmpegError, DecodeError, OSError) as error:
+            verdicts += [_no_truth(clip, error) for clip in group]
+            continue
+        verdicts += [_check(clip, options, sources, truth) for clip in group]
+    return verdicts
+
+
+def _groups(clips: list[Clip]) -> Iterator[list[Clip]]:
+    """Yield clips in groups whose pictures fit into memory together, or single clips."""
+    group: list[Clip] = []
+    numbers: set[int] = set()
+    most = BYTES_AT_ONCE // (clips[0].medium.height * clips[0].medium.width * 3)
+    for clip in clips:
+        own = _compared(clip)
+        if group and len(numbers | own) > most:
+            yield group
+            group, numbers = [], set()
+        group.append(clip)
+        numbers |= own
+    yield group
+
+
+def _compared(clip: Clip) -> set[int]:
+    """Return the numbers of the frames that a clip wants, and of those before and after each."""
+    wanted = clip.frame_index[clip.frame_index != PAD].tolist()
+    return {near for number in wanted for near in (number - 1, number, number + 1) if near >= 0}
+
+
+def _truth(clips: list[Clip]) -> Truth | None:
+    """Return the source's pictures for some clips. None: a listing made a sequence of images, whose order is not known.
+
+    Damage makes decoders lose pictures. There, timestamps tell frames apart, and wanted frames alone are known.
+    """
+    medium = clips[0].medium
+    if medium.stream_index < 0:
+        return _image_truth(medium, set().union(*map(_compared, clips)))
+
+    def picture(frame: av.VideoFrame) -> Picture:
+        return np.array(resize_rgb(RgbConverter().picture(frame), medium.height, medium.width))
+
+    by_pts = medium.damaged_gop_count > 0 and medium.pts_source == "container"
+    numbers = {
+        pts: frame
+        for clip in clips
+        for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True)
+        if frame != PAD
+    }
+    wanted = set(numbers.values()) if by_pts else set().union(*map(_compared, clips))
+    with own_copy(medium) as copy:
+        decoded = decode_in_order(copy, wanted, by_pts=by_pts, mark=picture)
+        if not by_pts:
+            return {number: (pts, found) for number, pts, found in decoded}
+        return {numbers[pts]: (pts, found) for _, pts, found in decoded if pts in numbers}
+
+
+def _image_truth(medium: Medium, wanted: set[int]) -> Truth | None:
+    container = TAR if medium.path.endswith(".tar") else LOOSE
+    with local_copy(replace(medium, kind=IMAGES, container=container)) as copy:
+        found = images_of(copy, wanted, lambda data: resize_rgb(rgb_of(data), medium.height, medium.width))
+    return None if found is None else {number: (None, picture) for number, picture in found.items()}
+
+
+def _no_truth(clip: Clip, error: Exception) -> Checked:
+    if isinstance(error, StaleError):
+        return verdict_on(clip, None, "stale", error.text())
+    return verdict_on(clip, None, "undecodable", f"the source's full decode stops: {error}")
+
+
+def _check(clip: Clip, options: EncodeOptions, sources: SourceFiles, truth: Truth | None) -> Checked:
+    try:
+        encoded = sources.read(clip.source, clip.recipe, clip.medium.states)
+        by_rank = dict(decode_unique(clip, encoded))
+    except StaleError as error:
+        return verdict_on(clip, None, "stale", error.text())
+    except DecodeError as error:
+        return verdict_on(clip, None, "undecodable", error.text())
+    if truth is None:
+        return replace(verdict_on(clip, None, "nearest", None), undecided=len(by_rank))
+    reason = _unlike_times(clip, truth)
+    if reason is not None:
+        return verdict_on(clip, None, "differs", reason)
+    try:
+        return _compare(clip, encoded, [by_rank[rank] for rank in sorted(by_rank)], options, truth)
+    except UncuttableError as error:
+        return verdict_on(clip, None, "undecodable", error.text())
+
+
+def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: EncodeOptions, truth: Truth) -> Checked:
+    """Return the verdict on a clip's pictures, in the order of their ranks."""
+    frames = np.unique(clip.frame_index[clip.frame_index != PAD])
+    expected = [truth[number][1] for number in frames.tolist()]
+    again, packets = _encoded_again(clip, expected, options)
+    lost = _losses(again, packets, expected)
+    candidates = sorted(_compared(clip) & truth.keys())
+    near = nearness(found, np.searchsorted(candidates, frames), [truth[number][1] for number in candidates], lost)
+    same = np.array_equal(packets.payload, encoded.payload)
+    reason = None if same else _unlike_pictures(near, frames.tolist(), candidates)
+    return replace(
+        verdict_on(clip, None, "nearest" if reason is None else "differs", reason),
+        source_psnr=round(float(near.psnr.min()), 2),
+        undecided=0 if same else int(near.undecided.sum()),
+    )
+
+
+def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) -> tuple[Clip, EncodedClip]:
+    """Return a clip with its pictures encoded again. Raises UncuttableError for sizes that no packing gives."""
+    medium = clip.medium
+    colour = colour_of(medium.color_primaries, medium.color_transfer)
+    stream = encode(pictures, (medium.height, medium.width), options, colour)
+    size = np.array([len(packet) for packet in stream.packets], np.int64)
+    recipe = replace(
+        clip.recipe,
+        range_length=np.array([size.sum()]),
+        packet_size=size.astype(np.int32),
+        packet_rank=stream.rank,
+        position=np.arange(len(pictures), dtype=np.int32),
+    )
+    payload = np.frombuffer(b"".join(stream.packets), np.uint8)
+    own = replace(clip, medium=replace(medium, extradata=stream.configuration), recipe=recipe)
+    return own, EncodedClip(payload=payload, packet_first=np.append(0, np.cumsum(size)))
+
+
+def _losses(clip: Clip, encoded: EncodedClip, expected: list[Picture]) -> NDArray[np.float64]:
+    """Return float64 [F]: the mean square difference of each picture of a clip from what it was made of."""
+    pictures = dict(decode_unique(clip, encoded))
+    return np.array([mean_squares([pictures[rank]], [own])[0, 0] for rank, own in enumerate(expected)])
+
+
+def _unlike_times(clip: Clip, truth: Truth) -> str | None:
+    """Return which frame the source does not have, or has at another time."""
+    for frame, pts in zip(clip.frame_index.tolist(), clip.pts.tolist(), strict=True):
+        if frame == PAD:
+            continue
+        if frame not in truth:
+            return f"the source has no frame {frame}"
+        if clip.medium.pts_source == "container" and truth[frame][0] != pts and clip.medium.stream_index >= 0:
+            return f"frame {frame} has pts {truth[frame][0]}, not {pts}"
+    return None
+
+
+def _unlike_pictures(near: Nearness, frames: list[int], candidates: list[int]) -> str | None:
+    """Return which frame is another picture."""
+    wrong: NDArray[np.bool_] = (near.other >= 0) | near.unlike
+    if not wrong.any():
+        return None
+    place = int(np.argmax(wrong))
+    loss = f"{near.psnr[place]:.1f} dB from its own"
+    if near.other[place] >= 0:
+        return f"frame {frames[place]} is the picture of frame {candidates[near.other[place]]}; {loss}"
+    return f"frame {frames[place]} differs from its source by more than encoding explains; {loss}"

@@ -1,0 +1,87 @@
+"""How clips are encoded: the codec, its quality and the size of the pictures."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, Literal
+
+from framedex.errors import PolicyError
+from framedex.sharder.decoding.video import Size
+from framedex.sharder.packing.stored_size import check_limits, reduction
+
+EncodeCodec = Literal["h264", "hevc", "av1"]
+EVEN = 2  # 4:2:0 has one chroma sample for two pixels in each direction
+# Constant rate factors. The defaults are measured (benchmarks/encoded_shards.py).
+DEFAULT_CRF: dict[EncodeCodec, int] = {"h264": 23, "hevc": 23, "av1": 30}
+# x264 is lossless at 0, which its High profile cannot be. SVT-AV1 counts up to 63.
+MOST_CRF: dict[EncodeCodec, int] = {"h264": 51, "hevc": 51, "av1": 63}
+ENCODE_CODECS: tuple[EncodeCodec, ...] = tuple(DEFAULT_CRF)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeOptions:
+    """How clips are encoded.
+
+    At most one of `short_side`, `size` and `box` may be given; without any, frames keep the medium's own size. Sides
+    are even: each is rounded to the nearest even number, and halfway down.
+
+    Attributes:
+        codec: "h264", "hevc" or "av1".
+        crf: The encoder's constant rate factor. A lower one gives better pictures and more bytes. None: the codec's
+            default, 23 for H.264 and HEVC, 30 for AV1.
+        short_side: Greatest length of the shorter side. Nothing is enlarged.
+        size: Exact (height, width).
+        box: Greatest length of the longer side. Nothing is enlarged.
+
+    Raises:
+        PolicyError: A value is not allowed.
+    """
+
+    codec: EncodeCodec = "h264"
+    crf: int | None = None
+    short_side: int | None = None
+    size: Size | None = None
+    box: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.codec not in DEFAULT_CRF:
+            raise PolicyError("unknown codec to encode", found=repr(self.codec), allowed=", ".join(ENCODE_CODECS))
+        if self.crf is not None and not 1 <= self.crf <= MOST_CRF[self.codec]:
+            raise PolicyError(
+                f"the crf of {self.codec} is out of range", found=self.crf, allowed=f"1 to {MOST_CRF[self.codec]}"
+            )
+        check_limits(self.short_side, self.size, self.box)
+        if self.size is not None and any(side % EVEN for side in self.size):
+            raise PolicyError(
+                "the sides of encoded pictures are even, because their chroma is 4:2:0",
+                found="{}x{}".format(*self.size),
+                remedy="give an even height and width",
+            )
+
+    @property
+    def quality(self) -> int:
+        """The constant rate factor."""
+        return DEFAULT_CRF[self.codec] if self.crf is None else self.crf
+
+    def stored_size(self, height: int, width: int) -> Size:
+        """Return (height, width) in which a frame of this size is encoded."""
+        if self.size is not None:
+            return self.size
+        factor = reduction(height, width, short_side=self.short_side, box=self.box)
+        return _even(height * factor), _even(width * factor)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the options as dataset.json records them."""
+        return asdict(self) | {"crf": self.quality}
+
+
+def encode_options(value: EncodeOptions | EncodeCodec | None) -> EncodeOptions | None:
+    """Return the options that a codec's name stands for. Raises PolicyError for an unknown one."""
+    return EncodeOptions(codec=value) if isinstance(value, str) else value
+
+
+def _even(side: Fraction) -> int:
+    """Return the even number nearest to a side; the smaller of two, so that nothing is enlarged. At least 2."""
+    return max(EVEN, EVEN * math.ceil(side / EVEN - Fraction(1, 2)))
