@@ -25,6 +25,7 @@ from framedex.loader.routing.movie import clip_movie
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.medium import Root
+from framedex.sharder.clips.multiview import JoinedViews
 from framedex.sharder.decoding.clip_audio import read_audio
 from framedex.sharder.decoding.video import Size, decode_rgb
 from framedex.sharder.reading.sources import SourceFiles
@@ -255,13 +256,8 @@ class ClipDataset:
         rows = self.manifest.tar_rows() if kind == "tar" else self.origin.media_rows()
         return rows if self._numbers is None else rows[self._numbers]
 
-    def views(self) -> tuple[list[str], NDArray[np.int64]]:
-        """Return the names of the views of clips of several views, and which clips belong together.
-
-        Reads two columns of the manifest.
-
-        Returns:
-            (names [V], int64 [items, V]: the number of each view's clip, -1 where an item lacks the view).
+    def views(self) -> JoinedViews:
+        """Return which clips are views of one clip of several views. Reads two columns of the manifest.
 
         Raises:
             FramedexError: each clip stands alone.
@@ -274,7 +270,7 @@ class ClipDataset:
                 where=str(self.origin.path),
                 remedy="shard with a policy that has `views`, which says which rows of the listing belong together",
             )
-        return views.names, views.table(self._numbers)
+        return views.joined(self._numbers)
 
     def with_proxy(self, proxy: Callable[..., Any], *, device_id: int = 0) -> ProxiedDataset:
         """Return these clips for a torch DataLoader whose workers send them to a DALIServer (`proxy.ProxiedDataset`).

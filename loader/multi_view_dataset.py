@@ -13,7 +13,7 @@ from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.rotation import quarter_turns
-from framedex.loader.batches.views import blank, joined
+from framedex.loader.batches.views import AudioShape, blank, joined, own_of, shared_of
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.sharder.clips.multiview import ABSENT
 from framedex.sharder.decoding.video import Size
@@ -21,17 +21,19 @@ from framedex.sharder.decoding.video import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewShape:
-    """What the frames of a view look like, for clips that lack it.
+    """The shape of a view's frames and audio, for clips that lack it.
 
     Attributes:
         size: (height, width) as stored.
         rotation_degrees: as in items.
         frames: how many frames a clip has. None: as many as the view that leads.
+        audio: None if clips have no audio.
     """
 
     size: tuple[int, int]
     rotation_degrees: int
     frames: int | None
+    audio: AudioShape | None
 
 
 class MultiViewDataset:
@@ -49,7 +51,15 @@ class MultiViewDataset:
 
     def __init__(self, clips: ClipDataset, *, stack: bool = False) -> None:
         self.clips, self.stack = clips, stack
-        self.views, self._table = clips.views()
+        views = clips.views()
+        self.views, self._table, self._examples = views.names, views.table, views.examples
+        if len(clips) and not len(self._table):
+            raise FramedexError(
+                "no clip has all of its views",
+                where=str(clips.origin.path),
+                found=counted(len(clips), "clip") + " of single views",
+                remedy="choose clips by columns that all views share, or `missing: mask` in the policy's `views`",
+            )
         self._shape = functools.lru_cache(None)(self._find_shape)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -114,12 +124,9 @@ class MultiViewDataset:
         """
         numbers = self.numbers(number)
         there = {view: self.clips[clip] for view, clip in numbers.items()}
-        leading = self.leading(numbers)
-        for view in self.views:
-            if view not in there:
-                there[view] = self._blank_item(view, there[leading])
-        in_order = {view: there[view] for view in self.views}
-        return joined(in_order, leading, axis=0 if self.stack else None)
+        leading = there[self.leading(numbers)]
+        own = {view: own_of(there[view] if view in there else self._blank_item(view, leading)) for view in self.views}
+        return joined(own, shared_of(leading), axis=0 if self.stack else None)
 
     @staticmethod
     def leading(numbers: dict[str, int]) -> str:
@@ -131,31 +138,27 @@ class MultiViewDataset:
         return min(numbers, key=numbers.__getitem__)
 
     def shape(self, view: str) -> ViewShape:
-        """Return what the frames of a view look like: those of its first clip, or of the first clip of all."""
+        """Return the shape of a view: that of its first clip in the dataset, or of the first clip of all."""
         found: ViewShape = self._shape(view)
         return found
 
     def _find_shape(self, view: str) -> ViewShape:
-        column = self._table[:, self.views.index(view)]
-        having = np.flatnonzero(column != ABSENT)
-        numbers = self.numbers(int(having[0]) if len(having) else 0)
-        leading = self.clips.clip(numbers[self.leading(numbers)])
-        own = self.clips.clip(numbers[view]) if view in numbers else leading
-        same = len(own.frame_index) == len(leading.frame_index)
+        own, other = (self.clips.origin.clip(number) for number in self._examples[view])
+        same = len(own.frame_index) == len(other.frame_index)
         return ViewShape(
             size=(own.medium.height, own.medium.width),
             rotation_degrees=own.medium.rotation_degrees,
             frames=None if same else len(own.frame_index),
+            audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
         )
 
     def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
         shape = self.shape(view)
-        pictures = {key: leading[key] for key in ("frames", "movie") if key in leading}
         count = len(leading["mask"]) if shape.frames is None else shape.frames
-        item = blank({key: value for key, value in leading.items() if key not in pictures}, count)
         height, width = self.clips.size or shape.size
         empty = {"frames": (count, height, width, 3), "movie": (0,)}
-        return item | {key: np.zeros(empty[key], np.uint8) for key in pictures}
+        pictures = {key: np.zeros(empty[key], np.uint8) for key in empty.keys() & leading.keys()}
+        return blank(leading, count, shape.audio) | pictures
 
 
 class ViewJoiner:
@@ -178,17 +181,12 @@ class ViewJoiner:
         turned = self._upright and quarter_turns(shape.rotation_degrees) % 2
         height, width = self._size or (shape.size[::-1] if turned else shape.size)
         frames = np.zeros((count, height, width, 3), np.uint8)
-        return Fetched(number=ABSENT, item=blank(leading.item, count), cost=leading.cost, frames=frames)
+        item = blank(leading.item, count, shape.audio)
+        return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)
 
-    def join(self, of_view: dict[str, dict[str, Any]], leading: list[str]) -> dict[str, Any]:
-        """Return one batch of the batches of all views.
-
-        Args:
-            leading: for each item, the view whose shared entries are taken. Where they differ, there is no clock among
-                the views: then the first view leads, and what is blank has the entries of the view that leads its item.
-        """
-        one = leading[0] if len(set(leading)) == 1 else self.views[0]
-        return joined(of_view, one, axis=1 if self._dataset.stack else None)
+    def join(self, of_view: dict[str, dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:
+        """Return one batch of what each view has for itself, and of what views have in common."""
+        return joined(of_view, shared, axis=1 if self._dataset.stack else None)
 
 
 def check_stack(dataset: object, collate: str) -> None:

@@ -76,6 +76,9 @@ CLIPS = pa.schema(
     ]
 )
 
+VIEW_COLUMNS = ("multiview_id", "view_name", "view_away_seconds")
+VIEWS_SINCE = (3, 4)  # the version of the format that has them
+
 RECIPES = pa.schema(
     [
         required("clip_id", pa.string(), "As in `clips`; row n of a recipes part belongs to row n of the clips part."),

@@ -24,6 +24,7 @@ SCENE_VIEWS = pa.schema(
         ("frames", pa.int64()),
         ("begins_seconds", pa.float64()),
         ("ends_seconds", pa.float64()),
+        ("rate", pa.float64()),
         ("frame_seconds", pa.float64()),
         ("longest_gap_seconds", pa.float64()),
         ("gap_at_seconds", pa.float64()),

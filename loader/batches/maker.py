@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from framedex.errors import DecodeError, FramedexError
@@ -18,7 +19,7 @@ from framedex.loader.batches.frames import Frames, Made
 from framedex.loader.batches.options import BatchOptions
 from framedex.loader.batches.supply import ClipSupply
 from framedex.loader.batches.tensors import tensor_maker
-from framedex.loader.batches.views import JoinsViews
+from framedex.loader.batches.views import JoinsViews, own_of, shared_of
 from framedex.loader.routing.balance import Balance
 from framedex.sharder.decoding.video import Size
 
@@ -86,7 +87,8 @@ class BatchMaker:
         self._supply, self._frames, self._options, self._balance = supply, frames, options, balance
         self._size, self._report = size, report
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="framedex-batch") if threads else None
-        self._gpu = DecodingThreads(frames, supply.decoded_by_cpu, balance=balance, report=report) if threads else None
+        by_cpu = partial(supply.decoded_by_cpu, replaceable=views is None)
+        self._gpu = DecodingThreads(frames, by_cpu, balance=balance, report=report) if threads else None
         self._as_torch = tensor_maker() if options.output == "torch" else None
 
     def begin(self, batch: Batch) -> None:
@@ -144,28 +146,36 @@ class BatchMaker:
         begun = time.perf_counter()
         if batch.views is None:
             real = batch.items - batch.padding
-            content = self._finished(list(had.values()), [place >= real for place in had])
+            decoded = list(had.values())
+            items = self._marked([clip.item for clip, _ in decoded], [place >= real for place in had])
+            content = self._finished(decoded, items)
         else:
             content = self._finished_views(had, batch, batch.views)
         self._report.add_seconds(finishing=time.perf_counter() - begun)
         return content
 
-    def _finished(self, decoded: list[Decoded], is_padding: list[bool]) -> dict[str, Any]:
-        """Return clips as a batch."""
-        clips, frames = [clip for clip, _ in decoded], [frames for _, frames in decoded]
-        items = [clip.item for clip in clips]
-        if self._options.last == "pad":
-            items = [item | {"is_padding": padding} for item, padding in zip(items, is_padding, strict=True)]
+    def _marked(self, items: list[dict[str, Any]], is_padding: list[bool]) -> list[dict[str, Any]]:
+        """Return items that say whether they are padding, if batches are padded."""
+        if self._options.last != "pad":
+            return items
+        return [item | {"is_padding": padding} for item, padding in zip(items, is_padding, strict=True)]
+
+    def _finished(self, decoded: list[Decoded], items: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return clips as a batch. `items`: what the batch has of each besides frames."""
         try:
-            finished, sound = self._frames.finish(frames), self._frames.sound(items)
+            finished = self._frames.finish([frames for _, frames in decoded])
+            sound = self._frames.sound(items)
         except RuntimeError as error:
             if self._frames.memory_left(error) is not None:
                 raise
-            names = ", ".join(clip.item["clip_id"] for clip in clips)
+            names = ", ".join(clip.item["clip_id"] for clip, _ in decoded)
             raise DecodeError(
                 f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
             ) from error
-        content = {"frames": finished} | sound | collate_clips(items, self._options.collate)
+        return self._tensors({"frames": finished} | sound | collate_clips(items, self._options.collate))
+
+    def _tensors(self, content: dict[str, Any]) -> dict[str, Any]:
+        """Return a batch's values as delivered: torch tensors or numpy arrays."""
         return content if self._as_torch is None else {name: self._as_torch(value) for name, value in content.items()}
 
     def _finished_views(self, had: dict[int, Decoded], batch: Batch, places: list[dict[str, int]]) -> dict[str, Any]:
@@ -184,18 +194,21 @@ class BatchMaker:
             is_padding.append(number >= batch.items - batch.padding)
         if not items:
             items, is_padding = [self._another_item(first[0])], [False]
-        leading = [min(item, key=lambda view: item[view][0].number) for item in items]
-        for place, item in enumerate(items):
-            for view in self._views.views:
-                if view not in item:
-                    item[view] = self._blank(view, item[leading[place]][0])
-        of_view = {view: self._finished([item[view] for item in items], is_padding) for view in self._views.views}
-        return self._views.join(of_view, leading)
+        leading = [min((clip for clip, _ in item.values()), key=lambda clip: clip.number) for item in items]
+        for item, clip in zip(items, leading, strict=True):
+            item |= {view: self._blank(view, clip) for view in self._views.views if view not in item}
+        of_view = {view: self._finished_view([item[view] for item in items]) for view in self._views.views}
+        shared = self._marked([shared_of(clip.item) for clip in leading], is_padding)
+        return self._views.join(of_view, self._tensors(collate_clips(shared, self._options.collate)))
+
+    def _finished_view(self, decoded: list[Decoded]) -> dict[str, Any]:
+        """Return what the clips of one view have for themselves, as a batch."""
+        return self._finished([(clip, frames) for clip, frames in decoded], [own_of(clip.item) for clip, _ in decoded])
 
     def _another_item(self, number: int) -> dict[str, Decoded]:
         """Return a clip of several views that replaces one that is not available."""
         assert self._views is not None  # as in `_finished_views`
-        clips = self._supply.another_of(number, self._views)
+        clips = self._supply.another_item(number, self._views)
         return {view: (clip, self._given(clip)) for view, clip in clips.items()}
 
     def _blank(self, view: str, leading: Fetched) -> Decoded:

@@ -77,9 +77,9 @@ class ClipSupply:
             return None
         return self.another(fetched.number) if replaceable else None
 
-    def decoded_by_cpu(self, number: int) -> Fetched | None:
+    def decoded_by_cpu(self, number: int, *, replaceable: bool = True) -> Fetched | None:
         """Fetch a clip again, decoded by a worker. Return and raise as `take`."""
-        return self.take(number, self.submit(number, on_gpu=False))
+        return self.take(number, self.submit(number, on_gpu=False), replaceable=replaceable)
 
     def another(self, number: int) -> Fetched:
         """Return a replacement for an unavailable clip: the first available one of a few, drawn by the clip's number.
@@ -98,7 +98,7 @@ class ClipSupply:
             remedy="look at framedex verify, and at report.faults",
         )
 
-    def another_of(self, number: int, views: DrawsItems) -> dict[str, Fetched]:
+    def another_item(self, number: int, views: DrawsItems) -> dict[str, Fetched]:
         """Return the views of another item in place of one that is not available, drawn by its number.
 
         Raises DecodeError where none of a few is available.
@@ -118,7 +118,7 @@ class ClipSupply:
                 return found
         raise DecodeError(
             f"neither a clip of several views nor any of {TRIES} drawn in its place can be loaded",
-            remedy="look at framedex verify, and at report.faults",
+            remedy="framedex verify and report.faults say why",
         )
 
     def _result(self, number: int, future: Future[Fetched | Fault]) -> Fetched | Fault:

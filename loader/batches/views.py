@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,8 +32,18 @@ PER_VIEW = frozenset(
         "audio_rate",
     ]
 )
+PER_FRAME = frozenset(["positions", "pts", "seconds", "frame_index", "mask", "view_away_seconds"])
+NAMES = frozenset(["clip_id", "uri"])
 NAME_KEY = "view_name"  # becomes the key of dicts by view
 Item = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioShape:
+    """The audio of a view's clips. `rate`: in Hz."""
+
+    rate: int
+    channels: int
 
 
 class DrawsItems(Protocol):
@@ -57,34 +68,37 @@ class JoinsViews(DrawsItems, Protocol):
         """Return padding alone, for a view that an item lacks."""
         ...
 
-    def join(self, of_view: dict[str, Item], leading: list[str]) -> Item:
-        """Return one batch of the batches of all views.
-
-        Args:
-            leading: for each item, the view whose shared entries are taken.
-        """
+    def join(self, of_view: dict[str, Item], shared: Item) -> Item:
+        """Return one batch of what each view has for itself, and of what views have in common."""
         ...
 
 
-def joined(views: Mapping[str, Item], leading: str, *, axis: int | None) -> Item:
-    """Return one item, or one batch, of the items or batches of several views.
+def own_of(item: Item) -> Item:
+    """Return what a view has for itself."""
+    return {key: value for key, value in item.items() if key in PER_VIEW}
+
+
+def shared_of(item: Item) -> Item:
+    """Return what a view's item has in common with the other views of the clip."""
+    return {key: value for key, value in item.items() if key not in PER_VIEW and key != NAME_KEY}
+
+
+def joined(views: Mapping[str, Item], shared: Item, *, axis: int | None) -> Item:
+    """Return one item, or one batch, of what several views have for themselves and in common.
 
     Args:
         views: each view's own, in the order of the views.
-        leading: the view whose shared entries are taken.
+        shared: what they have in common.
         axis: where arrays get an axis of the views: 0 in an item, 1 in a batch. None: dicts by view instead.
 
     Raises:
         FramedexError: views are to be stacked and differ in shape.
     """
     found: Item = {}
-    for key, value in views[leading].items():
-        if key in PER_VIEW:
-            own = {view: item[key] for view, item in views.items()}
-            found[key] = own if axis is None else _stacked(key, own, axis)
-        elif key != NAME_KEY:
-            found[key] = value
-    return found
+    for key in next(iter(views.values())):
+        own = {view: item[key] for view, item in views.items()}
+        found[key] = own if axis is None else _stacked(key, own, axis)
+    return found | shared
 
 
 def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
@@ -107,20 +121,24 @@ def _stacked(key: str, own: Mapping[str, Any], axis: int) -> Any:
     return torch.stack(values, axis)
 
 
-def blank(example: Item, frames: int) -> Item:
+def blank(example: Item, frames: int, audio: AudioShape | None) -> Item:
     """Return what an item has for a view that it lacks: padding alone, and empty names.
 
     Args:
         example: what the item has for another view, without pictures.
         frames: how many frames the view has.
+        audio: the view's audio; None if clips have none.
     """
-    old = len(example["mask"])
     found = dict(example)
-    for key in PER_VIEW & example.keys():
-        value = example[key]
-        if isinstance(value, np.ndarray):
-            shape = (frames, *value.shape[1:]) if value.shape[:1] == (old,) else value.shape
-            found[key] = np.full(shape, PADDINGS.get(key, 0), value.dtype)
-        elif isinstance(value, str):
-            found[key] = ""
+    for key in PER_FRAME & example.keys():
+        found[key] = np.full(frames, PADDINGS[key], example[key].dtype)
+    found |= dict.fromkeys(NAMES & example.keys(), "")
+    if audio is not None:
+        count = example["audio"].shape[1]
+        samples = count if audio.rate == example["audio_rate"] else round(count / example["audio_rate"] * audio.rate)
+        found |= {
+            "audio": np.zeros((audio.channels, samples), np.float32),
+            "audio_mask": np.zeros(samples, np.bool_),
+            "audio_rate": audio.rate,
+        }
     return found

@@ -26,7 +26,7 @@ from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.medium import Locations, Medium, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
-from framedex.sharder.clips.rows import clip_from
+from framedex.sharder.clips.rows import clip_from, own_columns
 from framedex.sharder.configuration.views import Missing
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
@@ -94,6 +94,7 @@ class Manifest:
             self.encode = _encode(header.get("encode"))
             self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
             self._views = _views(header.get("views"))
+            self._own = own_columns(header["schema_version"])
             self._first = {
                 CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
@@ -113,7 +114,7 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "images", "encode", "ffmpeg", "locations", "_first", "_header", "_views")
+        kept = ("path", "images", "encode", "ffmpeg", "locations", "_first", "_header", "_views", "_own")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -143,14 +144,15 @@ class Manifest:
         shard = row["shard"][0].as_py() if "shard" in row.schema.names else None
         if shard is not None and not 0 <= shard < len(self._shards):
             raise at.wrong("shard", shard, f"0 to {len(self._shards) - 1}")
-        return clip_from(row, recipe, medium, medium.source if shard is None else self._shards[shard], at, recipe_at)
+        source = medium.source if shard is None else self._shards[shard]
+        return clip_from(row, recipe, medium, source, at, recipe_at, self._own)
 
     @property
     def columns(self) -> list[str]:
         """The user's columns, which every clip has."""
         if not len(self):
             return []
-        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in CLIPS.names]
+        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in self._own]
 
     def clip_id(self, number: int) -> str:
         """Return the name of clip `number`, whose row may be damaged.
@@ -258,7 +260,7 @@ class Manifest:
         for part in range(len(self._first[CLIPS_FOLDER]) - 1):
             with self._lock, reading(f"{self._file(CLIPS_FOLDER, part)}, column {name}", REMEDY):
                 opened = self._open_part(CLIPS_FOLDER, part)  # does not keep the footer
-                if name not in opened.schema_arrow.names and name in CLIPS.names:  # a nullable column was left out
+                if name not in opened.schema_arrow.names and name in self._own:  # a nullable column was left out
                     column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
                 else:
                     column = opened.read([name], use_threads=False)[name]
@@ -339,7 +341,10 @@ class Manifest:
                 "a part of the dataset is missing or damaged", where=str(self.path), found=error, remedy=REMEDY
             ) from error
         where = self._file(folder, part)
-        check_columns(schema, SCHEMAS[folder], where, REMEDY)
+        known = SCHEMAS[folder]
+        if folder == CLIPS_FOLDER:
+            known = pa.schema([field for field in known if field.name in self._own])
+        check_columns(schema, known, where, REMEDY)
         self._check_rows(file.metadata, folder, part, where)
         return file
 

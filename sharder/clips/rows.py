@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -27,6 +28,8 @@ from framedex.sharder.schema import (
     PAD,
     RECIPE_RULES,
     RECIPES,
+    VIEW_COLUMNS,
+    VIEWS_SINCE,
 )
 
 Row = dict[str, Any]
@@ -82,8 +85,20 @@ def recipe_row(clip: Clip) -> Row:
     return {"clip_id": clip.clip_id} | own | _audio_columns(clip.audio)
 
 
+def own_columns(version: str) -> list[str]:
+    """Return framedex's own columns of `clips` in a version of the format. Users' columns could have later names."""
+    has_views = tuple(map(int, version.split("."))) >= VIEWS_SINCE
+    return [name for name in CLIPS.names if has_views or name not in VIEW_COLUMNS]
+
+
 def clip_from(
-    row: pa.RecordBatch, recipe: pa.RecordBatch, medium: Medium, source: ByteSource, at: RowAt, recipe_at: RowAt
+    row: pa.RecordBatch,
+    recipe: pa.RecordBatch,
+    medium: Medium,
+    source: ByteSource,
+    at: RowAt,
+    recipe_at: RowAt,
+    own: Sequence[str],
 ) -> Clip:
     """Return the clip of a row of `clips` and a row of `recipes`, given as batches of one row each.
 
@@ -91,11 +106,12 @@ def clip_from(
         source: The file that the recipe's ranges point into.
         at: Where the row of `clips` lies, for errors.
         recipe_at: Where the row of `recipes` lies, for errors.
+        own: The columns of `clips` that are not the user's.
 
     Raises:
         FormatError: A column is wrong.
     """
-    wanted = _wanted(row, at)
+    wanted = _wanted(row, at, own)
     check_wanted(wanted, medium, at)
     return Clip(
         clip_id=wanted["clip_id"],
@@ -105,7 +121,7 @@ def clip_from(
         seconds=wanted["seconds"],
         mask=wanted["mask"],
         md5=wanted["md5"],
-        columns={name: _plain(row, name, at) for name in row.schema.names if name not in CLIPS.names},
+        columns={name: _plain(row, name, at) for name in row.schema.names if name not in own},
         recipe=_recipe(recipe, wanted["frames"], medium, source, recipe_at),
         source=source,
         stretch=None if wanted["stretch_first"] is None else (wanted["stretch_first"], wanted["stretch_stop"]),
@@ -127,7 +143,7 @@ def _multiview(row: pa.RecordBatch, wanted: Row, at: RowAt) -> MultiView | None:
     return MultiView(multiview_id=wanted["multiview_id"], view=wanted["view_name"], away_seconds=away)
 
 
-def _wanted(row: pa.RecordBatch, at: RowAt) -> Row:
+def _wanted(row: pa.RecordBatch, at: RowAt, own: Sequence[str]) -> Row:
     """Return the columns of a row of `clips`, checked against `CLIP_RULES`."""
     wanted: Row = {
         "clip_id": _plain(row, "clip_id", at),
@@ -136,7 +152,7 @@ def _wanted(row: pa.RecordBatch, at: RowAt) -> Row:
         "mask": _values(row, "mask", at),
         "pts": _values(row, "pts", at, NO_PTS),
         "seconds": _values(row, "seconds", at, float("nan")),
-        **{name: _plain(row, name, at) if name in row.schema.names else None for name in OPTIONAL},
+        **{name: _plain(row, name, at) if name in row.schema.names and name in own else None for name in OPTIONAL},
     }
     check_row(wanted, CLIP_RULES, at)
     return wanted

@@ -61,4 +61,4 @@ class Pairs:
         return tuple(made.items())
 
 
-Cell = Annotated[str, PlainValidator(_cell), WithJsonSchema({"type": "string"})]
+Cell = Annotated[str, PlainValidator(_cell), WithJsonSchema({"type": ["string", "number", "boolean"]})]

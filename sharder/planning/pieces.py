@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
+
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import OK
@@ -217,7 +219,8 @@ def scene_pieces(listed: ListedScenes, file: PolicyFile) -> Iterator[Piece]:
     """Yield what a policy wants, scene by scene."""
     table, found = listed.table, listed.scenes
     numbers = itertools.count(1)
-    frames = table.facts["frame_count"].to_numpy()
+    shared = np.bincount(table.media_row)[table.media_row]  # how many rows are about each row's medium
+    frames = table.facts["frame_count"].to_numpy() // np.maximum(shared, 1)
     left = iter(found.scenes)
     while some := list(itertools.islice(left, SCENES_AT_ONCE)):
         own = sorted({mention for scene in some for mention in (*scene.mentions, scene.first)})
@@ -233,7 +236,7 @@ def scene_pieces(listed: ListedScenes, file: PolicyFile) -> Iterator[Piece]:
                 names=found.names,
                 views={number: known[number] for number in mentions},
                 number=next(numbers),
-                weight=max(1, int(frames[mentions].max())) * len(mentions),
+                weight=max(1, int(frames[mentions].sum())),
             )
     for mention, message in found.strays:
         uri = medium_name(table.facts["uri"][mention].as_py(), table.facts["member"][mention].as_py())

@@ -80,7 +80,7 @@ class KeyframesPolicy(ByNumber):
     frames: Count | None = parameter("frames a clip; without it, one clip a video", None)
 
     @property
-    def needs_starts(self) -> bool:
+    def needs_video(self) -> bool:
         return True
 
     @property

@@ -73,12 +73,21 @@ class PerRowPolicy(Terms):
         return True
 
     @property
+    def needs_video(self) -> bool:
+        return True
+
+    @property
     def by_number(self) -> bool:
         return self.stride is not None or (self.uniform is not None and self.unit == "frames")
 
     @property
     def length(self) -> int | None:
         return self.frames if self.uniform is None else self.uniform
+
+    def span_of(self, timeline: Timeline, row: Mapping[str, Any]) -> Span:
+        """Return the stretch from the first range of a row to its last one. Raises PolicyError."""
+        ends = self._ends(timeline, row)
+        return span_between(timeline, ends[0][0], ends[-1][1], self.unit)
 
     def sample_row(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:
         try:

@@ -78,7 +78,7 @@ class Terms(Record):
     def _check_views(self) -> None:
         if self.views is None:
             return
-        if self.needs_starts and self.views.clock is None:
+        if self.needs_video and self.views.clock is None:
             raise RefusedError("this policy goes by the frames of a view", where="views", found="clock_fps")
         if any(view.seconds is not None for _, view in self.views.each or ()) and not self.takes_seconds:
             raise RefusedError(
@@ -130,8 +130,8 @@ class Terms(Record):
         return whole(timeline) if self.range is None else self.range.span(timeline, row)
 
     @property
-    def needs_starts(self) -> bool:
-        """Whether the clips depend on where decoding may start."""
+    def needs_video(self) -> bool:
+        """Whether the clips depend on more than times and numbers of frames: start points, or ranges of their own."""
         return False
 
     def sample(self, timeline: Timeline, row: Mapping[str, Any]) -> Sampling:

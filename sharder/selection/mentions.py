@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index, as_videos
 from framedex.indexer.schema import LISTING, OK, VIDEOS
-from framedex.indexer.sources.discover import media_id
+from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.sharder.configuration.filters import matches
 from framedex.sharder.configuration.splits import Split
 
@@ -129,6 +129,12 @@ class Mentioned:
 def user_columns(index: Index, split: Split | None) -> pa.Schema:
     """Return the columns that clips get from the listing and from the split. Raises PolicyError if these clash."""
     columns = pa.schema([entry for entry in index.listing.schema if entry.name not in LISTING.names])
+    if clash := RESERVED_COLUMNS & set(columns.names):  # an earlier version allowed some of these names
+        raise PolicyError(
+            "a column of the listing has the name of one of framedex's own",
+            found=", ".join(sorted(clash)),
+            remedy="rename it, and index again",
+        )
     if split is None:
         return columns
     if SPLIT_COLUMN in columns.names:

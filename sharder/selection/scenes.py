@@ -7,15 +7,30 @@ from dataclasses import dataclass
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import OK
 from framedex.sharder.configuration.checks import did_you_mean, shown
 from framedex.sharder.configuration.pairs import as_text
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.selection.mentions import SPLIT_COLUMN, MentionTable, all_mentions
 
+WITH_TEXT = (
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_integer,
+    pa.types.is_floating,
+    pa.types.is_boolean,
+    pa.types.is_decimal,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+    pa.types.is_time,
+    pa.types.is_dictionary,
+    pa.types.is_null,
+)
 MEDIUM_FACTS = ("uri", "member", "frame_count")
 
 
@@ -69,20 +84,28 @@ def listed_scenes(index: Index, file: PolicyFile, views: Views, facts: Sequence[
     """
     check_views(index.listing, views)
     table = all_mentions(index, file.filter, file.split, facts)
-    return ListedScenes(table=table, scenes=scenes_of(table.columns, views))
+    return ListedScenes(table=table, scenes=scenes_of(table.columns, views, also=_unusable(index)))
 
 
-def scenes_of(columns: pa.Table, views: Views) -> Scenes:
+def _unusable(index: Index) -> pa.Table:
+    """Return the rows of the listing about media that cannot be used."""
+    media = index.columns(["media_id", "status"])
+    wrong = media.filter(pc.not_equal(media["status"], OK))["media_id"]
+    return index.listing.filter(pc.is_in(index.listing["media_id"], wrong.combine_chunks()))
+
+
+def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) -> Scenes:
     """Return the scenes of some mentions.
 
     Args:
         columns: The user's columns, one row per mention.
+        also: Rows of the listing of which no clip can be made, and which name views, too.
 
     Raises:
         PolicyError: A view that the policy names does not exist, or the views of a scene belong to different splits.
     """
-    groups, own = _groups(columns, views.group), _texts(columns[views.view])
-    names = _names(own, views)
+    groups, own = _groups(columns, views.group), _texts(columns, views.view)
+    names = _names([*own, *([] if also is None else _texts(also, views.view))], views)
     found: dict[str, dict[str, int | str]] = {}
     first: dict[str, int] = {}
     strays: list[tuple[int, str]] = []
@@ -112,8 +135,8 @@ def scenes_of(columns: pa.Table, views: Views) -> Scenes:
 def _groups(columns: pa.Table, names: Sequence[str]) -> list[str | None]:
     """Return the name of each row's scene: a column's value, or several as JSON; None if one is empty."""
     if len(names) == 1:
-        return _texts(columns[names[0]])
-    rows = zip(*(_texts(columns[name]) for name in names), strict=True)
+        return _texts(columns, names[0])
+    rows = zip(*(_texts(columns, name) for name in names), strict=True)
     return [None if None in row else orjson.dumps(row).decode() for row in rows]
 
 
@@ -121,9 +144,18 @@ def _is_there(columns: pa.Table, name: str, row: int) -> bool:
     return columns[name][row].as_py() is not None
 
 
-def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Return the cells of a column as text, None for empty ones."""
-    return [None if value is None else as_text(value) or shown(value) for value in column.to_pylist()]
+def _texts(columns: pa.Table, name: str) -> list[str | None]:
+    """Return the cells of a column as text, None for empty ones. Raises PolicyError for values that have no text."""
+    column = columns[name]
+    if not any(is_of(column.type) for is_of in WITH_TEXT):
+        raise PolicyError(
+            "scenes and views cannot be named by a column of this type",
+            where=f"views, column {name!r}",
+            found=str(column.type),
+            allowed="text, numbers, booleans, dates and times",
+        )
+    values = column.to_pylist()
+    return [None if value is None else str(value) if as_text(value) is None else as_text(value) for value in values]
 
 
 def _names(own: Sequence[str | None], views: Views) -> dict[str, None]:

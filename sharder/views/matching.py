@@ -76,9 +76,11 @@ def match(
             frames last on average.
     """
     own = view.timeline
-    # A time in the view's own unit is first + step × pts of the clock.
-    step = view.rate * clock.timeline.time_base / own.time_base
-    first = view.span.start + view.offset_seconds / own.time_base - step * clock.span.start
+    # A time in the view's own unit is first + step × pts of the clock, which may have an offset and a rate itself.
+    rate = view.rate / clock.rate
+    step = rate * clock.timeline.time_base / own.time_base
+    offset = view.offset_seconds - rate * clock.offset_seconds
+    first = view.span.start + offset / own.time_base - step * clock.span.start
     denominator = common_denominator([first, step])
     pts = clock.timeline.pts[clock_frames]
     factor, more = int(step * denominator), int(first * denominator)

@@ -21,6 +21,7 @@ class ViewFacts:
         frames: How many frames it has.
         begins_seconds: When it begins, by the clock of the scene.
         ends_seconds: When it ends, by that clock.
+        rate: Seconds that pass in the view while the clock counts one.
         frame_seconds: How long a frame lasts on average.
         longest_gap_seconds: The longest time from one frame to the next, or from the last one to the end.
         gap_at_seconds: When that begins, by the clock of the scene.
@@ -31,6 +32,7 @@ class ViewFacts:
     frames: int | None = None
     begins_seconds: float | None = None
     ends_seconds: float | None = None
+    rate: float | None = None
     frame_seconds: float | None = None
     longest_gap_seconds: float | None = None
     gap_at_seconds: float | None = None
@@ -65,6 +67,7 @@ def _facts(view: str, part: Part) -> ViewFacts:
         frames=len(pts),
         begins_seconds=-offset / rate,
         ends_seconds=float(part.clock_seconds),
+        rate=rate,
         frame_seconds=float(part.frame_seconds),
         longest_gap_seconds=float(gaps[widest]),
         gap_at_seconds=(own_seconds - offset) / rate,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
-from framedex.sharder.configuration.checks import as_fraction, shown
+from framedex.sharder.configuration.checks import MOST_FRAMES, as_fraction, shown
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.padding import padded
 from framedex.sharder.policies.ranges import held, is_empty
@@ -186,6 +186,14 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
     assert views.clock_fps is not None  # it is given unless a view is the clock
     seconds = max(part.clock_seconds for part in parts)
     ticks = max(0, math.ceil(seconds * views.clock_fps))
+    if ticks > MOST_FRAMES:
+        raise PolicyError(
+            "the clock counts too many frames",
+            where="views",
+            found=f"{float(seconds):.6g} s at {float(views.clock_fps):.6g} frames a second",
+            allowed=f"{MOST_FRAMES:,} frames",
+            remedy="choose a smaller clock_fps, or correct offset_seconds and rate of the views",
+        )
     timeline = Timeline(
         pts=np.arange(ticks, dtype=np.int64),
         duration_pts=ticks,
@@ -225,7 +233,8 @@ def _of_view(policy: Terms, name: str, clock: Part, view: Part, sampling: Sampli
         place = slice(stop - len(clip.frames), stop)
         own = matched.of(place)
         lacking = clip.mask & ~own.close
-        if lacking.any() and (views_of(policy).missing != "mask" or not (clip.mask & own.close).any()):
+        enough = np.count_nonzero(clip.mask & own.close) >= policy.min_frames
+        if lacking.any() and (views_of(policy).missing != "mask" or not enough):
             found[clip.number] = _why(own.away_seconds[lacking], allowed)
             continue
         frames, mask = _masked(policy, clip, own.frames, own.close)
@@ -246,7 +255,7 @@ def _masked(
     """Return a view's frames and mask for a clip of the clock; what the view lacks is padded."""
     mask = clip.mask & close
     frames = np.where(clip.frames == PAD, PAD, frames)
-    if not (clip.mask & ~close).any() or policy.pad == "ends":  # the nearest frame of the view is its end already
+    if not (clip.mask & ~close).any() or policy.pad == "ends":  # the view's nearest frame is padding then
         return frames, mask
     if policy.pad in ("none", "constant"):
         return np.where(clip.mask & ~close, PAD, frames), mask
