@@ -10,7 +10,7 @@ from framedex.core.column_rules import FAR, ColumnRule, Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.3"
+SCHEMA_VERSION = "3.4"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
 SHARDS_NAME = "shards.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"

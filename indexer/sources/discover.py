@@ -60,6 +60,7 @@ RESERVED_COLUMNS = frozenset(
         "audio",
         "movie",
         "positions",
+        "framedex",
     ]
 )
 
