@@ -175,11 +175,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             StaleError: a tar is missing or is not the one that was packed.
             DecodeError: a clip does not decode.
         """
-        worker, per_rank = worker_here()
         self._iteration = None
-        progress, workers = self._resumption.start(worker), self._workers(per_rank)
-        now = Iteration(begun_from=progress, workers=workers, rank=self.rank, worker=worker, passed=0)
-        return self._deliver(self._lane(now), now)
+        return self._deliver()
 
     def _workers(self, per_rank: int) -> Workers:
         return Workers(world_size=self.world_size, per_rank=per_rank)
@@ -204,9 +201,13 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             passed=None if one is None else one.passed,
         )
 
-    def _deliver(self, lane: Lane, now: Iteration) -> Iterator[dict[str, Any]]:
-        # Runs at the first `next`: loaders make iterators that they never use.
-        version, now.passed = self._resumption.version, lane.passed
+    def _deliver(self) -> Iterator[dict[str, Any]]:
+        # Runs at the first `next`: loaders make iterators that they never use, and an error of `iter` ends a worker.
+        worker, per_rank = worker_here()
+        progress, version = self._resumption.start(worker), self._resumption.version
+        now = Iteration(begun_from=progress, workers=self._workers(per_rank), rank=self.rank, worker=worker, passed=0)
+        lane = self._lane(now)
+        now.passed = lane.passed
         self._iteration = now
         self._history.begin(version, now.worker)
         with LaneReader(lambda place: self._clip(int(lane.clips[place])), lane.read.tolist(), self._sources) as reader:
