@@ -60,7 +60,6 @@ RESERVED_COLUMNS = frozenset(
         "audio",
         "movie",
         "positions",
-        "framedex",
     ]
 )
 

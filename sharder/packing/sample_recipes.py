@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_row
@@ -210,10 +211,20 @@ def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> 
 def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
     facts = UNTOLD | {name: told[name] for name in TOLD}
     facts["extradata"] = None if told["extradata"] is None else base64.b64decode(told["extradata"], validate=True)
+    for name in TOLD:
+        _check_type(name, facts[name], at)
     check_row(facts, {name: rule for name, rule in MEDIA_RULES.items() if name in TOLD}, at)
     check_video(facts, at)
     own = {"uri": uri, "size_bytes": source.size_bytes, "mtime_ns": source.mtime_ns, "fingerprint": source.fingerprint}
     return Medium(path=source.path, **facts | own)
+
+
+def _check_type(name: str, value: object, at: RowAt) -> None:
+    """Raise FormatError for a value that column `name` of the media never has."""
+    kind = MEDIA.field(name).type
+    expected = bool if pa.types.is_boolean(kind) else int if pa.types.is_integer(kind) else str
+    if type(value) is not expected and not (value is None and MEDIA.field(name).nullable):
+        raise at.wrong(name, repr(value), f"a value of type {expected.__name__}")
 
 
 def _wanted(content: Mapping[str, Any], at: RowAt) -> Row:
