@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from framedex.core.memory import check_room
 from framedex.errors import FramedexError, StaleError, StorageError
@@ -17,6 +18,7 @@ from framedex.sharder.clips.audio import AudioFile
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.reading.held_bytes import HeldBytes
 from framedex.sharder.reading.sources import SourceFiles
+from framedex.storage.ranges import GAP_BYTES
 
 REQUEST_BYTES = 8 << 20  # of a tar that are read at once; at 30 ms a request, 250 MB/s at most
 MOST_CLIPS = 256  # that are read at once
@@ -76,6 +78,7 @@ class LaneReader:
         """Read the next clips; nothing behind the last one."""
         clips = next(self._requests, [])
         good = [clip for clip in clips if clip.clip is not None]
+        good.sort(key=lambda clip: 0 if clip.clip is None else extent(clip.clip)[0])
         if not good:
             return clips
         try:
@@ -113,14 +116,29 @@ class LaneReader:
         """Read clips of one tar."""
         known = [clip.clip for clip in clips if clip.clip is not None]
         begin, end = np.array([extent(clip) for clip in known], np.int64).T
-        check_room(int((end - begin).sum()), "clips that are read together", where=known[0].source.path)
-        content = self._sources.read_ranges(known[0].source, begin, end - begin)
-        parts = np.split(content, np.cumsum(end - begin)[:-1])
+        first, last = spans(begin, end)
+        check_room(int((last - first).sum()), "clips that are read together", where=known[0].source.path)
+        content = self._sources.read_ranges(known[0].source, first, last - first)
+        # Where each clip lies in the content: its place in its span, behind the spans before.
+        span = np.searchsorted(first, begin, side="right") - 1
+        at = begin - first[span] + (np.cumsum(last - first) - (last - first))[span]
         # Copied: a clip that waits in the shuffle buffer must not keep its neighbours in memory.
         return [
-            replace(clip, held=HeldBytes(first_byte=int(first), content=part.copy()))
-            for clip, first, part in zip(clips, begin, parts, strict=True)
+            replace(clip, held=HeldBytes(first_byte=byte, content=content[place : place + size].copy()))
+            for clip, byte, place, size in zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
         ]
+
+
+def spans(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (begin, end), int64 [spans]: stretches that are joined where little lies between them.
+
+    Args:
+        begin: int64 [stretches], ascending.
+        end: int64 [stretches].
+    """
+    reached = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.append(True, begin[1:] - reached[:-1] > GAP_BYTES))
+    return begin[first], reached[np.append(first[1:], len(begin)) - 1]
 
 
 def extent(clip: Clip) -> tuple[int, int]:
