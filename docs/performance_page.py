@@ -21,6 +21,7 @@ from docs.tables import (
     random_access_table,
     whole_loader_table,
 )
+from docs.streams_page import streams_section
 from docs.tars_page import tars_section
 from docs.training_page import training_section
 
@@ -343,4 +344,5 @@ The plain loop decodes each video from its beginning in one process with PyAV an
 {made_by(pack)}
 {storage_section(stored, asked, (made_by(stored), made_by(asked)))}\
 {tars_section(load("tars.json"), load("tar_requests.json"))}\
+{streams_section(load("streams.json"))}\
 {loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""
