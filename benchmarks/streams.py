@@ -6,10 +6,12 @@ benchmarks/training_videos.py, packed into tars of 16 MB: as tiny videos (`--pac
 order of ClipDataset is that of `ClipSampler(shuffle=True)`; ClipStream has a shuffle buffer of 64 clips in each worker.
 Each dataset lies on a disk, and in a bucket of a real S3 server (Ceph's gateway, from Debian's packages ceph-mon,
 ceph-osd and radosgw) behind a proxy that adds a delay to every response. Server, proxy, loader and decoders share the
-machine. "cold": the tars are dropped from the page cache before the epoch begins.
+machine. "cold": the tars are dropped from the page cache before each turn.
 
-Each epoch begins with new workers, which takes as long for both. Reading alone is measured with decode="movie", which
-decodes nothing; images have no such form.
+A turn delivers the first clips of an epoch; its rate counts from the first batch on. The first turn of a loader, in
+which its workers start, is not counted. The datasets have more clips than a turn delivers, so that ClipDataset reads
+its manifest at random places, as in a large dataset. Reading alone is measured with decode="movie", which decodes
+nothing; images have no such form.
 
 What was expected, before any run:
 - from a warm disk, both are as fast, because decoding bounds them;
@@ -17,7 +19,8 @@ What was expected, before any run:
 - from the bucket, ClipDataset waits for some requests of 30 ms for each clip (its rows of the manifest, its bytes), and
   the stream for almost none: 3 times as fast or more, and close to its own speed from the disk.
 
-usage: python -m benchmarks.streams --folder FOLDER [--delay 0.03] [--clips 384] [--runs 3]   prints JSON
+usage: python -m benchmarks.streams --folder FOLDER [--delay 0.03] [--clips 1024] [--delivered 160] [--runs 3]
+prints JSON
 """
 
 from __future__ import annotations
@@ -29,7 +32,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +83,12 @@ def drop_cached(dataset: Path) -> None:
 
 
 def loader_of(reader: str, place: str | Path, decode: Any) -> Any:
-    """Return a DataLoader that delivers a dataset's clips in shuffled order."""
+    """Return a DataLoader that delivers a dataset's clips in shuffled order, with workers that persist."""
     from torch.utils.data import DataLoader
 
     size = SIZE if decode == "cpu" else None
     options: dict[str, Any] = {"batch_size": BATCH, "num_workers": WORKERS, "multiprocessing_context": "spawn"}
+    options |= {"persistent_workers": True}
     options |= {} if decode == "cpu" else {"collate_fn": list}  # movies differ in length
     if reader == "ClipStream":
         return DataLoader(ClipStream(place, shuffle=BUFFER, seed=1, decode=decode, size=size), **options)
@@ -93,50 +96,49 @@ def loader_of(reader: str, place: str | Path, decode: Any) -> Any:
     return DataLoader(dataset, sampler=ClipSampler(dataset, shuffle=True, seed=1), **options)
 
 
-def epoch(loader: Any, clips: int) -> dict[str, float]:
-    """Deliver an epoch; return its seconds, and those from its first batch on."""
+def turn_of(loader: Any, epoch: int, clips: int) -> dict[str, float]:
+    """Deliver the first clips of an epoch; return the seconds until the first batch, and those after it."""
+    of_epochs = loader.dataset if isinstance(loader.dataset, ClipStream) else loader.sampler
+    of_epochs.set_epoch(epoch)
     begun, delivered, first = time.perf_counter(), 0, 0.0
     for batch in loader:
         if not delivered:
             first = time.perf_counter()
         delivered += len(batch["clip_id"] if isinstance(batch, dict) else batch)
+        if delivered >= clips:
+            break
     end = time.perf_counter()
     if delivered != clips:
         raise RuntimeError(f"{delivered} of {clips} clips were delivered")
-    return {"seconds": end - begun, "seconds_from_first_batch": end - first}
+    return {"until_first_batch": first - begun, "after_it": end - first}
 
 
 def measure(datasets: dict[str, Path], uris: dict[str, str], clips: int, runs: int) -> list[dict[str, Any]]:
     """Return a row for each packing, place, decoding and reader. The readers take turns."""
-    cases: list[tuple[str, str, str, Callable[[], object]]] = []
+    rows = []
     for pack, path in datasets.items():
         for decode in ("cpu", "movie") if pack == "clips" else ("cpu",):
-            cases += [
-                (pack, "disk, warm", decode, lambda: None),
-                (pack, "disk, cold", decode, lambda path=path: drop_cached(path)),  # type: ignore[misc]
-                (pack, "bucket", decode, lambda: None),
-            ]
-    rows = []
-    for pack, where, decode, prepare in cases:
-        place: str | Path = uris[pack] if where == "bucket" else datasets[pack]
-        found: dict[str, list[dict[str, float]]] = {"ClipDataset": [], "ClipStream": []}
-        for turn in range(runs):
-            for reader, epochs in found.items():
-                prepare()
-                epochs.append(epoch(loader_of(reader, place, decode), clips))
-                print(turn, pack, where, decode, reader, epochs[-1], file=sys.stderr, flush=True)
-        rows += [
-            {"pack": pack, "from": where, "decode": decode} | row_of(reader, found[reader], clips) for reader in found
-        ]
+            for where in ("disk, warm", "disk, cold", "bucket"):
+                place: str | Path = uris[pack] if where == "bucket" else path
+                loaders = {reader: loader_of(reader, place, decode) for reader in ("ClipDataset", "ClipStream")}
+                found: dict[str, list[dict[str, float]]] = {reader: [] for reader in loaders}
+                for turn in range(runs + 1):
+                    for reader, loader in loaders.items():
+                        if where == "disk, cold":
+                            drop_cached(path)
+                        found[reader].append(turn_of(loader, turn, clips))
+                        print(turn, pack, where, decode, reader, found[reader][-1], file=sys.stderr, flush=True)
+                case = {"pack": pack, "from": where, "decode": decode}
+                rows += [case | row_of(reader, turns[1:], clips) for reader, turns in found.items()]
     return rows
 
 
-def row_of(reader: str, epochs: list[dict[str, float]], clips: int) -> dict[str, Any]:
-    """Return the figures of a reader: clips a second of each epoch from its first batch on, and their median."""
-    rates = [(clips - BATCH) / one["seconds_from_first_batch"] for one in epochs]
+def row_of(reader: str, turns: list[dict[str, float]], clips: int) -> dict[str, Any]:
+    """Return the figures of a reader: clips a second of each turn, and their median."""
+    rates = [(clips - BATCH) / one["after_it"] for one in turns]
     return {
         "reader": reader,
-        "seconds": [one["seconds"] for one in epochs],
+        "until_first_batch": [one["until_first_batch"] for one in turns],
         "each": rates,
         "clips_a_second": statistics.median(rates),
     }
@@ -146,7 +148,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, required=True, help="where everything is made")
     parser.add_argument("--delay", type=float, default=0.03, metavar="SECONDS", help="added to every response")
-    parser.add_argument("--clips", type=int, default=384)
+    parser.add_argument("--clips", type=int, default=1024, help="in each dataset")
+    parser.add_argument("--delivered", type=int, default=160, help="clips of a turn")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
     options.folder.mkdir(parents=True)
@@ -160,11 +163,12 @@ def main() -> None:
         try:
             assert proxy.stdout is not None
             os.environ["AWS_ENDPOINT_URL"] = proxy.stdout.readline().strip()
-            rows = measure(datasets, uris, options.clips, options.runs)
+            rows = measure(datasets, uris, options.delivered, options.runs)
         finally:
             proxy.kill()
     tars = {name: [tar.stat().st_size for tar in path.glob("shards/*.tar")] for name, path in datasets.items()}
-    setup = {"clips": options.clips, "frames_a_clip": FRAMES, "stride": STRIDE, "format": FORMAT, "batch_size": BATCH}
+    setup: dict[str, Any] = {"clips": options.clips, "delivered": options.delivered, "frames_a_clip": FRAMES}
+    setup |= {"stride": STRIDE, "format": FORMAT, "batch_size": BATCH}
     setup |= {"workers": WORKERS, "buffer": BUFFER, "delay_seconds": options.delay}
     sizes = {name: {"tars": len(found), "bytes": sum(found)} for name, found in tars.items()}
     libraries = ("obstore", "torch", "webdataset")

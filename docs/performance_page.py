@@ -8,6 +8,7 @@ from docs.conversion_page import conversion_section
 from docs.one_core_page import one_core_section
 from docs.results import NOTE, load, made_by
 from docs.storage_tables import storage_section
+from docs.streams_page import streams_section
 from docs.tables import (
     a_packed_clip,
     gpu_index_table,
@@ -21,7 +22,6 @@ from docs.tables import (
     random_access_table,
     whole_loader_table,
 )
-from docs.streams_page import streams_section
 from docs.tars_page import tars_section
 from docs.training_page import training_section
 

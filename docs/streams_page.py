@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from docs.results import made_by
+from framedex.core.tallies import counted
 
 PACKS = {"clips": "tiny videos", "images": "images"}
 DECODING = {"cpu": "decoded", "movie": "only read"}
@@ -25,23 +26,28 @@ def streams_section(result: dict[str, Any]) -> str:
     return f"""
 ## Streams
 
-Clips a second of `ClipStream` with a buffer of {setup["buffer"]} clips, beside `ClipDataset` in the shuffled order of \
-`ClipSampler`, in torch's DataLoader with {setup["workers"]} workers and batches of {setup["batch_size"]}, from the first \
-batch on. {setup["clips"]} clips of {setup["frames_a_clip"]} frames, {setup["stride"]} apart, of a minute of video \
-({setup["format"]}), as 224×224. They lie in {tars["clips"]["tars"]} tars of tiny videos \
-({tars["clips"]["bytes"] / 1e6:.0f} MB), or {tars["images"]["tars"]} tars of images of 256 pixels \
-({tars["images"]["bytes"] / 1e6:.0f} MB). The bucket is that of a real S3 server (Ceph's gateway) behind a proxy that adds \
-{1000 * setup["delay_seconds"]:.0f} ms to every answer; server, proxy, loader and decoders share two cores. "Cold": the tars \
-were dropped from the page cache. In brackets: the slowest and the fastest of {len(result["rows"][0]["each"])} epochs.
+Clips a second of `ClipStream` with a buffer of {setup["buffer"]} clips, beside `ClipDataset` in the shuffled order \
+of `ClipSampler`, in torch's DataLoader with {setup["workers"]} workers and batches of {setup["batch_size"]}: the \
+first {setup["delivered"]} clips of an epoch of {setup["clips"]}, from the first batch on. A clip has \
+{setup["frames_a_clip"]} frames, {setup["stride"]} apart, of a minute of video ({setup["format"]}), as 224×224. \
+They lie in {_tars(tars["clips"])} of tiny videos, or in \
+{_tars(tars["images"])} of images of 256 pixels. The bucket is that of a real S3 server (Ceph's gateway) behind a \
+proxy that adds {1000 * setup["delay_seconds"]:.0f} ms to every answer; server, proxy, loader and decoders share two \
+cores. "Cold": the tars were dropped from the page cache. In brackets: the slowest and the fastest of \
+{len(result["rows"][0]["each"])} turns.
 
 {table}
 
-What was expected: the same speed from a warm disk, where decoding bounds both; 1.0 to 1.2 times as fast from a cold disk; and \
-3 times as fast or more from the bucket, where `ClipDataset` waits for some requests of each clip, and the stream for almost \
-none.
+What was expected: the same speed from a warm disk, where decoding bounds both; 1.0 to 1.2 times as fast from a \
+cold disk; and 3 times as fast or more from the bucket, where `ClipDataset` waits for some requests of each clip, and \
+the stream for almost none.
 
 {made_by(result)}
 """
+
+
+def _tars(found: dict[str, int]) -> str:
+    return f"{counted(found['tars'], 'tar')} ({found['bytes'] / 1e6:.0f} MB)"
 
 
 def _line(case: tuple[str, str, str], dataset: dict[str, Any], stream: dict[str, Any]) -> str:

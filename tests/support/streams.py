@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from framedex.indexer.containers.decoders import RANGE_NUMBERS
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.rgb import RgbConverter
+from tests.support import media
 from tests.support.datasets import run
 
 
@@ -22,6 +27,15 @@ def same_value(one: object, other: object) -> bool:
         is_float = one.dtype.kind == "f"
         return one.dtype == other.dtype and np.array_equal(one, other, equal_nan=is_float)
     return type(one) is type(other) and (one == other or (one != one and other != other))
+
+
+def full_rgb(path: Path, medium: Medium) -> list[NDArray[np.uint8]]:
+    """Return uint8 [H, W, 3] of every frame of a file, decoded from its beginning to its end."""
+    converter = RgbConverter(medium.color_matrix, RANGE_NUMBERS.get(medium.color_range, 0), threads=1)
+    return [
+        converter.rows(frame, frame.height, frame.width, None).reshape(frame.height, frame.width, 3).copy()
+        for frame in media.full_decode(path)
+    ]
 
 
 def pack(index: Path, out: Path, policy: str, *options: object, code: int = 0) -> Path:

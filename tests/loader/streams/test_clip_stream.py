@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import webdataset
 from torch.utils.data import DataLoader
 
-from framedex import ClipDataset, ClipStream
+from framedex import ClipDataset, ClipStream, decode_sample
 from tests.support import media
 from tests.support.counted import some
-from tests.support.datasets import run
-from tests.support.streams import pack, same_item
+from tests.support.datasets import run, write_clips
+from tests.support.packed import tars
+from tests.support.streams import full_rgb, pack, same_item
 
 RANKS, WORKERS = 3, 2
 
@@ -50,6 +52,22 @@ def test_items_are_those_of_clip_dataset(name: str, options: dict[str, Any], req
         assert same_item(found[expected["clip_id"]], expected), expected["clip_id"]
 
 
+def test_frames_in_shuffled_order_are_those_of_a_full_decode(packed: Path, medium: Callable[[str], Path]) -> None:
+    """Beside the stream, each sample is decoded by itself."""
+    dataset = ClipDataset(packed)
+    media_of = {clip.medium.uri: clip.medium for clip in map(dataset.clip, range(len(dataset)))}
+    whole = {name: full_rgb(medium(name), facts) for name, facts in media_of.items()}
+    urls = [str(path) for path in tars(packed)]
+    alone = list(webdataset.WebDataset(urls, shardshuffle=False).map(decode_sample))
+    streamed = list(ClipStream(packed, shuffle=20, seed=5))
+    for item in some([*streamed, *alone], 2 * len(dataset)):
+        wanted = item["frame_index"][item["frame_index"] >= 0].tolist()
+        expected = np.stack([whole[item["uri"]][number] for number in wanted])
+        assert np.array_equal(item["frames"][: len(wanted)], expected), item["clip_id"]
+    assert len(whole) == 5
+    assert ids(streamed) != sorted(ids(streamed))
+
+
 def test_frames_show_their_numbers(packed: Path) -> None:
     checked = 0
     for item in ClipStream(packed, shuffle=20, seed=5):
@@ -73,8 +91,6 @@ def test_items_with_audio_and_columns_are_those_of_clip_dataset(small_index: Pat
         for name in ("h264_audio.mp4", "h264_default.mp4")
         for number in range(8)
     ]
-    from tests.support.datasets import write_clips
-
     path = write_clips(tmp_path / "clips.jsonl", clips)
     options = ("--pack", "clips", "--audio", "--shard-size", "60KB")
     run("shard", small_index, "--clips", path, "--out", tmp_path / "D", *options)
