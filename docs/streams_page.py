@@ -42,10 +42,10 @@ cores. "Cold": the tars were dropped from the page cache. In brackets: the slowe
 What was expected: the same speed from a warm disk, where decoding bounds both; 1.0 to 1.2 times as fast from a \
 cold disk; and 3 times as fast or more from the bucket, where `ClipDataset` waits for some requests of each clip, and \
 the stream for almost none. Other work ran on the two cores at the same time, so decoding took longer than it does \
-alone, and hid most of the waiting: from the bucket, decoded clips came {_ratio(rates, "clips", "cpu"):.2f} (tiny videos) and \
-{_ratio(rates, "images", "cpu"):.2f} (images) times as fast. Reading alone shows the waiting: \
-{_ratio(rates, "clips", "movie"):.1f} times. (Up to 32 clips are ready when the first batch is delivered.) Reading alone from a disk takes too short a time \
-here to be compared.
+alone, and hid most of the waiting: from the bucket, decoded clips came {_ratio(rates, "clips", "cpu"):.2f} (tiny \
+videos) and {_ratio(rates, "images", "cpu"):.2f} (images) times as fast. Reading alone shows the waiting: \
+{_ratio(rates, "clips", "movie"):.1f} times. (Up to 32 clips are ready when the first batch is delivered.) Reading \
+alone from a disk takes too short a time here to be compared.
 
 {made_by(result)}
 """
