@@ -137,7 +137,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             FramedexError: the loader is another stream's.
         """
         batching = self._batching(loader)
-        left = lengths_left(self._order, self._resumption.start(), self._workers(batching.workers))
+        start = self._resumption.start(batching.workers, iterating=True)
+        left = lengths_left(self._order, start, self._workers(batching.workers))
         return int(batching.counts(left[self.rank]).sum())
 
     @property
@@ -204,7 +205,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def _deliver(self) -> Iterator[dict[str, Any]]:
         # Runs at the first `next`: loaders make iterators that they never use, and an error of `iter` ends a worker.
         worker, per_rank = worker_here()
-        progress, version = self._resumption.start(worker), self._resumption.version
+        progress, version = self._resumption.start(per_rank, iterating=True), self._resumption.version
         now = Iteration(begun_from=progress, workers=self._workers(per_rank), rank=self.rank, worker=worker, passed=0)
         lane = self._lane(now)
         now.passed = lane.passed
@@ -280,7 +281,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             batching = self._batching(loader)
             progress = after_batches(
                 self._order,
-                self._resumption.start(),
+                self._resumption.start(batching.workers, iterating=False),
                 self._workers(batching.workers),
                 self.rank,
                 batches=batches,
@@ -309,7 +310,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         """Return the progress of the iteration in this process, or that from which the next one begins."""
         now = self._iteration
         if is_worker():
-            return self._resumption.start(worker_here()[0]) if now is None else now.of_worker()
+            return self._resumption.start(worker_here()[1], iterating=True) if now is None else now.of_worker()
         if now is not None:
             return now.of_all(self._order)
         if self._history.has_begun(self._resumption.version):
@@ -317,7 +318,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
                 "the workers of a DataLoader deliver this stream, and only the loader knows what they delivered",
                 remedy="state_dict(loader, batches=…), with the number of batches since the iteration began",
             )
-        return self._resumption.start()
+        return self._resumption.start(1, iterating=True)
 
     def _batching(self, loader: Loader) -> Batching:
         if getattr(loader, "dataset", None) is not self:

@@ -69,21 +69,30 @@ class History:
         """Return whether a worker began a lane from this state."""
         return any(record["version"] == version for record in self._log.records("lane"))
 
-    def has_ended(self, version: int, worker: int) -> bool:
-        """Return whether a worker delivered its lane from this state to the end."""
-        lanes = self._log.records("lane")
-        return any(
-            (record["version"], record["worker"], record["ended"]) == (version, worker, True) for record in lanes
-        )
+    def has_ended(self, version: int, workers: int) -> bool:
+        """Return whether an iteration from this state was delivered to its end.
 
-    def is_consumed(self, version: int) -> bool:
-        """Return whether a worker began another lane after it delivered the one from this state."""
+        Args:
+            version: of the state.
+            workers: how many workers delivered it.
+        """
+        ended, begun_again = self._lanes(version, workers)
+        return begun_again or len(ended) == workers
+
+    def is_consumed(self, version: int, workers: int) -> bool:
+        """Return whether another iteration began after the one from this state had ended. Arguments as above."""
+        return self._lanes(version, workers)[1]
+
+    def _lanes(self, version: int, workers: int) -> tuple[set[int], bool]:
+        """Return the workers that ended their lanes, and whether an iteration began after all had ended."""
         ended: set[int] = set()
         for record in self._log.records("lane"):
             if record["version"] != version:
                 continue
             if record["ended"]:
                 ended.add(record["worker"])
-            elif record["worker"] in ended:
-                return True
-        return False
+            elif len(ended) == workers:
+                return ended, True
+            else:  # an iteration that was broken off begins again
+                ended.discard(record["worker"])
+        return ended, False

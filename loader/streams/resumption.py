@@ -61,13 +61,14 @@ class Resumption:
         self._version = self._history.restarted()[0] + 1
         self._history.restart(self._version, resumed=loaded is not None)
 
-    def start(self, worker: int | None = None) -> Progress:
-        """Return the progress from which the next iteration begins.
+    def start(self, workers: int, *, iterating: bool) -> Progress:
+        """Return the progress from which the next iteration begins, or the one that runs.
 
         A state is used once: after its iteration has ended, the next one is a whole epoch.
 
         Args:
-            worker: the worker that iterates. None: all workers together.
+            workers: how many workers the rank has.
+            iterating: whether a worker begins to iterate. Otherwise, the iteration may run in workers.
 
         Raises:
             FramedexError: a state was loaded after this worker had begun.
@@ -83,7 +84,6 @@ class Resumption:
             return whole
         if self._loaded is None or self._loaded.epoch != whole.epoch:
             return whole
-        ended = (
-            self._history.is_consumed(self.version) if worker is None else self._history.has_ended(self.version, worker)
-        )
-        return whole if ended else self._loaded
+        count = workers if self._local is None else 1
+        used = self._history.has_ended if iterating else self._history.is_consumed
+        return whole if used(self.version, count) else self._loaded

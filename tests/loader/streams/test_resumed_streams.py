@@ -153,6 +153,27 @@ def test_persistent_workers_deliver_the_rest_and_then_whole_epochs(packed: Path)
     assert sorted(rest[1] + rest[3] + rest[5]) == all_ids(packed)
 
 
+def test_an_iteration_from_a_state_that_is_broken_off_begins_again(packed: Path) -> None:
+    stream = stream_of(packed)
+    loader = loader_of(stream)
+    stream.load_state_dict(stream.state_dict(loader, batches=13))
+    rest = ids(loader)
+    assert 0 < len(rest) < len(all_ids(packed))
+    assert sorted(ids(loader)) == all_ids(packed)  # the state was used
+    again = stream_of(packed)
+    other = loader_of(again, persistent_workers=True)
+    again.load_state_dict(state_at(packed, 13))
+    first = ids(itertools.islice(other, 1))
+    assert ids(other) == rest
+    assert set(first) <= set(rest)
+
+
+def state_at(path: Path, batches: int) -> dict[str, Any]:
+    """Return the state after some batches of one rank with two workers."""
+    stream = stream_of(path)
+    return stream.state_dict(loader_of(stream), batches=batches)
+
+
 def test_a_state_that_running_workers_cannot_see_is_refused(packed: Path) -> None:
     stream = stream_of(packed)
     loader = loader_of(stream, persistent_workers=True)
