@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -108,7 +109,13 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         )
         tars = self._manifest.packed_rows()
         self._numbers = np.arange(len(tars)) if where is None else self._manifest.where(where)
-        self._order = Order(tar_of=tars[self._numbers], buffer=shuffle, seed=seed, uneven=uneven)
+        self._order = Order(
+            tar_of=tars[self._numbers],
+            buffer=shuffle,
+            seed=seed,
+            uneven=uneven,
+            clips_crc32=zlib.crc32(self._numbers.astype(np.int64).tobytes()),
+        )
         self._history = History()
         self._resumption = Resumption(self._history)
         self._iteration: Iteration | None = None  # that of this process

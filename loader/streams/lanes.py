@@ -43,12 +43,14 @@ class Order:
         buffer: clips in the shuffle buffer. 0: clips are delivered in the order of tars.
         seed: the seed of the shuffle.
         uneven: what to do if clips cannot be divided evenly among ranks.
+        clips_crc32: checksum of the clips' numbers in the dataset, which tells apart streams of other clips.
     """
 
     tar_of: NDArray[np.int64]
     buffer: int
     seed: int
     uneven: Uneven
+    clips_crc32: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

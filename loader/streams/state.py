@@ -27,6 +27,7 @@ def order_facts(order: Order) -> dict[str, Any]:
         "shuffle": order.buffer,
         "seed": order.seed,
         "uneven": order.uneven,
+        "clips": order.clips_crc32,
         "tars": zlib.crc32(order.tar_of.tobytes()),
         "webdataset": zlib.crc32(buffer.tobytes()),
     }

@@ -95,7 +95,7 @@ def test_a_run_that_skips_clips_goes_on_behind_them(copy: Path) -> None:
         stream = ClipStream(copy, shuffle=4, seed=1, decode="movie", on_error="skip")
         loader = DataLoader(stream, batch_size=3, collate_fn=list, num_workers=2)
         first = [item["clip_id"] for batch in itertools.islice(loader, stop) for item in batch]
-        state = stream.state_dict(loader, batches=stop) if stop else stream.state_dict()
+        state = stream.state_dict(loader, batches=stop)
         again = ClipStream(copy, shuffle=4, seed=1, decode="movie", on_error="skip")
         again.load_state_dict(state)
         rest = [

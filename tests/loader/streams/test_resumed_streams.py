@@ -204,6 +204,7 @@ def test_states_that_do_not_fit_are_refused(packed: Path, packed_images: Path) -
         (state | {"seed": 5}, "another seed"),
         (state | {"shuffle": 5}, "another shuffle"),
         (state | {"count": 5}, "another count"),
+        (state | {"clips": 5}, "another clips"),
         (state | {"epoch": -1}, "no state"),
         (state | {"stages": [{"world_size": 1, "workers": 1, "passed": [[1, 2]]}]}, "no state"),
         (state | {"stages": [{"world_size": 0, "workers": 1, "passed": []}]}, "no state"),
@@ -216,7 +217,7 @@ def test_states_that_do_not_fit_are_refused(packed: Path, packed_images: Path) -
         with pytest.raises(FramedexError) as caught:
             stream_of(packed).load_state_dict(content)
         messages.append(caught.value.what)
-    assert [expected in message for (_, expected), message in zip(wrong, messages, strict=True)] == [True] * 11
+    assert [expected in message for (_, expected), message in zip(wrong, messages, strict=True)] == [True] * 12
 
 
 def test_wrong_counts_and_loaders_are_refused(packed: Path) -> None:
