@@ -9,6 +9,7 @@ from docs.encoded_page import encoded_section
 from docs.one_core_page import one_core_section
 from docs.results import NOTE, load, made_by
 from docs.storage_tables import storage_section
+from docs.streams_page import streams_section
 from docs.tables import (
     a_packed_clip,
     gpu_index_table,
@@ -345,4 +346,5 @@ The plain loop decodes each video from its beginning in one process with PyAV an
 {storage_section(stored, asked, (made_by(stored), made_by(asked)))}\
 {tars_section(load("tars.json"), load("tar_requests.json"))}\
 {encoded_section(load("encoded_shards.json"))}\
+{streams_section(load("streams.json"))}\
 {loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""

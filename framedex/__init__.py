@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from framedex.indexer.parts.index import Index as Index
     from framedex.loader.clip_dataset import ClipDataset as ClipDataset
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
+    from framedex.loader.clip_stream import ClipStream as ClipStream
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
+    from framedex.loader.streams.decode_sample import decode_sample as decode_sample
     from framedex.loader.verify import verify as verify
     from framedex.sharder.clips.audio import AudioOptions as AudioOptions
     from framedex.sharder.packing.encode_options import EncodeOptions as EncodeOptions
@@ -30,6 +32,7 @@ _PUBLIC = {
     "ClipDataset": "framedex.loader.clip_dataset",
     "ClipLoader": "framedex.loader.clip_loader",
     "ClipSampler": "framedex.loader.order.sampler",
+    "ClipStream": "framedex.loader.clip_stream",
     "DiskCache": "framedex.storage.cache",
     "EncodeOptions": "framedex.sharder.packing.encode_options",
     "FramedexError": "framedex.errors",
@@ -38,6 +41,7 @@ _PUBLIC = {
     "MultiViewDataset": "framedex.loader.multi_view_dataset",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
+    "decode_sample": "framedex.loader.streams.decode_sample",
     "index": "framedex.indexer.index",
     "query": "framedex.auditor.audit",
     "shard": "framedex.sharder.shard",
@@ -49,6 +53,7 @@ __all__ = [
     "ClipDataset",
     "ClipLoader",
     "ClipSampler",
+    "ClipStream",
     "DiskCache",
     "EncodeOptions",
     "FramedexError",
@@ -57,6 +62,7 @@ __all__ = [
     "__version__",
     "audit",
     "clip_pipeline",
+    "decode_sample",
     "index",
     "query",
     "shard",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
-from framedex.loader.batches.items import describe
+from framedex.loader.batches.items import Decode, describe, picture, sound
 from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
@@ -21,18 +21,14 @@ from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
-from framedex.loader.routing.movie import clip_movie
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.medium import Root
 from framedex.sharder.clips.multiview import JoinedViews
-from framedex.sharder.decoding.clip_audio import read_audio
-from framedex.sharder.decoding.video import Size, decode_rgb
+from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
 from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored, place
-
-Decode = Literal["cpu", "movie"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +152,7 @@ class ClipDataset:
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(plans, where, SharedEpoch(_checked_epoch(epoch)), options, cache)
+        dataset._hold(plans, where, SharedEpoch(checked_epoch(epoch)), options, cache)
         return dataset
 
     def _hold(
@@ -222,7 +218,7 @@ class ClipDataset:
         Raises:
             FramedexError: `epoch` is something else.
         """
-        self._epoch.set(_checked_epoch(epoch))
+        self._epoch.set(checked_epoch(epoch))
 
     def failures(self) -> Iterator[Failure]:
         """Yield the clips that the policy of `from_index` asks for and that cannot be made, each with the reason.
@@ -316,14 +312,9 @@ class ClipDataset:
         """
         clip = self.clip(number)
         encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
-        if self._options.decode == "movie":
-            picture: dict[str, Any] = {
-                "movie": clip_movie(clip, encoded),
-                "positions": clip.recipe.position.astype(np.int64),
-            }
-        else:
-            picture = {"frames": decode_rgb(clip, encoded, size=self._options.size, threads=self._options.threads)}
-        return picture | self.beside(clip) | describe(clip)
+        options = self._options
+        shown = picture(clip, encoded, decode=options.decode, size=options.size, threads=options.threads)
+        return shown | self.beside(clip) | describe(clip)
 
     def beside(self, clip: Clip) -> dict[str, Any]:
         """Return the entries of an item that are read beside its frames: audio, and columns of the frames' table.
@@ -333,10 +324,7 @@ class ClipDataset:
             FormatError: the table cannot be read, or its rows are not those of the clip's frames.
         """
         columns = {} if self._frame_tables is None else self._frame_tables(clip)
-        audio = read_audio(clip, self.sources)
-        if audio is None:
-            return columns
-        return columns | {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
+        return columns | sound(clip, self.sources)
 
     def clip(self, number: int, *, epoch: int | None = None) -> Clip:
         """Return clip `number` as the manifest or the plan describes it.
@@ -362,7 +350,8 @@ class ClipDataset:
         return clip
 
 
-def _checked_epoch(epoch: int) -> int:
+def checked_epoch(epoch: int) -> int:
+    """Return an epoch. Raises FramedexError if it is not a whole number of 0 or more."""
     if type(epoch) is not int or not 0 <= epoch < 1 << 63:
         raise FramedexError("an epoch is a whole number of 0 or more", found=repr(epoch))
     return epoch

@@ -26,7 +26,7 @@ SAMPLE_NAMES = frozenset(
     [
         "clip_id", "uri", "member", "codec", "width", "height", "rotation_degrees", "time_base", "frame_rate", "frames",
         "mask", "pts", "seconds", "frames_in_file", "seconds_in_file", "unshown_in_file", "timestamps", "images",
-        "audio", "multiview_id", "view_name", "view_away_seconds",
+        "audio", "multiview_id", "view_name", "view_away_seconds", "framedex",
     ]
 )  # fmt: skip
 OF_STRETCHES = frozenset({"start", "end"})

@@ -1,11 +1,18 @@
-"""What the loader needs from a dataset, and the part of an item that describes its frames."""
+"""What the loader needs from a dataset, and the parts of an item: pictures, audio, and what describes its frames."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import numpy as np
+
+from framedex.loader.routing.movie import clip_movie
 from framedex.sharder.clips.clip import Clip, MultiView
-from framedex.sharder.reading.sources import SourceFiles
+from framedex.sharder.decoding.clip_audio import ReadsRanges, read_audio
+from framedex.sharder.decoding.video import Size, decode_rgb
+from framedex.sharder.reading.sources import EncodedClip, SourceFiles
+
+Decode = Literal["cpu", "movie"]
 
 
 class ClipSource(Protocol):
@@ -26,6 +33,25 @@ class ClipSource(Protocol):
     def beside(self, clip: Clip) -> dict[str, Any]:
         """Return the entries of an item that are read beside its frames."""
         ...
+
+
+def picture(clip: Clip, encoded: EncodedClip, *, decode: Decode, size: Size | None, threads: int) -> dict[str, Any]:
+    """Return the part of an item that shows its frames, as `ClipDataset.__getitem__` describes it.
+
+    Raises:
+        DecodeError: the clip does not decode.
+    """
+    if decode == "movie":
+        return {"movie": clip_movie(clip, encoded), "positions": clip.recipe.position.astype(np.int64)}
+    return {"frames": decode_rgb(clip, encoded, size=size, threads=threads)}
+
+
+def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:
+    """Return the part of an item that is its audio; empty if the dataset has none. Raises StaleError, DecodeError."""
+    audio = read_audio(clip, sources)
+    if audio is None:
+        return {}
+    return {"audio": audio.samples, "audio_mask": audio.mask, "audio_rate": audio.rate}
 
 
 def describe(clip: Clip) -> dict[str, Any]:

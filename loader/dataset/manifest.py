@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
-from framedex.core.tallies import no_clip_has, tally
+from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
@@ -185,8 +185,7 @@ class Manifest:
         Raises:
             FramedexError: no clip is in a tar.
         """
-        parts = [part.fill_null(-1).to_numpy() for part in self._column("shard")]
-        rows = np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
+        rows = self._own_tars()
         if len(rows) and rows.max() < 0:
             raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
         return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
@@ -219,6 +218,33 @@ class Manifest:
                 "view_name", "a view that another clip of the same multiview_id is", "one clip for each view"
             )
         return ViewsOfClips(names=names, missing=missing, item=item, view=view)
+
+    def packed_rows(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the tar of every clip, of a dataset whose clips are all in tars. Reads one column.
+
+        Raises:
+            FramedexError: a clip is not in a tar.
+            FormatError: a number is that of no tar.
+        """
+        rows = self._own_tars()
+        outside = int(np.count_nonzero(rows < 0))
+        if outside:
+            raise FramedexError(
+                "a stream needs clips that are in tars",
+                where=str(self.path),
+                found=f"{outside} of {counted(len(rows), 'clip')} point into their sources",
+                allowed="a dataset of --pack clips or --pack images",
+                remedy="shard with --pack clips or --pack images, or load it with ClipDataset",
+            )
+        if len(rows) and rows.max() >= len(self._shards):
+            at = self._at(CLIPS_FOLDER, int(np.argmax(rows)))
+            raise at.wrong("shard", rows.max(), f"0 to {len(self._shards) - 1}")
+        return rows
+
+    def _own_tars(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the tar of every clip, -1 for a clip that is not in one."""
+        parts = [part.fill_null(-1).to_numpy() for part in self._column("shard")]
+        return np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
 
     def failures(self) -> Iterator[Failure]:
         """Yield nothing: what could not be planned is listed in failures.parquet."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +22,23 @@ from framedex.sharder.clips.audio import (
     ClipAudioPlan,
     plan_audio,
 )
+from framedex.sharder.clips.byte_source import ByteSource
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.decoding.audio import decode_audio
 from framedex.sharder.decoding.audio_files import decode_file
 from framedex.sharder.decoding.resampling import filter_bytes, margin, mix_matrix, remix, resample
-from framedex.sharder.reading.sources import SourceFiles
 
 RATE_OF_SILENCE = 48_000  # if neither the dataset nor the medium states a rate
+
+
+class ReadsRanges(Protocol):
+    """What byte ranges are read from: `SourceFiles`, or `HeldBytes`."""
+
+    def read_ranges(
+        self, source: ByteSource, offset: NDArray[np.int64], length: NDArray[np.int64]
+    ) -> NDArray[np.uint8]:
+        """Return uint8 [bytes]: some ranges of a source, joined."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +123,7 @@ def _on_grid(begin_seconds: Fraction, end_seconds: Fraction, rate: int, options:
     return first, math.ceil(end_seconds * rate) - first if options.seconds is None else round(options.seconds * rate)
 
 
-def read_audio(clip: Clip, sources: SourceFiles) -> ClipAudio | None:
+def read_audio(clip: Clip, sources: ReadsRanges) -> ClipAudio | None:
     """Return a clip's audio, or None if the dataset has no audio. Raises StaleError, DecodeError."""
     plan = clip.audio
     if plan is None:

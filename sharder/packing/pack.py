@@ -27,6 +27,7 @@ from framedex.sharder.packing.encoders import EncodedStream
 from framedex.sharder.packing.image_files import CODECS, FORMATS, ImageOptions, as_they_are, image_files, unique_ranks
 from framedex.sharder.packing.mp4 import UNSPECIFIED
 from framedex.sharder.packing.recoding import Recoding
+from framedex.sharder.packing.sample_recipes import KEY, recipe_text
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 from framedex.sharder.schema import PAD
 
@@ -120,7 +121,7 @@ def image_step(clip: Clip, files: list[bytes], options: ImageOptions | None, don
     position = np.array([place.get(rank, PAD) for rank in clip.recipe.position.tolist()], np.int32)
     packed = replace(clip, medium=medium, md5=clip.md5 if copied else None, recipe=_image_recipe(clip, files, position))
     shown = [None if rank == PAD else suffixes[rank] for rank in position.tolist()]
-    content = as_json(describe(packed) | {"images": shown} | clip.columns)
+    content = as_json(describe(packed) | {"images": shown} | clip.columns | {KEY: recipe_text(packed, suffixes)})
     members = [Member(suffix=name, pieces=[file]) for name, file in zip(suffixes, files, strict=True)]
     return Step(outcome=packed, done=done, members=(*members, Member(suffix="json", pieces=[content])))
 
@@ -190,6 +191,7 @@ def clip_json(file: ClipFile) -> bytes:
             "timestamps": "source" if file.real_times else "ranks",
         }
         | file.clip.columns
+        | {KEY: recipe_text(file.clip, [file.member.suffix])}
     )
 
 

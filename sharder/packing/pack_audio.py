@@ -6,13 +6,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
 from framedex.core.pyav import MEDIUM_ERRORS
 from framedex.errors import DecodeError, StaleError
-from framedex.sharder.clips.audio import AudioFile
+from framedex.sharder.clips.audio import AudioFile, ClipAudioPlan
 from framedex.sharder.clips.clip import Clip, Failure, internal_failure
 from framedex.sharder.clips.samples import Member, Step
 from framedex.sharder.decoding.audio_files import encode_flac, encode_wav, flac_bits
 from framedex.sharder.decoding.clip_audio import ClipAudio, read_audio, stretches
+from framedex.sharder.packing.sample_recipes import KEY, with_audio_text
 from framedex.sharder.reading.sources import SourceFiles
 
 AudioFormat = Literal["flac", "wav"]
@@ -48,10 +53,20 @@ def _with_file(step: Step, clip: Clip, sources: SourceFiles, form: AudioFormat) 
         if form == "wav"
         else encode_flac(audio.samples, audio.rate, _bits(clip, audio))
     )
-    before = sum(len(member) for member in step.members)
-    file = AudioFile(offset=before, length=len(content), present=stretches(audio.mask))
+    present = stretches(audio.mask)
+    members = [_described(member, clip.audio, present, form) for member in step.members]
+    file = AudioFile(offset=sum(map(len, members)), length=len(content), present=present)
     packed = replace(clip, audio=replace(clip.audio, recipe=file), audio_source=None)
-    return replace(step, outcome=packed, members=(*step.members, Member(suffix=form, pieces=[content])))
+    return replace(step, outcome=packed, members=(*members, Member(suffix=form, pieces=[content])))
+
+
+def _described(member: Member, plan: ClipAudioPlan, present: NDArray[np.int64], form: AudioFormat) -> Member:
+    """Return a member of a sample; its JSON with a description of the audio file."""
+    if member.suffix != "json":
+        return member
+    content = orjson.loads(b"".join(piece for piece in member.pieces if isinstance(piece, bytes)))
+    text = with_audio_text(content[KEY], plan, present, form)
+    return replace(member, pieces=[orjson.dumps(content | {KEY: text})])
 
 
 def _bits(clip: Clip, audio: ClipAudio) -> int:

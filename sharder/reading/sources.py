@@ -71,16 +71,13 @@ class SourceFiles:
         Raises:
             StaleError: The source is missing or changed.
         """
-        clip, pieces = _laid_out(recipe, states)
+        clip, pieces = laid_out(recipe, states)
         if recipe.range_path is not None:
             _check_names(source, recipe.range_path)
             self._of(source).fill_whole(source.path, recipe.range_path, pieces)
         else:
             self._of(source).fill(source, recipe.range_offset, pieces)
-        for number, piece in enumerate(pieces):
-            if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
-                where = source.path if recipe.range_path is None else joined(source.path, recipe.range_path[number])
-                raise stale(where, "other content")
+        check_content(source, recipe, pieces)
         return clip
 
     def read_ranges(
@@ -171,7 +168,15 @@ def _check_names(source: ByteSource, names: Sequence[str]) -> None:
             raise stale(f"{source.path}/{name}", "no name of a file in the medium's folder")
 
 
-def _laid_out(recipe: Recipe, states: Sequence[bytes]) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
+def check_content(source: ByteSource, recipe: Recipe, pieces: Sequence[NDArray[np.uint8]]) -> None:
+    """Raise StaleError if the bytes of a range are not those of its checksum. Only images have checksums."""
+    for number, piece in enumerate(pieces):
+        if recipe.range_crc32 is not None and zlib.crc32(piece.data) != recipe.range_crc32[number]:
+            where = source.path if recipe.range_path is None else joined(source.path, recipe.range_path[number])
+            raise stale(where, "other content")
+
+
+def laid_out(recipe: Recipe, states: Sequence[bytes]) -> tuple[EncodedClip, list[NDArray[np.uint8]]]:
     """Return a clip whose payload holds the runs' states, and the part of the payload for each range."""
     given = [np.frombuffer(states[number], np.uint8) for number in recipe.run_state.tolist()]
     extra = np.zeros(len(recipe.packet_size), np.int64)

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch.utils.data
 
-from framedex import ClipDataset
+from framedex import ClipDataset, ClipStream
 from framedex.errors import FormatError, FramedexError
 from framedex.loader.dataset.frame_tables import FrameColumns
 from tests.support.datasets import run
+from tests.support.streams import pack, same_item
 
 FRAMES, FIRST = 50, 10  # of the video; rows of the table before its own
 
@@ -140,3 +141,15 @@ def test_a_clip_without_a_table_says_what_a_listing_needs(medium: Callable[[str]
     run("index", medium("h264_default.mp4"), "--out", tmp_path / "INDEX")
     with pytest.raises(FramedexError, match="frame_table"):
         clips(tmp_path / "table.parquet", ["action"])[0]
+
+
+def test_a_stream_has_the_columns_of_its_dataset(table: Path) -> None:
+    policy = "policy: stride\nstride: 2\nframes: 4\n"
+    packed = pack(table.with_name("INDEX"), table.with_name("PACKED"), policy, "--pack", "clips")
+    columns = {"action": [-0.08, 0.0], "gripper": None}
+    dataset = ClipDataset(packed, frame_columns=columns, size=(8, 8))
+    found = {item["clip_id"]: item for item in ClipStream(packed, frame_columns=columns, size=(8, 8), shuffle=3)}
+    assert len(found) == len(dataset) == 7
+    for number in range(7):
+        assert same_item(found[dataset[number]["clip_id"]], dataset[number])
+    assert {"action", "action_mask", "gripper"} <= dataset[0].keys()

@@ -1,0 +1,342 @@
+"""ClipStream: an iterable dataset that reads the tars of a packed dataset from their beginning to their end."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from framedex.core.pyav import MEDIUM_ERRORS
+from framedex.core.tallies import counted
+from framedex.errors import FramedexError
+from framedex.loader.arguments import check_choices
+from framedex.loader.batches.faults import fault_of
+from framedex.loader.batches.items import Decode, describe, picture, sound
+from framedex.loader.clip_dataset import ItemOptions, checked_epoch
+from framedex.loader.dataset.bit_depth import warn_of_lost_bits
+from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
+from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
+from framedex.loader.dataset.manifest import Manifest
+from framedex.loader.order.order import Uneven
+from framedex.loader.streams.batches import Batching, Loader, batching_of
+from framedex.loader.streams.history import History, Skip
+from framedex.loader.streams.lanes import Lane, Order, Workers, lane_of, rank_lengths
+from framedex.loader.streams.processes import IterableDataset, is_worker, place_among_ranks, worker_here
+from framedex.loader.streams.progress import Iteration, Progress, after_batches, lengths_left
+from framedex.loader.streams.reading import LaneReader, ReadClip
+from framedex.loader.streams.resumption import Resumption
+from framedex.loader.streams.state import as_state, progress_of
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Root
+from framedex.sharder.decoding.video import Size
+from framedex.sharder.reading.sources import SourceFiles
+from framedex.storage.cache import DiskCache
+from framedex.storage.places import Stored
+
+OnError = Literal["raise", "skip"]
+MOST_SEED = 1 << 64
+LOG = logging.getLogger("framedex.loader")
+
+
+class ClipStream(IterableDataset):  # type: ignore[misc]
+    """The clips of a packed dataset as a stream: an IterableDataset for torch's DataLoader.
+
+    The tars are read from beginning to end, in requests of several MiB ahead of their use. Clips are the dicts of
+    `ClipDataset`, with the frames that the manifest promises.
+
+    Each worker of each rank reads a contiguous stretch of the tars, and delivers it through a shuffle buffer. The
+    library webdataset finds out which rank and worker runs, and its shuffle buffer gives the order of delivery. An
+    iteration delivers the epoch that `set_epoch` chose.
+
+    Args:
+        path: what `framedex shard --pack clips` or `--pack images` wrote: a folder, or a URI of object storage.
+        shuffle: clips in the shuffle buffer of each worker, as they are in the tars, not decoded. The tars are
+            shuffled, too. 0: clips come in the order of tars.
+        seed: the seed of the shuffle.
+        rank: number of this process in distributed training. None: as webdataset finds it when the stream is made, by
+            the environment variables RANK and WORLD_SIZE, or by torch.distributed.
+        world_size: number of processes in distributed training. Give both, or neither.
+        uneven: what to do if clips cannot be divided evenly among ranks. "pad" repeats the epoch's first clips and
+            "drop" leaves out its last ones, so that all ranks have the same number of clips and batches. "allow"
+            delivers every clip exactly once; the first ranks have one clip more.
+        on_error: what to do with a clip that is not available: "raise", or "skip", which leaves it out (`skipped`).
+        decode: "cpu", or "movie": as for ClipDataset.
+        size: (height, width) to which frames are scaled. None: as they are stored.
+        threads: decoder threads per clip. 1 is right under DataLoader workers.
+        where: keep only the clips whose columns have these values, such as {"split": "train"}.
+        frame_columns: columns of the frames' tables: as for ClipDataset.
+        root: where the sources are now, if they moved. Only `frame_columns` needs them.
+        cache: a cache for what is read from object storage. None: no cache.
+
+    Raises:
+        FramedexError: an argument is wrong, or a clip of the dataset is not in a tar.
+        FormatError: there is no dataset at `path`, or this version does not read it.
+    """
+
+    def __init__(
+        self,
+        path: str | Path | Stored,
+        *,
+        shuffle: int = 0,
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        uneven: Uneven = "pad",
+        on_error: OnError = "raise",
+        decode: Decode = "cpu",
+        size: Size | None = None,
+        threads: int = 1,
+        where: Mapping[str, object] | None = None,
+        frame_columns: FrameColumns | None = None,
+        root: Root | None = None,
+        cache: DiskCache | None = None,
+    ) -> None:
+        super().__init__()
+        check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, get_args(OnError)))
+        _check_shuffle(shuffle, seed)
+        self.rank, self.world_size = place_among_ranks(rank, world_size)
+        self._options = ItemOptions(decode=decode, size=size, threads=threads, frame_columns=frame_columns)
+        self._on_error = on_error
+        self._manifest = Manifest(path, root=root, cache=cache)
+        warn_of_other_ffmpeg(str(self._manifest.path), tuple(self._manifest.ffmpeg))
+        self._sources = SourceFiles(cache)
+        self._tables = (
+            None if frame_columns is None else FrameTables(frame_columns, self._manifest.locations.path, cache)
+        )
+        tars = self._manifest.packed_rows()
+        self._numbers = np.arange(len(tars)) if where is None else self._manifest.where(where)
+        self._order = Order(
+            tar_of=tars[self._numbers],
+            buffer=shuffle,
+            seed=seed,
+            uneven=uneven,
+            clips_crc32=zlib.crc32(self._numbers.astype(np.int64).tobytes()),
+        )
+        self._history = History()
+        self._resumption = Resumption(self._history)
+        self._iteration: Iteration | None = None  # that of this process
+
+    def __repr__(self) -> str:
+        """Return a description: the number of clips and tars, and where they are."""
+        tars = counted(len(np.unique(self._order.tar_of)), "tar")
+        return f"<ClipStream {self._manifest.path}: {counted(len(self._numbers), 'clip')} in {tars}>"
+
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns."""
+        return self._manifest.columns
+
+    @property
+    def clip_count(self) -> int:
+        """How many clips this rank delivers in a whole epoch. A stream has no `len`: torch would take it for exact."""
+        return int(rank_lengths(len(self._numbers), self.world_size, self._order.uneven)[self.rank])
+
+    def batch_count(self, loader: Loader) -> int:
+        """Return how many batches a DataLoader makes of this stream in the next iteration.
+
+        Each worker makes batches of its own clips, and so there can be a batch that is not full for each worker.
+
+        Raises:
+            FramedexError: the loader is another stream's.
+        """
+        batching = self._batching(loader)
+        start = self._resumption.start(batching.workers, iterating=True)
+        left = lengths_left(self._order, start, self._workers(batching.workers))
+        return int(batching.counts(left[self.rank]).sum())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that an iteration delivers."""
+        return self._resumption.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration, here and in all workers of this machine, also in running ones.
+
+        Call it before each iteration: an iteration without it repeats the epoch. If a state of the same epoch was
+        loaded, the next iteration still delivers only the rest of it.
+
+        Args:
+            epoch: a whole number of 0 or more.
+
+        Raises:
+            FramedexError: `epoch` is something else.
+        """
+        if self._resumption.set_epoch(checked_epoch(epoch)):
+            self._iteration = None
+
+    def skipped(self) -> list[Skip]:
+        """Return the clips that on_error="skip" left out so far, in all workers of this process, with the reasons."""
+        return self._history.skips()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the clips that this worker delivers: a whole epoch, or the rest of one after `load_state_dict`.
+
+        Yields:
+            Dicts as `ClipDataset.__getitem__` describes them.
+
+        Raises:
+            FramedexError: a state was loaded after the workers had begun, or it belongs to another worker.
+            StaleError: a tar is missing or is not the one that was packed.
+            DecodeError: a clip does not decode.
+        """
+        self._iteration = None
+        return self._deliver()
+
+    def _workers(self, per_rank: int) -> Workers:
+        return Workers(world_size=self.world_size, per_rank=per_rank)
+
+    def _lane(self, now: Iteration) -> Lane:
+        """Return what this worker delivers. Raises FramedexError for the state of another worker."""
+        one, progress = now.begun_from.lane, now.begun_from
+        if one is not None and (one.workers, one.rank, one.worker) != (now.workers, now.rank, now.worker):
+            raise FramedexError(
+                "the state of one worker belongs to another worker",
+                found=f"worker {one.worker} of {one.workers.per_rank} of rank {one.rank} of {one.workers.world_size}",
+                allowed=f"worker {now.worker} of {now.workers.per_rank} of rank {now.rank} of {now.workers.world_size}",
+                remedy="resume with as many ranks and workers, or take the state by state_dict(loader, batches=…)",
+            )
+        return lane_of(
+            self._order,
+            progress.epoch,
+            progress.stages,
+            now.workers,
+            rank=now.rank,
+            worker=now.worker,
+            passed=None if one is None else one.passed,
+        )
+
+    def _deliver(self) -> Iterator[dict[str, Any]]:
+        # Runs at the first `next`: loaders make iterators that they never use, and an error of `iter` ends a worker.
+        worker, per_rank = worker_here()
+        progress, version = self._resumption.start(per_rank, iterating=True), self._resumption.version
+        now = Iteration(begun_from=progress, workers=self._workers(per_rank), rank=self.rank, worker=worker, passed=0)
+        lane = self._lane(now)
+        now.passed = lane.passed
+        self._iteration = now
+        self._history.begin(version, now.worker)
+        with LaneReader(lambda place: self._clip(int(lane.clips[place])), lane.read.tolist(), self._sources) as reader:
+            for place in lane.deliver.tolist():
+                item = self._item(reader.take(place), int(lane.clips[place]), now)
+                now.passed += 1
+                if item is not None:
+                    now.delivered += 1
+                    yield item
+        self._history.end(version, now.worker)
+
+    def _clip(self, number: int) -> Clip:
+        return self._manifest.clip(int(self._numbers[number]))
+
+    def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
+        """Return a clip's item; None if it is skipped."""
+        try:
+            return self._decoded(read)
+        except MEDIUM_ERRORS as error:
+            fault = fault_of(int(self._numbers[number]), error)
+            if self._on_error == "raise" or fault.ends_the_run:
+                raise
+        skip = Skip(
+            epoch=now.begun_from.epoch,
+            rank=self.rank,
+            worker=now.worker,
+            workers=now.workers.per_rank,
+            place=now.passed,
+            clip=fault.number,
+            where=str(self._manifest.path) if read.clip is None else read.clip.source.path,
+            kind=fault.kind,
+            message=fault.message,
+        )
+        self._history.skip(skip)
+        LOG.warning("clip %d is skipped (%s): %s", skip.clip, skip.kind, skip.message)
+        return None
+
+    def _decoded(self, read: ReadClip) -> dict[str, Any]:
+        if read.error is not None:
+            raise read.error
+        clip, held, options = read.clip, read.held, self._options
+        assert clip is not None  # otherwise there is an error
+        assert held is not None
+        if options.decode == "cpu":
+            warn_of_lost_bits(str(self._manifest.path), clip.medium)
+        encoded = held.read(clip.source, clip.recipe, clip.medium.states)
+        shown = picture(clip, encoded, decode=options.decode, size=options.size, threads=options.threads)
+        columns = {} if self._tables is None else self._tables(clip)
+        return shown | columns | sound(clip, held) | describe(clip)
+
+    def state_dict(self, loader: Loader | None = None, *, batches: int | None = None) -> dict[str, Any]:
+        """Return the plain values from which a run continues after the delivered clips.
+
+        The state tells how far each worker of each rank has come, if all ranks delivered as many batches. A run can
+        continue from it with any number of ranks and workers. With on_error="skip", each rank knows only what it
+        skipped itself: save the state of each rank.
+
+        Args:
+            loader: the torch DataLoader that delivers this stream, whose workers read ahead. None: this process
+                iterates over the stream itself, or a StatefulDataLoader asks, which counts itself.
+            batches: how many batches this rank delivered since the loader's iteration began. Give it with `loader`.
+
+        Raises:
+            FramedexError: workers deliver this stream and `loader` was not given, the loader is another stream's, or
+                it has fewer batches.
+        """
+        if (loader is None) != (batches is None):
+            raise FramedexError("state_dict needs loader and batches together, or neither")
+        if loader is not None and batches is not None:
+            batching = self._batching(loader)
+            progress = after_batches(
+                self._order,
+                self._resumption.start(batching.workers, iterating=False),
+                self._workers(batching.workers),
+                self.rank,
+                batches=batches,
+                batching=batching,
+                skips=self._history.skips(),
+            )
+            return as_state(self._order, progress)
+        return as_state(self._order, self._progress_here())
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue after a state: the next iteration delivers the rest of its epoch.
+
+        Call it before the workers of a DataLoader begin.
+
+        Raises:
+            FramedexError: this is no state of a stream, or it belongs to another order of clips.
+        """
+        progress = progress_of(self._order, state)
+        self._iteration = None
+        if is_worker():  # a StatefulDataLoader gives each worker a state of its own
+            self._resumption.load_here(progress)
+        else:
+            self._resumption.load(progress)
+
+    def _progress_here(self) -> Progress:
+        """Return the progress of the iteration in this process, or that from which the next one begins."""
+        now = self._iteration
+        if is_worker():
+            return self._resumption.start(worker_here()[1], iterating=True) if now is None else now.of_worker()
+        if now is not None:
+            return now.of_all(self._order)
+        if self._history.has_begun(self._resumption.version):
+            raise FramedexError(
+                "the workers of a DataLoader deliver this stream, and only the loader knows what they delivered",
+                remedy="state_dict(loader, batches=…), with the number of batches since the iteration began",
+            )
+        return self._resumption.start(1, iterating=True)
+
+    def _batching(self, loader: Loader) -> Batching:
+        if getattr(loader, "dataset", None) is not self:
+            raise FramedexError("the loader does not deliver this stream", where="loader", found=repr(loader)[:80])
+        return batching_of(loader)
+
+
+def _check_shuffle(shuffle: int, seed: int) -> None:
+    if type(shuffle) is not int or shuffle < 0:
+        raise FramedexError(
+            "shuffle is the number of clips in the shuffle buffer", found=repr(shuffle), allowed="0 or more"
+        )
+    if type(seed) is not int or not 0 <= seed < MOST_SEED:
+        raise FramedexError("seed is out of range", found=repr(seed), allowed="0 to 2**64 - 1")

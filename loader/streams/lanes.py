@@ -1,0 +1,186 @@
+"""Which clips a stream delivers, and in which order: pure functions of the clips' tars, a seed and an epoch.
+
+All clips of an epoch have a reading order: the tars in turn, each from its beginning to its end. It is cut into one
+contiguous stretch for each worker of each rank, the worker's **lane**. A lane is read in that order, and delivered
+through webdataset's shuffle buffer. As the buffer holds numbers here, the order of delivery is known before anything
+is read, and a resumed lane reads nothing that was delivered.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import webdataset
+from numpy.typing import NDArray
+
+from framedex.loader.order.order import Uneven, share_length
+
+FIRST_CLIPS = 100  # in the buffer before the first is delivered: webdataset's default for `initial`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """How many processes share an epoch.
+
+    Attributes:
+        world_size: ranks.
+        per_rank: worker processes of each rank; 1 if the rank's own process reads.
+    """
+
+    world_size: int
+    per_rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What an epoch's order depends on, beside the epoch.
+
+    Attributes:
+        tar_of: int64 [clips], the tar of each clip.
+        buffer: clips in the shuffle buffer. 0: clips are delivered in the order of tars.
+        seed: the seed of the shuffle.
+        uneven: what to do if clips cannot be divided evenly among ranks.
+        clips_crc32: checksum of the clips' numbers in the dataset, which tells apart streams of other clips.
+    """
+
+    tar_of: NDArray[np.int64]
+    buffer: int
+    seed: int
+    uneven: Uneven
+    clips_crc32: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of an epoch, in which the number of workers was the same.
+
+    Attributes:
+        workers: how many there were.
+        passed: int64 [world_size, per_rank], how many clips of each lane were delivered or skipped.
+    """
+
+    workers: Workers
+    passed: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What one worker still has to deliver of an epoch.
+
+    Attributes:
+        clips: int64 [lane], the clips of the whole lane in reading order.
+        deliver: int64 [left], places in `clips`, in the order of delivery.
+        passed: how many clips of the lane came before these.
+    """
+
+    clips: NDArray[np.int64]
+    deliver: NDArray[np.int64]
+    passed: int
+
+    @property
+    def read(self) -> NDArray[np.int64]:
+        """int64 [left]: places in `clips`, in the order of reading."""
+        return np.sort(self.deliver)
+
+
+def reading_order(order: Order, epoch: int) -> NDArray[np.int64]:
+    """Return int64 [clips]: all clips, tar by tar. The tars are shuffled in each epoch if there is a buffer."""
+    count = len(order.tar_of)
+    if not order.buffer:
+        return np.arange(count, dtype=np.int64)
+    tars, tar = np.unique(order.tar_of, return_inverse=True)
+    rng = np.random.Generator(np.random.Philox(key=np.array([order.seed, epoch], np.uint64)))
+    return np.argsort(rng.permutation(len(tars))[tar], kind="stable").astype(np.int64)
+
+
+def rank_lengths(count: int, world_size: int, uneven: Uneven) -> NDArray[np.int64]:
+    """Return int64 [world_size]: how many of `count` clips each rank delivers, as `ClipSampler` divides them."""
+    return np.array(
+        [share_length(count, rank=rank, world_size=world_size, uneven=uneven) for rank in range(world_size)], np.int64
+    )
+
+
+def lane_lengths(count: int, workers: Workers, uneven: Uneven) -> NDArray[np.int64]:
+    """Return int64 [world_size, per_rank]: the length of each lane. Ranks of the same length have the same lanes."""
+    ranks = rank_lengths(count, workers.world_size, uneven)
+    each, more = np.divmod(ranks, workers.per_rank)
+    return each[:, None] + (np.arange(workers.per_rank) < more[:, None])
+
+
+def lane_clips(clips: NDArray[np.int64], workers: Workers, rank: int, worker: int, uneven: Uneven) -> NDArray[np.int64]:
+    """Return int64 [lane]: the contiguous stretch of a reading order that is a worker's lane.
+
+    With uneven="pad", the order goes on with its first clips behind its end.
+    """
+    lengths = lane_lengths(len(clips), workers, uneven)
+    begin = int(lengths.ravel()[: rank * workers.per_rank + worker].sum())
+    places = np.arange(begin, begin + int(lengths[rank, worker]))
+    return clips[places % max(1, len(clips))]
+
+
+def delivery_order(length: int, buffer: int, key: str) -> NDArray[np.int64]:
+    """Return int64 [length]: the places of a lane, in the order in which webdataset's shuffle buffer yields them."""
+    if not buffer:
+        return np.arange(length, dtype=np.int64)
+    shuffle = webdataset.shuffle(buffer, initial=FIRST_CLIPS, rng=random.Random(key))
+    return np.fromiter(shuffle(iter(range(length))), np.int64, length)
+
+
+def split_stages(stages: Sequence[Stage], workers: Workers) -> tuple[Sequence[Stage], NDArray[np.int64]]:
+    """Return the stages before that of these workers, and what their lanes passed, int64 [world_size, per_rank].
+
+    If the last stage had as many ranks and workers, its lanes continue. Otherwise, what is left is dealt out anew.
+    """
+    if stages and stages[-1].workers == workers:
+        return stages[:-1], stages[-1].passed
+    return stages, np.zeros((workers.world_size, workers.per_rank), np.int64)
+
+
+def lane_of(
+    order: Order,
+    epoch: int,
+    stages: Sequence[Stage],
+    workers: Workers,
+    *,
+    rank: int,
+    worker: int,
+    passed: int | None = None,
+) -> Lane:
+    """Return what a worker delivers of an epoch after some stages.
+
+    Args:
+        order: what the order depends on.
+        epoch: the epoch.
+        stages: what was delivered before.
+        workers: how many processes share the epoch now.
+        rank: the rank.
+        worker: the worker.
+        passed: clips of the lane that were delivered or skipped. None: as the stages say.
+    """
+    before, counts = split_stages(stages, workers)
+    clips = lane_clips(clips_left(order, epoch, before), workers, rank, worker, order.uneven)
+    passed = int(counts[rank, worker]) if passed is None else passed
+    deliver = delivery_order(len(clips), order.buffer, _key(order, epoch, len(before), workers, rank, worker))
+    return Lane(clips=clips, deliver=deliver[passed:], passed=passed)
+
+
+def clips_left(order: Order, epoch: int, stages: Sequence[Stage]) -> NDArray[np.int64]:
+    """Return int64 [left]: the clips that no lane of these stages passed, in reading order."""
+    left = reading_order(order, epoch)
+    for number, stage in enumerate(stages):
+        gone = np.zeros(len(order.tar_of), np.bool_)
+        for rank, worker in np.ndindex(stage.passed.shape):
+            clips = lane_clips(left, stage.workers, rank, worker, order.uneven)
+            key = _key(order, epoch, number, stage.workers, rank, worker)
+            first = delivery_order(len(clips), order.buffer, key)[: int(stage.passed[rank, worker])]
+            gone[clips[first]] = True
+        left = left[~gone[left]]
+    return left
+
+
+def _key(order: Order, epoch: int, stage: int, workers: Workers, rank: int, worker: int) -> str:
+    """Return the seed of a lane's shuffle buffer."""
+    return f"{order.seed} {epoch} {stage} {rank}/{workers.world_size} {worker}/{workers.per_rank}"

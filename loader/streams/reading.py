@@ -1,0 +1,164 @@
+"""Reads the clips of a lane from tars, from their beginning to their end, in large requests ahead of their use."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.core.memory import check_room
+from framedex.errors import FramedexError, StaleError, StorageError
+from framedex.loader.batches.faults import OF_THE_RUN
+from framedex.sharder.clips.audio import AudioFile
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.reading.held_bytes import HeldBytes
+from framedex.sharder.reading.sources import SourceFiles
+from framedex.storage.ranges import GAP_BYTES
+
+REQUEST_BYTES = 8 << 20  # of a tar that are read at once; at 30 ms a request, 250 MB/s at most
+MOST_CLIPS = 256  # that are read at once
+AHEAD = 2  # requests in progress or waiting to be used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadClip:
+    """A clip that was read, or the reason why it was not.
+
+    Attributes:
+        place: its place in the lane.
+        clip: the clip; None if its row in the manifest is wrong.
+        held: its bytes; None if they could not be read.
+        error: the reason.
+    """
+
+    place: int
+    clip: Clip | None
+    held: HeldBytes | None = None
+    error: FramedexError | None = None
+
+
+class LaneReader:
+    """Reads clips in a given order, in a thread of its own. Close it, or use it in a `with` statement.
+
+    Args:
+        clip_at: returns the clip at a place of the lane.
+        places: places in the lane, in the order of reading.
+        sources: reads the tars.
+    """
+
+    def __init__(self, clip_at: Callable[[int], Clip], places: Sequence[int], sources: SourceFiles) -> None:
+        self._clip_at, self._sources = clip_at, sources
+        self._requests = self._grouped(places)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="framedex-stream")
+        self._coming: collections.deque[Future[list[ReadClip]]] = collections.deque()
+        self._arrived: dict[int, ReadClip] = {}
+
+    def __enter__(self) -> Self:
+        for _ in range(AHEAD):
+            self._coming.append(self._thread.submit(self._read_next))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def take(self, place: int) -> ReadClip:
+        """Return the clip at a place, reading as far as it. Raises StorageError if the store cannot be used."""
+        while place not in self._arrived:
+            read = self._coming.popleft().result()
+            self._coming.append(self._thread.submit(self._read_next))
+            self._arrived |= {clip.place: clip for clip in read}
+        return self._arrived.pop(place)
+
+    def _read_next(self) -> list[ReadClip]:
+        """Read the next clips; nothing behind the last one."""
+        clips = next(self._requests, [])
+        good = [clip for clip in clips if clip.clip is not None]
+        good.sort(key=lambda clip: 0 if clip.clip is None else extent(clip.clip)[0])
+        if not good:
+            return clips
+        try:
+            return [clip for clip in clips if clip.clip is None] + self._held(good)
+        except StorageError as error:
+            if error.kind in OF_THE_RUN:
+                raise
+            return [clip if clip.clip is None else replace(clip, error=error) for clip in clips]
+        except FramedexError as error:
+            return [clip if clip.clip is None else replace(clip, error=_of_tar(error)) for clip in clips]
+
+    def _grouped(self, places: Sequence[int]) -> Iterator[list[ReadClip]]:
+        """Yield clips that are read together: neighbours in one tar."""
+        group: list[ReadClip] = []
+        tar, left = "", REQUEST_BYTES
+        for place in places:
+            found = self._found(place)
+            begin, end = (0, 0) if found.clip is None else extent(found.clip)
+            path = tar if found.clip is None else found.clip.source.path
+            if group and (path != tar or end - begin > left or len(group) == MOST_CLIPS):
+                yield group
+                group, left = [], REQUEST_BYTES
+            group.append(found)
+            tar, left = path, left - (end - begin)
+        if group:
+            yield group
+
+    def _found(self, place: int) -> ReadClip:
+        try:
+            return ReadClip(place=place, clip=self._clip_at(place))
+        except FramedexError as error:
+            return ReadClip(place=place, clip=None, error=error)
+
+    def _held(self, clips: Sequence[ReadClip]) -> list[ReadClip]:
+        """Read clips of one tar."""
+        known = [clip.clip for clip in clips if clip.clip is not None]
+        begin, end = np.array([extent(clip) for clip in known], np.int64).T
+        first, last = spans(begin, end)
+        check_room(int((last - first).sum()), "clips that are read together", where=known[0].source.path)
+        content = self._sources.read_ranges(known[0].source, first, last - first)
+        # Where each clip lies in the content: its place in its span, behind the spans before.
+        span = np.searchsorted(first, begin, side="right") - 1
+        at = begin - first[span] + (np.cumsum(last - first) - (last - first))[span]
+        # Copied: a clip that waits in the shuffle buffer must not keep its neighbours in memory.
+        return [
+            replace(clip, held=HeldBytes(first_byte=byte, content=content[place : place + size].copy()))
+            for clip, byte, place, size in zip(clips, begin.tolist(), at.tolist(), (end - begin).tolist(), strict=True)
+        ]
+
+
+def spans(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (begin, end), int64 [spans]: stretches that are joined where little lies between them.
+
+    Args:
+        begin: int64 [stretches], ascending.
+        end: int64 [stretches].
+    """
+    reached = np.maximum.accumulate(end)
+    first = np.flatnonzero(np.append(True, begin[1:] - reached[:-1] > GAP_BYTES))
+    return begin[first], reached[np.append(first[1:], len(begin)) - 1]
+
+
+def extent(clip: Clip) -> tuple[int, int]:
+    """Return the stretch of its tar, in bytes, that holds all of a clip: its packets or images, and its audio file."""
+    begin, end = clip.recipe.range_offset, clip.recipe.range_offset + clip.recipe.range_length
+    first, last = int(begin.min()), int(end.max())
+    audio = None if clip.audio is None else clip.audio.recipe
+    if not isinstance(audio, AudioFile):
+        return first, last
+    return min(first, audio.offset), max(last, audio.offset + audio.length)
+
+
+def _of_tar(error: FramedexError) -> FramedexError:
+    """Return the error of a tar that is missing, cut short or another one, instead of one that speaks of videos."""
+    if not isinstance(error, StaleError):
+        return error
+    return StaleError(
+        "the tar is not the one that was packed: it is missing, cut short or was changed",
+        where=error.where,
+        found=error.found,
+        allowed=error.allowed,
+        remedy="copy the tar from the dataset once more or shard again; on_error='skip' leaves out its clips",
+    )

@@ -1,0 +1,282 @@
+"""What a sample of a tar says about the decoding of its files, so that it can be decoded without the manifest.
+
+It is one text in the sample's JSON, which is JSON itself: the recipe of the clip within its files, and what a decoder
+is told of the medium. As a text, it has the same type in every sample, which readers of tables rely on.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.core.column_rules import RowAt, check_row
+from framedex.errors import FormatError
+from framedex.indexer.parts.row_checks import check_video
+from framedex.indexer.timeline import NO_PTS
+from framedex.sharder.clips.audio import AudioFile, ClipAudioPlan
+from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.clips.recipe import Recipe
+from framedex.sharder.clips.row_checks import check_audio_file, check_recipe, check_wanted
+from framedex.sharder.schema import (
+    AUDIO_FILE_RULES,
+    AUDIO_PLAN_RULES,
+    CLIP_RULES,
+    MEDIA,
+    MEDIA_RULES,
+    RECIPE_RULES,
+    RECIPES,
+)
+
+Row = dict[str, Any]
+
+KEY = "framedex"  # of the text in a sample's JSON
+VERSION = 1  # of the text; readers accept this one
+# Columns of the medium: what a decoder and an item need.
+TOLD = (
+    "kind",
+    "container",
+    "codec",
+    "codec_tag",
+    "bits_per_coded_sample",
+    "pixel_format",
+    "width",
+    "height",
+    "rotation_degrees",
+    "field_order",
+    "color_range",
+    "color_matrix",
+    "color_transfer",
+    "reorder_depth",
+    "varying_shape",
+    "hidden_unordered",
+    "frame_count",
+)
+NUMPY = ("range_offset", "range_length", "packet_size", "packet_rank", "run_first", "run_open", "position")
+UNTOLD: Row = dict.fromkeys(MEDIA.names) | {"states": [b""]}
+REMEDY = "fetch the tar again from where it came, or pack the clips again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleClip:
+    """A clip of a sample.
+
+    Attributes:
+        clip: the clip; its ranges are those of its files, joined.
+        files: the names of these files without `KEY.`.
+    """
+
+    clip: Clip
+    files: list[str]
+
+
+def recipe_text(clip: Clip, files: Sequence[str]) -> str:
+    """Return the text about a packed clip. `files`: its files without `KEY.`; joined, they hold its ranges."""
+    recipe, medium = clip.recipe, clip.medium
+    crc = recipe.range_crc32
+    return as_text(
+        {
+            "version": VERSION,
+            "files": list(files),
+            "columns": list(clip.columns),
+            "medium": {name: getattr(medium, name) for name in TOLD}
+            | {"extradata": None if medium.extradata is None else base64.b64encode(medium.extradata).decode()},
+            "recipe": {name: getattr(recipe, name) for name in NUMPY} | {"damaged": recipe.damaged, "range_crc32": crc},
+        }
+    )
+
+
+def with_audio_text(text: str, plan: ClipAudioPlan, present: NDArray[np.int64], suffix: str) -> str:
+    """Return the text with the clip's audio file, which lies behind the other files.
+
+    Args:
+        text: the text without it.
+        plan: the clip's audio.
+        present: int64 [2 × stretches], as in `AudioFile`.
+        suffix: the file's name without `KEY.`.
+    """
+    audio = {
+        "audio_rate": plan.rate,
+        "audio_channels": plan.channels,
+        "audio_first": plan.first,
+        "audio_count": plan.count,
+        "audio_present": present,
+    }
+    told = orjson.loads(text)
+    return as_text(told | {"files": [*told["files"], suffix], "audio": audio})
+
+
+def as_text(told: Row) -> str:
+    """Return values as one line of JSON."""
+    return orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY, default=_listed).decode()
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, np.ndarray):  # an array that is not contiguous
+        return value.tolist()
+    raise TypeError(type(value).__name__)
+
+
+def sample_clip(content: Mapping[str, Any], sizes: Mapping[str, int], where: str) -> SampleClip:
+    """Return the clip of a sample.
+
+    Args:
+        content: the sample's JSON.
+        sizes: the size of each file in bytes, by its name without `KEY.`.
+        where: the sample, for messages.
+
+    Raises:
+        FormatError: the JSON lacks what is needed, is of another version, or does not fit the files.
+    """
+    told = _told(content, where)
+    try:
+        return _clip(content, told, sizes, where)
+    except (KeyError, TypeError, ValueError, OverflowError, binascii.Error) as error:
+        raise FormatError("the sample's JSON is damaged", where=where, found=repr(error)[:80], remedy=REMEDY) from error
+
+
+def _told(content: Mapping[str, Any], where: str) -> Row:
+    """Return the text about a clip, parsed."""
+    text = content.get(KEY)
+    if text is None:
+        raise FormatError(
+            f"the sample's JSON does not say how its files are decoded (key {KEY!r})",
+            where=where,
+            found=f"keys {', '.join(list(content)[:5])} …" if content else "no keys",
+            allowed="samples of framedex shard --pack, from dataset schema 3.4 on",
+            remedy="pack the clips again, or load the dataset with ClipStream or ClipDataset",
+        )
+    try:
+        told = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise FormatError("the sample's JSON is damaged", where=where, found=error, remedy=REMEDY) from error
+    version = told.get("version") if isinstance(told, dict) else None
+    if version != VERSION:
+        raise FormatError(
+            "the sample is of another version",
+            where=where,
+            found=f"version {version!r}",
+            allowed=VERSION,
+            remedy="pack the clips again with this framedex, or install the framedex that packed them",
+        )
+    return dict(told)
+
+
+def _clip(content: Mapping[str, Any], told: Row, sizes: Mapping[str, int], where: str) -> SampleClip:
+    at = RowAt(file=where, row=0, remedy=REMEDY)
+    files = [str(name) for name in told["files"]]
+    _check_files(files, sizes, where)
+    size = sum(sizes[name] for name in files)
+    source = ByteSource(path=where, size_bytes=size, mtime_ns=CONTENT_ALONE, fingerprint="")
+    medium = _medium(told["medium"], str(content["uri"]), source, at)
+    wanted = _wanted(content, at)
+    check_wanted(wanted, medium, at)
+    clip = Clip(
+        clip_id=wanted["clip_id"],
+        medium=medium,
+        frame_index=wanted["frames"],
+        pts=wanted["pts"],
+        seconds=wanted["seconds"],
+        mask=wanted["mask"],
+        md5=None,
+        columns={name: content[name] for name in told["columns"]},
+        recipe=_recipe(told["recipe"], wanted["frames"], medium, source, at),
+        source=source,
+        audio=_audio(told.get("audio"), files, sizes, source, at),
+    )
+    return SampleClip(clip=clip, files=files)
+
+
+def _check_files(files: Sequence[str], sizes: Mapping[str, int], where: str) -> None:
+    missing = [name for name in files if name not in sizes]
+    if missing or not files:
+        raise FormatError(
+            "the sample lacks a file",
+            where=where,
+            found=f"no {', '.join(missing)} among {', '.join(sizes) or 'no files'}",
+            allowed=", ".join(files),
+            remedy=REMEDY,
+        )
+
+
+def _medium(told: Row, uri: str, source: ByteSource, at: RowAt) -> Medium:
+    facts = UNTOLD | {name: told[name] for name in TOLD}
+    facts["extradata"] = None if told["extradata"] is None else base64.b64decode(told["extradata"], validate=True)
+    for name in TOLD:
+        _check_type(name, facts[name], at)
+    check_row(facts, {name: rule for name, rule in MEDIA_RULES.items() if name in TOLD}, at)
+    check_video(facts, at)
+    own = {"uri": uri, "size_bytes": source.size_bytes, "mtime_ns": source.mtime_ns, "fingerprint": source.fingerprint}
+    return Medium(path=source.path, **facts | own)
+
+
+def _check_type(name: str, value: object, at: RowAt) -> None:
+    """Raise FormatError for a value that column `name` of the media never has."""
+    kind = MEDIA.field(name).type
+    expected = bool if pa.types.is_boolean(kind) else int if pa.types.is_integer(kind) else str
+    if type(value) is not expected and not (value is None and MEDIA.field(name).nullable):
+        raise at.wrong(name, repr(value), f"a value of type {expected.__name__}")
+
+
+def _wanted(content: Mapping[str, Any], at: RowAt) -> Row:
+    nothing: Row = {"md5": None, "stretch_first": None, "stretch_stop": None}
+    wanted = nothing | {
+        "clip_id": str(content["clip_id"]),
+        "media_row": 0,
+        "frames": np.array(content["frames"], np.int64),
+        "mask": np.array(content["mask"], np.bool_),
+        "pts": np.array([NO_PTS if time is None else time for time in content["pts"]], np.int64),
+        "seconds": np.array([np.nan if time is None else time for time in content["seconds"]], np.float64),
+    }
+    check_row(wanted, {name: CLIP_RULES[name] for name in wanted if name in CLIP_RULES}, at)
+    return wanted
+
+
+def _recipe(told: Row, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> Recipe:
+    columns: Row = {name: np.array(told[name], _type(name)) for name in NUMPY}
+    crc = told["range_crc32"]
+    columns |= {
+        "run_state": np.zeros(len(columns["run_first"]), np.int32),
+        "damaged": bool(told["damaged"]),
+        "range_path": None,
+        "range_crc32": None if crc is None else np.array(crc, np.int64),
+    }
+    check_row(columns, RECIPE_RULES, at)
+    check_recipe(columns, frames, medium, source, at)
+    return Recipe(**columns)
+
+
+def _type(name: str) -> Any:
+    return RECIPES.field(name).type.value_type.to_pandas_dtype()
+
+
+def _audio(
+    told: Row | None, files: Sequence[str], sizes: Mapping[str, int], source: ByteSource, at: RowAt
+) -> ClipAudioPlan | None:
+    if told is None:
+        return None
+    length = sizes[files[-1]]
+    own = {name: told[name] for name in ("audio_rate", "audio_channels", "audio_first", "audio_count")} | {
+        "audio_range_offset": np.array([source.size_bytes - length], np.int64),
+        "audio_range_length": np.array([length], np.int64),
+        "audio_present": np.array(told["audio_present"], np.int64),
+    }
+    check_row(own, AUDIO_PLAN_RULES, at)
+    check_row(own, AUDIO_FILE_RULES, at)
+    check_audio_file(own, source, at)
+    return ClipAudioPlan(
+        recipe=AudioFile(offset=source.size_bytes - length, length=length, present=own["audio_present"]),
+        rate=own["audio_rate"],
+        channels=own["audio_channels"],
+        first=own["audio_first"],
+        count=own["audio_count"],
+    )
