@@ -23,7 +23,7 @@ from framedex.indexer.parts.row_checks import check_video
 from framedex.indexer.timeline import NO_PTS
 from framedex.sharder.clips.audio import AudioFile, ClipAudioPlan
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
-from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.clip import Clip, MultiView
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.recipe import Recipe
 from framedex.sharder.clips.row_checks import check_audio_file, check_recipe, check_wanted
@@ -191,6 +191,7 @@ def _clip(content: Mapping[str, Any], told: Row, sizes: Mapping[str, int], where
         columns={name: content[name] for name in told["columns"]},
         recipe=_recipe(told["recipe"], wanted["frames"], medium, source, at),
         source=source,
+        multiview=_multiview(content, len(wanted["frames"]), at),
         audio=_audio(told.get("audio"), files, sizes, source, at),
     )
     return SampleClip(clip=clip, files=files)
@@ -239,6 +240,16 @@ def _wanted(content: Mapping[str, Any], at: RowAt) -> Row:
     }
     check_row(wanted, {name: CLIP_RULES[name] for name in wanted if name in CLIP_RULES}, at)
     return wanted
+
+
+def _multiview(content: Mapping[str, Any], frames: int, at: RowAt) -> MultiView | None:
+    """Return what a clip is of a clip of several views, or None if it stands alone. Raises FormatError."""
+    if "multiview_id" not in content:
+        return None
+    away = np.array([np.nan if away is None else away for away in content["view_away_seconds"]], np.float64)
+    if len(away) != frames:
+        raise at.wrong("view_away_seconds", f"{len(away)} values", str(frames))
+    return MultiView(multiview_id=str(content["multiview_id"]), view=str(content["view_name"]), away_seconds=away)
 
 
 def _recipe(told: Row, frames: NDArray[np.int64], medium: Medium, source: ByteSource, at: RowAt) -> Recipe:

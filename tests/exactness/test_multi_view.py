@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import webdataset
 import yaml
 from torch.utils.data import DataLoader
 
 import framedex
 from framedex import ClipDataset, ClipLoader, MultiViewDataset
+from framedex.sharder import plan_in_workers, slices
 from tests.support.counted import some
 from tests.support.datasets import run
 from tests.support.media import read_barcode
@@ -83,7 +85,9 @@ def test_verify_finds_every_view_exact(indexed: Path, tmp_path: Path) -> None:
         assert "24 exact (96 frames)" in run("verify", dataset).output
 
 
-def test_workers_plan_what_one_process_plans(indexed: Path, tmp_path: Path) -> None:
+def test_workers_plan_what_one_process_plans(indexed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_in_workers, "TASKS_AT_FIRST", 0)
+    monkeypatch.setattr(slices, "MOST_FRAMES_A_GROUP", 1)  # each scene is a group
     one = sharded(indexed, tmp_path / "ONE", POLICY, "--workers", 1)
     more = sharded(indexed, tmp_path / "MORE", POLICY, "--workers", 2)
     for folder in ("clips", "recipes", "media"):
@@ -92,6 +96,7 @@ def test_workers_plan_what_one_process_plans(indexed: Path, tmp_path: Path) -> N
         ).read_bytes()
     for task in ("0/2", "1/2"):
         sharded(indexed, tmp_path / "SLICED", POLICY, "--task", task)
+    assert len(list((tmp_path / "SLICED.slices/rows").iterdir())) == 3
     sharded(indexed, tmp_path / "SLICED", POLICY, "--finish")
     assert (one / "clips/part-000000.parquet").read_bytes() == (
         tmp_path / "SLICED/clips/part-000000.parquet"
@@ -154,6 +159,28 @@ def test_views_of_one_size_are_one_array(indexed: Path) -> None:
         framedex.FramedexError, match=r"views differ in the shape of 'frames'\n  found:   front: \(4, 144"
     ):
         MultiViewDataset(ClipDataset.from_index(indexed, POLICY), stack=True)[0]
+
+
+@pytest.mark.parametrize(
+    "pack",
+    [["--pack", "clips"], ["--pack", "images"], ["--pack", "clips", "--encode", "h264", "--short-side", "96"]],
+    ids=["clips", "images", "encoded"],
+)
+def test_streams_and_samples_have_the_items_of_each_view(indexed: Path, tmp_path: Path, pack: list[str]) -> None:
+    dataset = sharded(indexed, tmp_path / "D", POLICY, *pack)
+    clips = ClipDataset(dataset)
+    stream = {item["clip_id"]: item for item in framedex.ClipStream(dataset, uneven="allow")}
+    tars = sorted(map(str, (dataset / "shards").glob("*.tar")))
+    read = webdataset.WebDataset(tars, shardshuffle=False).map(framedex.decode_sample)
+    samples = {item["clip_id"]: item for item in read}
+    assert len(clips) == len(stream) == len(samples) == 24
+    for number in range(len(clips)):
+        item = clips[number]
+        for other in (stream[item["clip_id"]], samples[item["clip_id"]]):
+            assert other.keys() - {"__key__"} == item.keys()
+            assert np.array_equal(other["frames"], item["frames"])
+            assert other["multiview_id"] == item["multiview_id"]
+            assert np.array_equal(other["view_away_seconds"], item["view_away_seconds"], equal_nan=True)
 
 
 def test_a_torch_dataloader_collates_views(indexed: Path) -> None:

@@ -122,6 +122,34 @@ def test_a_view_that_is_gone_takes_its_clips_with_it(indexed: Path, tmp_path: Pa
     replacing.close()
 
 
+def test_a_view_that_no_decoder_takes_is_not_replaced_alone(indexed: Path, tmp_path: Path) -> None:
+    shutil.copytree(indexed.parent / "MEDIA", tmp_path / "MEDIA")
+    framedex.shard(indexed, tmp_path / "D", policy=POLICY, progress=False)
+    (tmp_path / "MEDIA/b-left.mp4").unlink()
+    views = MultiViewDataset(ClipDataset(tmp_path / "D", root=tmp_path / "MEDIA"))
+    loader = ClipLoader(views, batch_size=2, on_error="replace")
+    gone = views.numbers(4)["left"]
+    assert loader._supply.decoded_by_cpu(gone, replaceable=False) is None
+
+
+def test_shared_columns_are_those_of_the_clock_in_each_item_that_has_it(dataset: Path) -> None:
+    views = MultiViewDataset(ClipDataset(dataset))
+    views._table[1, views.views.index("front")] = -1  # as if the clip of the clock had been damaged
+    expected = ["front", "left", *["front"] * 7]
+    assert [views[number]["camera"] for number in range(9)] == expected
+    for size in (3, 9):
+        batches = some(ClipLoader(views, batch_size=size))
+        assert [camera for batch in batches for camera in batch["camera"]] == expected
+
+
+def test_no_clip_with_all_views_is_an_error(indexed: Path) -> None:
+    skipping = POLICY | {"views": {**POLICY["views"], "missing": "skip"}}  # type: ignore[dict-item]
+    with pytest.raises(FramedexError, match="no clip has all of its views"):
+        MultiViewDataset(ClipDataset.from_index(indexed, skipping, where={"camera": "front"}))
+    one = MultiViewDataset(ClipDataset.from_index(indexed, POLICY, where={"camera": "left"}))
+    assert one[0]["frames"]["wrist"].shape == (4, 160, 208, 3)  # its own size, though no clip of it was chosen
+
+
 def test_a_last_batch_is_padded_with_whole_clips(dataset: Path) -> None:
     batches = list(ClipLoader(MultiViewDataset(ClipDataset(dataset)), batch_size=5, last="pad", output="numpy"))
     assert [len(batch["multiview_id"]) for batch in batches] == [5, 5]

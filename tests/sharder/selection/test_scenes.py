@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -66,6 +67,17 @@ def test_two_rows_of_one_view_are_neither() -> None:
     columns = table(scene=["x"] * 3, camera=["a", "b", "b"])
     [scene] = scenes_of(columns, views_of()).scenes
     assert scene.rows == {"a": 0, "b": "several rows of the listing are this view of the scene"}
+
+
+def test_times_name_scenes_and_lists_do_not() -> None:
+    days = [datetime.date(2026, 1, 1), datetime.date(2026, 1, 2), datetime.date(2026, 1, 1)]
+    found = scenes_of(table(scene=days, camera=["a", "a", "b"]), views_of())
+    assert [(scene.name, scene.rows) for scene in found.scenes] == [
+        ("2026-01-01", {"a": 0, "b": 2}),
+        ("2026-01-02", {"a": 1}),
+    ]
+    with pytest.raises(PolicyError, match="scenes and views cannot be named by a column of this type"):
+        scenes_of(table(scene=[["x"], ["y"]], camera=["a", "b"]), views_of())
 
 
 @pytest.mark.parametrize(

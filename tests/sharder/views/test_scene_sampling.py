@@ -196,6 +196,40 @@ def test_offsets_and_rates_come_out_of_columns_too() -> None:
     assert "view 'b': column 'offset': must be a number" in missed.message
 
 
+def test_an_offset_and_a_rate_of_the_clock_count_too() -> None:
+    scene = {"a": timeline(list(range(0, 60, 3)), 30), "b": timeline(list(range(0, 60, 3)), 30)}
+    policy = policy_of({"offset_column": "offset", "rate_column": "rate"})
+    same = sampled(policy, scene, {"a": {"offset": 0.5, "rate": 2}, "b": {"offset": 0.5, "rate": 2}})
+    for clip in same.clips:
+        assert np.array_equal(clip.views["a"].sampled.frames, clip.views["b"].sampled.frames)
+    apart = sampled(policy, scene, {"a": {"offset": 0.5, "rate": 1}, "b": {"offset": 0.8, "rate": 1}})
+    assert apart.clips[0].views["b"].sampled.frames.tolist() == [3, 5, 7]
+
+
+def test_a_clock_that_counts_too_much_is_an_error() -> None:
+    scene = {"a": timeline([0, 3, 6], 30), "b": timeline([0, 3, 6], 30)}
+    views = {"clock": None, "clock_fps": 1000, "each": {"b": {"offset_seconds": -1_764_000_000}}}
+    with pytest.raises(PolicyError, match="the clock counts too many frames"):
+        sampled(policy_of(views), scene)
+
+
+def test_a_masked_view_needs_min_frames() -> None:
+    scene = {"a": timeline(list(range(0, 30, 3)), 30), "b": timeline([0, 3, 6, 9], 30, last=2)}
+    enough = sampled(policy_of({}, min_frames=2), scene).clips[0]
+    assert list(enough.views) == ["a", "b"]
+    assert list(sampled(policy_of({}, min_frames=3), scene).clips[0].views) == ["a"]
+
+
+def test_ranges_of_per_row_are_those_of_each_view() -> None:
+    scene = {"a": timeline(list(range(0, 60, 3)), 30), "b": timeline(list(range(0, 90, 3)), 30)}
+    policy = policy_of({}, policy="per_row", stride=2, frames=3)
+    found = sampled(policy, scene, {"a": {"start": 0.5, "end": 1.5}, "b": {"start": 1.0, "end": 2.0}})
+    assert found.clips[0].views["a"].sampled.frames.tolist() == [5, 7, 9]
+    assert found.clips[0].views["b"].sampled.frames.tolist() == [10, 12, 14]
+    with pytest.raises(PolicyError, match="this policy goes by the frames of a view"):
+        policy_of({"clock": None, "clock_fps": 5}, policy="per_row", stride=2, frames=3)
+
+
 def test_a_range_is_where_the_time_of_a_view_begins() -> None:
     scene = {"a": timeline(list(range(0, 60, 3)), 30), "b": timeline(list(range(0, 90, 3)), 30)}
     policy = policy_of({}, range={"start": "start", "end": "end"})
