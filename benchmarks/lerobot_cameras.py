@@ -146,7 +146,7 @@ def main() -> None:
         workers: {name: statistics.median(values) for name, values in own.items()} for workers, own in rates.items()
     }
     result = {
-        **environment("torch"),
+        "environment": environment("torch"),
         "peer_versions": reader.facts["versions"],
         "samples": len(numbers),
         "batch_size": BATCH,
