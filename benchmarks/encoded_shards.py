@@ -13,7 +13,8 @@ against it; HEVC and AV1 take a fifth less than H.264 at the same PSNR. Packing 
 for H.264, where decoding the source takes most of the time, and two or three times for HEVC. Loading on the CPU is as
 fast as from JPEG or faster, because fewer bits are decoded.
 
-usage: python -m benchmarks.encoded_shards VIDEO... [--workers 2] [--repeats 5] [--turns 2] [--defaults] [--device cpu|gpu]   prints JSON
+usage: python -m benchmarks.encoded_shards VIDEO... [--workers 2] [--repeats 5] [--turns 2] [--defaults]
+           [--device cpu|gpu]   prints JSON
        python -m benchmarks.encoded_shards --draw FOLDER        draws a video of framedex's own, with sensor noise
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from docs.cameras_page import cameras_section
 from docs.conversion_page import conversion_section
 from docs.encoded_page import encoded_section
 from docs.one_core_page import one_core_section
@@ -345,6 +346,7 @@ The plain loop decodes each video from its beginning in one process with PyAV an
 {made_by(pack)}
 {storage_section(stored, asked, (made_by(stored), made_by(asked)))}\
 {tars_section(load("tars.json"), load("tar_requests.json"))}\
-{encoded_section(load("encoded_shards.json"))}\
+{encoded_section(load("encoded_shards.json"), load("encoded_shards_gpu.json"))}\
 {streams_section(load("streams.json"))}\
+{cameras_section(load("lerobot_cameras.json"))}\
 {loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""
