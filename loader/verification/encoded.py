@@ -24,6 +24,7 @@ from framedex.sharder.decoding.rgb import RgbConverter
 from framedex.sharder.decoding.video import decode_unique
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.encoders import colour_of, encode
+from framedex.sharder.packing.yuv420 import MATRIX, RANGE_NAME
 from framedex.sharder.reading.local_copies import LOOSE, local_copy
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 from framedex.sharder.schema import PAD
@@ -135,11 +136,17 @@ def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: En
     frames = np.unique(clip.frame_index[clip.frame_index != PAD])
     expected = [truth[number][1] for number in frames.tolist()]
     again, packets = _encoded_again(clip, expected, options)
-    lost = _losses(again, packets, expected)
+    pictures = dict(decode_unique(again, packets))
+    remade = [pictures[rank] for rank in range(len(expected))]
+    lost = np.array([mean_squares([one], [own])[0, 0] for one, own in zip(remade, expected, strict=True)])
     candidates = sorted(_compared(clip) & truth.keys())
     near = nearness(found, np.searchsorted(candidates, frames), [truth[number][1] for number in candidates], lost)
     same = np.array_equal(packets.payload, encoded.payload)
-    reason = None if same else _unlike_pictures(near, frames.tolist(), candidates)
+    colours = (clip.medium.color_matrix, clip.medium.color_range) == (MATRIX, RANGE_NAME)
+    if not colours or (same and not all(map(np.array_equal, found, remade))):
+        reason = "the dataset describes the colours or the configuration of its packets wrongly"
+    else:
+        reason = None if same else _unlike_pictures(near, frames.tolist(), candidates)
     return replace(
         verdict_on(clip, None, "nearest" if reason is None else "differs", reason),
         source_psnr=round(float(near.psnr.min()), 2),
@@ -161,14 +168,11 @@ def _encoded_again(clip: Clip, pictures: list[Picture], options: EncodeOptions) 
         position=np.arange(len(pictures), dtype=np.int32),
     )
     payload = np.frombuffer(b"".join(stream.packets), np.uint8)
-    own = replace(clip, medium=replace(medium, extradata=stream.configuration), recipe=recipe)
+    described = replace(
+        medium, extradata=stream.configuration, color_matrix=MATRIX, color_range=RANGE_NAME, states=[b""]
+    )
+    own = replace(clip, medium=described, recipe=recipe)
     return own, EncodedClip(payload=payload, packet_first=np.append(0, np.cumsum(size)))
-
-
-def _losses(clip: Clip, encoded: EncodedClip, expected: list[Picture]) -> NDArray[np.float64]:
-    """Return float64 [F]: the mean square difference of each picture of a clip from what it was made of."""
-    pictures = dict(decode_unique(clip, encoded))
-    return np.array([mean_squares([pictures[rank]], [own])[0, 0] for rank, own in enumerate(expected)])
 
 
 def _unlike_times(clip: Clip, truth: Truth) -> str | None:

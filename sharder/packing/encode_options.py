@@ -48,9 +48,11 @@ class EncodeOptions:
     def __post_init__(self) -> None:
         if self.codec not in DEFAULT_CRF:
             raise PolicyError("unknown codec to encode", found=repr(self.codec), allowed=", ".join(ENCODE_CODECS))
-        if self.crf is not None and not 1 <= self.crf <= MOST_CRF[self.codec]:
+        if self.crf is not None and (type(self.crf) is not int or not 1 <= self.crf <= MOST_CRF[self.codec]):
             raise PolicyError(
-                f"the crf of {self.codec} is out of range", found=self.crf, allowed=f"1 to {MOST_CRF[self.codec]}"
+                f"the crf of {self.codec} is a whole number in a range",
+                found=repr(self.crf),
+                allowed=f"1 to {MOST_CRF[self.codec]}",
             )
         check_limits(self.short_side, self.size, self.box)
         if self.size is not None and any(side % EVEN for side in self.size):

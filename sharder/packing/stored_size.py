@@ -10,9 +10,12 @@ from framedex.sharder.decoding.video import Size
 
 def check_limits(short_side: int | None, size: Size | None, box: int | None) -> None:
     """Raise PolicyError for a side that is no side, or more than one limit."""
+    if size is not None and (not isinstance(size, tuple | list) or len(size) != 2):
+        raise PolicyError("a size is (height, width)", found=repr(size))
     given = [side for side in (short_side, box, *(size or ())) if side is not None]
-    if any(side < 1 for side in given):
-        raise PolicyError("an image's side is a whole number above zero", found=min(given))
+    wrong = [side for side in given if type(side) is not int or side < 1]
+    if wrong:
+        raise PolicyError("an image's side is a whole number above zero", found=repr(wrong[0]))
     if sum(value is not None for value in (short_side, size, box)) > 1:
         raise PolicyError("give one of short_side, size and box")
 

@@ -109,6 +109,14 @@ def test_a_frame_in_the_place_of_another_is_found(dataset: Path, encoder: str, i
     }
 
 
+@pytest.mark.parametrize(("column", "value"), [("color_range", "full"), ("color_matrix", 1), ("color_matrix", 9)])
+def test_colours_that_the_dataset_describes_wrongly_are_found(
+    dataset: Path, encoder: str, column: str, value: object
+) -> None:
+    rewrite(dataset / "media/part-000000.parquet", {column: lambda rows: [value] * len(rows)})
+    assert verified(dataset).verdicts == {"differs": 2}
+
+
 def test_a_missing_encoder_is_an_error_with_a_remedy(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENCODERS, "h264", replace(ENCODERS["h264"], name="missing"))
     assert "install PyAV's own wheels" in run("verify", dataset, code=1).output

@@ -281,3 +281,12 @@ def test_frames_of_damaged_gops_keep_their_flag(corpus: Path, tmp_path: Path) ->
     assert False in damaged
     obstacles = [gpu_obstacle(dataset.clip(number)) for number in range(len(dataset))]
     assert [obstacle is None for obstacle in obstacles] == [not flag for flag in damaged]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"crf": 23.5}, {"crf": "23"}, {"short_side": 96.5}, {"short_side": "96"}, {"size": (96,)}, {"size": "96x96"}],
+)
+def test_options_of_other_types_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(PolicyError):
+        EncodeOptions(**wrong)
