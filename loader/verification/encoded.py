@@ -143,10 +143,9 @@ def _compare(clip: Clip, encoded: EncodedClip, found: list[Picture], options: En
     near = nearness(found, np.searchsorted(candidates, frames), [truth[number][1] for number in candidates], lost)
     same = np.array_equal(packets.payload, encoded.payload)
     colours = (clip.medium.color_matrix, clip.medium.color_range) == (MATRIX, RANGE_NAME)
+    reason = None if same else _unlike_pictures(near, frames.tolist(), candidates)
     if not colours or (same and not all(map(np.array_equal, found, remade))):
         reason = "the dataset describes the colours or the configuration of its packets wrongly"
-    else:
-        reason = None if same else _unlike_pictures(near, frames.tolist(), candidates)
     return replace(
         verdict_on(clip, None, "nearest" if reason is None else "differs", reason),
         source_psnr=round(float(near.psnr.min()), 2),
