@@ -345,7 +345,10 @@ def test_images_are_packed_into_tars_and_verified_there(tmp_path: Path, shots: P
                 assert (frame == pixels(number)).all()
 
 
-@pytest.mark.parametrize("config", sorted(path.name for path in CONFIGS.glob("*.yaml")))
+# Views are those of several videos: tests/exactness/test_multi_view.py.
+@pytest.mark.parametrize(
+    "config", sorted(path.name for path in CONFIGS.glob("*.yaml") if read_policy(path).policy.views is None)
+)
 def test_every_policy_samples_images(tmp_path: Path, config: str) -> None:
     sequence(tmp_path / "a", 160)
     row: dict[str, object] = {"uri": "a", "label": 1, "cuts": [0, 1.5, 4], "fold": 0, "fps": 10}
