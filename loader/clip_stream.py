@@ -114,7 +114,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             buffer=shuffle,
             seed=seed,
             uneven=uneven,
-            clips_crc32=zlib.crc32(self._numbers.astype(np.int64).tobytes()),
+            clips_crc32=zlib.crc32(self._numbers.astype(np.int64).tobytes(), self._manifest.checksum()),
         )
         self._history = History()
         self._resumption = Resumption(self._history)
@@ -212,7 +212,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def _deliver(self) -> Iterator[dict[str, Any]]:
         # Runs at the first `next`: loaders make iterators that they never use, and an error of `iter` ends a worker.
         worker, per_rank = worker_here()
-        progress, version = self._resumption.start(per_rank, iterating=True), self._resumption.version
+        progress, version = self._resumption.start(per_rank, iterating=True), self._resumption.running
         now = Iteration(begun_from=progress, workers=self._workers(per_rank), rank=self.rank, worker=worker, passed=0)
         lane = self._lane(now)
         now.passed = lane.passed
@@ -293,7 +293,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
                 self.rank,
                 batches=batches,
                 batching=batching,
-                skips=self._history.skips(),
+                skips=self._history.skips_now(),
             )
             return as_state(self._order, progress)
         return as_state(self._order, self._progress_here())

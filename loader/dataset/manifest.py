@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -123,6 +124,10 @@ class Manifest:
 
     def __len__(self) -> int:
         return int(self._first[CLIPS_FOLDER][-1])
+
+    def checksum(self) -> int:
+        """Return the CRC-32 of the dataset's header, which holds a digest of all of its clips."""
+        return zlib.crc32(self._header)
 
     def clip(self, number: int, epoch: int = 0) -> Clip:
         """Return clip `number`, which is the same in every epoch.

@@ -48,6 +48,17 @@ class History:
         """Return the clips that were left out."""
         return [Skip(**{name: record[name] for name in Skip.__slots__}) for record in self._log.records("skip")]
 
+    def skips_now(self) -> list[Skip]:
+        """Return the clips that were left out since each worker began its lane for the last time."""
+        found: dict[int, list[Skip]] = {}
+        for record in self._log.records("skip", "lane"):
+            own = found.setdefault(record["worker"], [])
+            if record["event"] == "skip":
+                own.append(Skip(**{name: record[name] for name in Skip.__slots__}))
+            elif not record["ended"]:
+                own.clear()
+        return [skip for own in found.values() for skip in own]
+
     def restart(self, version: int, *, resumed: bool) -> None:
         """Record that the next iteration begins from state `version`: the rest of an epoch, or a whole one."""
         self._log.add({"event": "restart", "version": version, "resumed": resumed})

@@ -43,7 +43,7 @@ class Order:
         buffer: clips in the shuffle buffer. 0: clips are delivered in the order of tars.
         seed: the seed of the shuffle.
         uneven: what to do if clips cannot be divided evenly among ranks.
-        clips_crc32: checksum of the clips' numbers in the dataset, which tells apart streams of other clips.
+        clips_crc32: checksum of the dataset and of the clips' numbers in it, which tells apart streams of other clips.
     """
 
     tar_of: NDArray[np.int64]

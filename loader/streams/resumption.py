@@ -38,6 +38,11 @@ class Resumption:
         """The version of the state of this copy."""
         return self._version if self._local is None else self._local
 
+    @property
+    def running(self) -> int:
+        """The version of the state from which an iteration that begins now is counted, in workers of before, too."""
+        return self._history.restarted()[0] if self._local is None else self._local
+
     def set_epoch(self, epoch: int) -> bool:
         """Choose the epoch. Return whether its next iteration begins at its beginning."""
         self._epoch.set(epoch)

@@ -210,7 +210,7 @@ def test_states_that_do_not_fit_are_refused(packed: Path, packed_images: Path) -
         (state | {"stages": [{"world_size": 0, "workers": 1, "passed": []}]}, "no state"),
         (state | {"lane": {"world_size": 1, "workers": 1, "rank": 1, "worker": 0, "passed": 0}}, "no state"),
         (stream_of(packed, uneven="pad").state_dict(), "another uneven"),
-        (stream_of(packed_images).state_dict(), "another tars"),
+        (stream_of(packed_images).state_dict(), "another clips"),
     ]
     messages = []
     for content, _ in wrong:
