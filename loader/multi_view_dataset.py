@@ -35,6 +35,19 @@ class ViewShape:
     frames: int | None
     audio: AudioShape | None
 
+    def blank(self, leading: dict[str, Any], size: Size | None, *, upright: bool) -> tuple[dict[str, Any], Any]:
+        """Return (the item without pictures, uint8 [F, H, W, 3] zeros) of a clip that lacks the view.
+
+        Args:
+            leading: the item of the view that leads.
+            size: (height, width) to which frames are scaled. None: as they are stored.
+            upright: whether frames are turned as their medium says.
+        """
+        count = len(leading["mask"]) if self.frames is None else self.frames
+        turned = upright and quarter_turns(self.rotation_degrees) % 2
+        height, width = size or (self.size[::-1] if turned else self.size)
+        return blank(leading, count, self.audio), np.zeros((count, height, width, 3), np.uint8)
+
 
 class MultiViewDataset:
     """Clips of several views by number: map-style and picklable. The policy's `views` says which clips belong together.
@@ -153,12 +166,9 @@ class MultiViewDataset:
         )
 
     def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
-        shape = self.shape(view)
-        count = len(leading["mask"]) if shape.frames is None else shape.frames
-        height, width = self.clips.size or shape.size
-        empty = {"frames": (count, height, width, 3), "movie": (0,)}
-        pictures = {key: np.zeros(empty[key], np.uint8) for key in empty.keys() & leading.keys()}
-        return blank(leading, count, shape.audio) | pictures
+        item, frames = self.shape(view).blank(leading, self.clips.size, upright=False)
+        pictures = {"frames": frames, "movie": np.zeros(0, np.uint8)}
+        return item | {key: value for key, value in pictures.items() if key in leading}
 
 
 class ViewJoiner:
@@ -176,12 +186,7 @@ class ViewJoiner:
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
         """Return padding alone, for a view that an item lacks."""
-        shape = self._dataset.shape(view)
-        count = len(leading.item["mask"]) if shape.frames is None else shape.frames
-        turned = self._upright and quarter_turns(shape.rotation_degrees) % 2
-        height, width = self._size or (shape.size[::-1] if turned else shape.size)
-        frames = np.zeros((count, height, width, 3), np.uint8)
-        item = blank(leading.item, count, shape.audio)
+        item, frames = self._dataset.shape(view).blank(leading.item, self._size, upright=self._upright)
         return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)
 
     def join(self, of_view: dict[str, dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class BatchMaker:
 
     def _finished_view(self, decoded: list[Decoded]) -> dict[str, Any]:
         """Return what the clips of one view have for themselves, as a batch."""
-        return self._finished([(clip, frames) for clip, frames in decoded], [own_of(clip.item) for clip, _ in decoded])
+        return self._finished(decoded, [own_of(clip.item) for clip, _ in decoded])
 
     def _another_item(self, number: int) -> dict[str, Decoded]:
         """Return a clip of several views that replaces one that is not available."""

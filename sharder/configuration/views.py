@@ -44,9 +44,9 @@ class Views(Record):
     Rows with the same value in the column `group` (or in several columns) belong together; the column `view` names
     the view of each. The policy is applied to the view `clock`, or to a clock of its own that counts `clock_fps`
     frames a second from the views' beginnings on. Every other view gives, for each frame of that, the frame that
-    `choose` means for the same time. It may lie `tolerance_seconds` away, or, if the policy does not say that, as
-    long as a frame of the view lasts on average. `missing` says what becomes of a clip for which a view has no such
-    frame.
+    `choose` means for the same time. It must lie within `tolerance_seconds` of that time, or, if the policy does
+    not say that, closer than a frame of the view lasts on average. `missing` says what becomes of a clip for which
+    a view has no such frame.
     """
 
     group: ColumnNames = parameter("the listing's column whose equal values mean one scene, or several columns")

@@ -43,23 +43,35 @@ def check_ranges(index: Index, file: PolicyFile) -> None:
     A listing has ranges if `range_columns` finds their columns and some row has a value in one of them. A policy with
     `range: null` means whole videos.
     """
-    names = [name for name in index.listing.schema.names if name not in LISTING.names]
+    names = _user_names(index.listing)
     if file.policy.range_columns:
-        _check_there(file.policy.range_columns, names)
+        check_there(file.policy.range_columns, index.listing, where="range", remedy="index a listing that has ranges")
     elif not file.range_said and not file.policy.names_ranges:
         _check_ignored(index.listing, names)
 
 
-def _check_there(wanted: Sequence[str], names: list[str]) -> None:
+def check_there(wanted: Sequence[str], listing: pa.Table, *, where: str, remedy: str) -> None:
+    """Raise PolicyError if a listing lacks a column.
+
+    Args:
+        wanted: The columns that a policy names.
+        where: The key of the policy that names them.
+        remedy: What to do if the listing has no columns at all.
+    """
+    names = _user_names(listing)
     for name in wanted:
         if name not in names:
             raise PolicyError(
                 "the listing has no such column",
-                where="range",
+                where=where,
                 found=repr(name),
-                allowed=", ".join(names) or "it has no columns; index a listing that has ranges",
+                allowed=", ".join(names) or f"it has no columns; {remedy}",
                 remedy=did_you_mean(name, names),
             )
+
+
+def _user_names(listing: pa.Table) -> list[str]:
+    return [name for name in listing.schema.names if name not in LISTING.names]
 
 
 def _check_ignored(listing: pa.Table, names: list[str]) -> None:

@@ -16,6 +16,7 @@ from framedex.sharder.configuration.checks import did_you_mean, shown
 from framedex.sharder.configuration.pairs import as_text
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.reading import PolicyFile
+from framedex.sharder.selection.listing_ranges import check_there
 from framedex.sharder.selection.mentions import SPLIT_COLUMN, MentionTable, all_mentions
 
 WITH_TEXT = (
@@ -120,7 +121,8 @@ def scenes_of(columns: pa.Table, views: Views, *, also: pa.Table | None = None) 
             )
             strays.append((row, f"the column {empty!r} is empty"))
             continue
-        rows, _ = found.setdefault(group, {}), first.setdefault(group, row)
+        first.setdefault(group, row)
+        rows = found.setdefault(group, {})
         rows[view] = row if view not in rows else "several rows of the listing are this view of the scene"
     order = list(names)
     scenes = [
@@ -188,12 +190,4 @@ def _check_splits(splits: Sequence[object], scenes: Sequence[Scene], views: View
 
 def check_views(listing: pa.Table, views: Views) -> None:
     """Raise PolicyError if a listing lacks a column of the views."""
-    for name in views.columns:
-        if name not in listing.column_names:
-            raise PolicyError(
-                "the listing has no such column",
-                where="views",
-                found=repr(name),
-                allowed=", ".join(listing.column_names),
-                remedy=did_you_mean(name, listing.column_names),
-            )
+    check_there(views.columns, listing, where="views", remedy="index a listing that names scenes and views")
