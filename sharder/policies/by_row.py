@@ -15,11 +15,11 @@ from framedex.sharder.configuration.checks import ColumnName, Count, Rate, Refus
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.by_number import at_stride
 from framedex.sharder.policies.by_time import at_rate
+from framedex.sharder.policies.evenly import By, evenly
 from framedex.sharder.policies.places import sample
 from framedex.sharder.policies.ranges import Unit, held, place_of, span_between
 from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.policies.spans import Span
-from framedex.sharder.policies.spread import By, evenly
 from framedex.sharder.policies.terms import Terms
 
 START, END = "start", "end"
@@ -111,6 +111,7 @@ class PerRowPolicy(Terms):
         return Sampling(clips=clips, missed=missed)
 
     def _sample(self, timeline: Timeline, span: Span, first: int) -> Sampling:
+        span = self.limited(timeline, span)
         if self.fps is not None:
             wanted = at_rate(timeline, span, self.fps, self.frames, grain=self.grain)
         elif self.stride is not None:

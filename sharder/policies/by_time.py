@@ -9,6 +9,8 @@ from typing import Annotated
 
 from framedex.sharder.configuration.checks import MANY, Count, Rate, RefusedError, Seconds, listed
 from framedex.sharder.configuration.parameters import Record, parameter
+from framedex.sharder.policies.counted import CountedTerms
+from framedex.sharder.policies.evenly import last_time, spread_times
 from framedex.sharder.policies.places import WantedFrames, consecutive, sample, times
 from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span
@@ -36,23 +38,43 @@ def at_rate(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FpsPolicy(Terms):
+class FpsPolicy(CountedTerms):
     """A fixed rate over the whole video, cut into consecutive clips of `frames` samples.
 
     Sample k of a video is the frame at start_seconds + k / fps. The real timestamps are used, not a nominal rate.
+    Without `frames`, all samples are one clip. If they are fewer than `least_frames` or more than `max_frames`, that
+    many frames are spread evenly instead, from the first sample to the video's last frame.
     """
 
     fps: Rate = parameter("samples a second")
     frames: Count | None = parameter("samples a clip; without it, one clip a video", None)
     start_seconds: Seconds = parameter("where the first clip begins", Fraction(0))
 
+    def __post_init__(self) -> None:
+        self.check_counts(has_length=self.frames is not None)
+        CountedTerms.__post_init__(self)
+
     @property
     def length(self) -> int | None:
         return self.frames
 
     def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
+        if self.frames is None:
+            wanted = self._one_clip(timeline, span)
+        else:
+            wanted = at_rate(timeline, span, self.fps, self.frames, start=self.start_seconds, grain=self.grain)
         return sample(timeline, span, wanted, self)
+
+    def _one_clip(self, timeline: Timeline, span: Span) -> WantedFrames:
+        """Return one clip of all samples, or of as many frames as the bounds allow."""
+        begin = span.start + self.start_seconds / timeline.time_base
+        step = 1 / (self.fps * timeline.time_base)
+        samples = max(0, math.ceil((span.end - begin) / step))
+        bounded = self.bounded(samples)
+        frames = self.rounded(bounded)
+        if samples and not span.is_empty and bounded != samples:
+            _, step = spread_times(frames, max(Fraction(0), last_time(timeline, span) - begin), "ends")
+        return times(span, (begin, step, min(samples, 1)), [(Fraction(0), step, frames)], grain=self.grain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

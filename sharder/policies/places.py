@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import Fate, Terms
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
+Kept = TypeVar("Kept")
 BLOCK = 1 << 18  # wanted frames that are computed at a time
 
 
@@ -182,14 +183,13 @@ def sample(
     Raises:
         PolicyError: No clip is whole, and `short: error` forbids that.
     """
-    any_whole = wanted.any_whole()
-    fate = terms.fate(any_whole)
+    fate = terms.fate(wanted.any_whole() and not span.is_empty)
     if fate == "error" or (terms.short == "error" and terms.min_frames > len(wanted.offsets)):
         raise PolicyError(_too_short(timeline, span, wanted, terms), remedy="choose `short: skip` or `short: pad`")
     clips: list[Sampled] = []
     missed: list[Missed] = []
     of = stretch or span
-    for at, places in _blocks(timeline, wanted, terms):
+    for at, places in () if span.is_empty else _blocks(timeline, wanted, terms):
         inside = wanted.inside(places)
         frames = _frames(timeline, span, np.clip(places, wanted.low, wanted.limit - 1), wanted, terms)
         if among is not None:
@@ -208,7 +208,14 @@ def sample(
         missed.append(
             Missed(kind="short", message=_too_short(timeline, span, wanted, terms), counts=False, number=None)
         )
-    return Sampling(clips=clips, missed=missed)
+    return Sampling(clips=thinned(clips, terms.max_clips), missed=missed)
+
+
+def thinned(clips: list[Kept], most: int | None) -> list[Kept]:
+    """Return at most so many of some clips, spread evenly: the middle one of each of `most` equal parts."""
+    if most is None or len(clips) <= most:
+        return clips
+    return [clips[(2 * part + 1) * len(clips) // (2 * most)] for part in range(most)]
 
 
 def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -248,9 +255,7 @@ def _in_order(places: NDArray[Any], moved: NDArray[Any]) -> NDArray[Any]:
 def _frames(
     timeline: Timeline, span: Span, places: NDArray[Any], wanted: WantedFrames, terms: Terms
 ) -> NDArray[np.int64]:
-    """Return int64 [clips, wanted]: the frames at some places in the span; zeros if the span is empty."""
-    if span.is_empty:
-        return np.zeros(places.shape, np.int64)
+    """Return int64 [clips, wanted]: the frames at some places in the span, which has frames."""
     if wanted.denominator is None:
         return np.asarray(places, np.int64)
     return span.first + frames_at(timeline.pts[span.first : span.stop], places, wanted.denominator, terms.choose)

@@ -2,72 +2,95 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
 
 from framedex.sharder.configuration.checks import Count, Rate, RefusedError
 from framedex.sharder.configuration.parameters import parameter
+from framedex.sharder.policies.counted import CountedTerms
 from framedex.sharder.policies.draws import below, draws
+from framedex.sharder.policies.evenly import By, Rounding, Spread, clips_by_number, clips_by_time, evenly
 from framedex.sharder.policies.places import WantedFrames, numbers, sample, times
 from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import GRAIN, Terms
 
-By = Literal["time", "number"]
-Spread = Literal["centres", "ends"]
-
-
-def evenly(timeline: Timeline, span: Span, count: int, by: By, spread: Spread, *, grain: int = 1) -> WantedFrames:
-    """Return one clip of `count` places over a span.
-
-    Args:
-        spread: `centres` takes the middles of `count` equal parts (TSN, Wang et al. 2016). `ends` takes equally spaced
-            places from the first frame to the last (DALI's uniform_sample: halves are rounded up); a single place is
-            the first frame.
-        grain: As for `times`.
-    """
-    if by == "number":
-        frames = span.stop - span.first
-        if spread == "centres":
-            chosen = [(2 * part + 1) * frames // (2 * count) for part in range(count)]
-        else:
-            gaps = max(1, count - 1)
-            chosen = [(2 * part * (frames - 1) + gaps) // (2 * gaps) for part in range(count)]
-        return numbers(span, (span.first, 1, min(1, frames)), chosen)
-    if spread == "centres" or span.is_empty:
-        part = (span.end - span.start) / count
-        first, step = part / 2, part
-    else:
-        first = Fraction(int(timeline.pts[span.first])) - span.start
-        step = Fraction(int(timeline.pts[span.stop - 1] - timeline.pts[span.first])) / max(1, count - 1)
-    clips = int(not span.is_empty)
-    return times(span, (span.start, Fraction(0), clips), [(first, step, count)], grain=grain)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UniformPolicy(Terms):
-    """`frames` frames over the whole video, as one clip. If the video has fewer frames, some are repeated."""
+class UniformPolicy(CountedTerms):
+    """Frames, or clips, that are spread evenly over the whole video.
 
-    frames: Count = parameter("frames of the one clip")
-    by: By = parameter("equal parts of the time, or of the number of frames", "time")
-    spread: Spread = parameter("the middles of equal parts, or from the first frame to the last", "centres")
+    `frames` alone: one clip of so many frames. If the video has fewer frames, some are repeated. With `clips`: so many
+    clips of `frames` frames, at `fps` or every `stride`-th one, as models are evaluated. `fps` without `frames`: one
+    clip of as many frames as the rate gives over the video, within `least_frames` and `max_frames`, but no more than
+    the video has.
+    """
+
+    frames: Count | None = parameter("frames a clip; without it, as many as fps gives over the video", None)
+    clips: Count | None = parameter("so many clips, spread evenly; without it, the frames of one are", None)
+    fps: Rate | None = parameter("with clips: samples a second; without frames: how many frames", None)
+    stride: Count | None = parameter("with clips: distance between frames by number; or fps", None)
+    by: By = parameter("of one clip: equal parts of the time, or of the number of frames", "time")
+    spread: Spread = parameter("the middles of equal parts, their beginnings, or from the first to the last", "centres")
+    rounding: Rounding | None = parameter(
+        "by number, with ends: how fractions become frame numbers; half_up by default", None
+    )
+
+    def __post_init__(self) -> None:
+        rates = [name for name in ("fps", "stride") if getattr(self, name) is not None]
+        if self.clips is None and self.stride is not None:
+            raise RefusedError("stride is for several clips", found="stride without clips", allowed="clips and frames")
+        if self.clips is not None and (len(rates) != 1 or self.frames is None):
+            found = ", ".join(["clips", *rates]) + (" without frames" if self.frames is None else "")
+            raise RefusedError("uniform clips have frames, and either fps or stride", found=found)
+        if self.clips is None and (self.frames is None) == (self.fps is None):
+            found = "both" if self.fps is not None else "neither"
+            remedy = None if self.fps is None else "`clips: 1` makes one clip at that rate"
+            raise RefusedError("the one clip has either frames or fps", found=found, remedy=remedy)
+        if self.clips is not None and self.by == "number":
+            raise RefusedError("clips go by time with fps, and by number with stride", found="by: number")
+        if self.rounding is not None and (self.by, self.spread) != ("number", "ends"):
+            raise RefusedError(
+                "rounding is for frame numbers from the first to the last",
+                found=f"by: {self.by}, spread: {self.spread}",
+                allowed="by: number, spread: ends",
+            )
+        self.check_counts(has_length=self.frames is not None)
+        CountedTerms.__post_init__(self)
 
     @property
     def counts_by_pts(self) -> bool:
-        by_pts = self.tolerance_seconds is not None or self.range is not None
-        return by_pts or (self.spread == "ends" and not self.by_number)
+        return self.terms_go_by_pts or (self.spread == "ends" and not self.by_number)
 
     @property
     def by_number(self) -> bool:
-        return self.by == "number"
+        return self.by == "number" or self.stride is not None
 
     @property
     def length(self) -> int | None:
         return self.frames
 
     def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
-        return sample(timeline, span, evenly(timeline, span, self.frames, self.by, self.spread, grain=self.grain), self)
+        return sample(timeline, span, self._wanted(timeline, span), self)
+
+    def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        if self.clips is None:
+            count = self._count(timeline, span) if self.frames is None else self.frames
+            rounding = self.rounding or "half_up"
+            return evenly(timeline, span, count, self.by, self.spread, rounding=rounding, grain=self.grain)
+        assert self.frames is not None  # as checked above
+        if self.stride is not None:
+            return clips_by_number(span, self.clips, range(0, self.stride * self.frames, self.stride), self.spread)
+        assert self.fps is not None  # one of the two, as checked above
+        step = 1 / (self.fps * timeline.time_base)
+        return clips_by_time(timeline, span, self.clips, self.frames, step, self.spread, grain=self.grain)
+
+    def _count(self, timeline: Timeline, span: Span) -> int:
+        """Return how many frames a span gives at the rate."""
+        assert self.fps is not None  # it is given where frames are not
+        samples = math.floor((span.end - span.start) * timeline.time_base * self.fps)
+        return self.rounded(min(self.bounded(samples), span.stop - span.first))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

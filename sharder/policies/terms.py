@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
-from framedex.sharder.configuration.checks import MOST_WANTED, Count, FilterText, Number, RefusedError, Seconds, Seed
+from framedex.sharder.configuration.checks import (
+    MOST_WANTED,
+    Count,
+    FilterText,
+    Number,
+    Rate,
+    RefusedError,
+    Seconds,
+    Seed,
+)
 from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.configuration.views import Views
@@ -17,7 +26,7 @@ from framedex.sharder.policies.padding import PadMode
 from framedex.sharder.policies.ranges import Ranges
 from framedex.sharder.policies.records import Missed, Sampling, Timeline
 from framedex.sharder.policies.sampling import Choose
-from framedex.sharder.policies.spans import Span, whole
+from framedex.sharder.policies.spans import Span, beginning, whole
 
 Last = Literal["drop", "partial", "pad"]
 Short = Literal["skip", "pad", "error"]
@@ -41,6 +50,8 @@ class Terms(Record):
         last: What happens to a clip that the video's end cuts short.
         short: The same if no clip is whole; None for the value of `last`.
         min_frames: Least number of real frames of a clip.
+        max_clips: Most clips of a video, or of a stretch of it. Those that are kept are spread evenly among all.
+        max_seconds: How much of a video, or of a stretch of it, is sampled at most, from its beginning.
         range: The listing's columns that say which stretch of a video is sampled, as if it were a video of its own;
             None for whole videos.
         views: Which rows are views of one scene; None if each row stands alone.
@@ -59,6 +70,8 @@ class Terms(Record):
     last: Last = parameter("what becomes of a clip that the end cuts short", "pad")
     short: Short | None = parameter("the same, where the video has no whole clip; as last says by default", None)
     min_frames: Count = parameter("a clip with fewer frames of its own is not made", 1)
+    max_clips: Count | None = parameter("of more clips of a video, so many, spread evenly", None)
+    max_seconds: Rate | None = parameter("only so many seconds of a video are sampled, from its beginning", None)
     range: Ranges | None = parameter("the listing's columns that say which stretch of a video is sampled", None)
     views: Views | None = parameter("the listing's rows that are views of one scene, for clips of several views", None)
     split: Split | None = parameter("which rows are train, val, test", None)
@@ -111,9 +124,14 @@ class Terms(Record):
         return bool(self.jitter_seconds or self.jitter_frames)
 
     @property
+    def terms_go_by_pts(self) -> bool:
+        """Whether a shared key makes a video's number of clips depend on its timestamps or on the listing."""
+        return self.tolerance_seconds is not None or self.range is not None or self.max_seconds is not None
+
+    @property
     def counts_by_pts(self) -> bool:
         """Whether a video's number of clips depends on more than its duration and its number of frames."""
-        return self.tolerance_seconds is not None or self.range is not None
+        return self.terms_go_by_pts
 
     @property
     def names_ranges(self) -> bool:
@@ -147,7 +165,11 @@ class Terms(Record):
             span = self.span_of(timeline, row)
         except PolicyError as error:
             return Sampling(clips=[], missed=[Missed(kind="row", message=error.text(), counts=True)])
-        return self.sample_span(timeline, span)
+        return self.sample_span(timeline, self.limited(timeline, span))
+
+    def limited(self, timeline: Timeline, span: Span) -> Span:
+        """Return the part of a stretch that is sampled: its first `max_seconds`, or all of it."""
+        return span if self.max_seconds is None else beginning(timeline, span, self.max_seconds)
 
     def sample_span(self, timeline: Timeline, span: Span) -> Sampling:
         """Return the clips of a stretch of a video, sampled as if it were a video of its own."""

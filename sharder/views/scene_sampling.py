@@ -16,6 +16,7 @@ from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.checks import MOST_FRAMES, as_fraction, shown
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.padding import padded
+from framedex.sharder.policies.places import thinned
 from framedex.sharder.policies.ranges import held, is_empty
 from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
 from framedex.sharder.policies.spans import whole
@@ -116,7 +117,7 @@ def _sample_parts(policy: Terms, parts: Mapping[str, Part], scene: Mapping[str, 
         if views.missing == "error":
             raise PolicyError(message, remedy=LENIENT)
         missed.append((view, Missed(kind="view", message=message, counts=False, number=number)))
-    return SceneSampling(clips=clips, missed=missed)
+    return SceneSampling(clips=thinned(clips, policy.max_clips), missed=missed)
 
 
 def views_of(policy: Terms) -> Views:
@@ -207,6 +208,7 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
 def _sampling(policy: Terms, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
     """Return the clips that are wanted of a view, as frames of the clock."""
     views = views_of(policy)
+    policy = replace(policy, max_clips=None)  # which clips are kept is decided when all views are known
     own = views.of(view).seconds
     if own is not None:
         policy = replace(policy, seconds=own)  # type: ignore[call-arg]  # of the policies that take seconds

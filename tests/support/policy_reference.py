@@ -60,7 +60,9 @@ def expected(document: dict[str, Any], timeline: Timeline, stretch: Stretch | No
     """Return (frames, mask) of every clip that a policy without jitter and tolerance finds."""
     if stretch is None:
         stretch = Stretch(0, len(timeline.pts), Fraction(0), timeline.duration_pts * timeline.time_base)
-    wanted = list(PLACES[document["policy"]](document, timeline, stretch))
+    if "max_seconds" in document:
+        stretch = first_seconds(timeline, stretch, number_of(document, "max_seconds"))
+    wanted = list(PLACES[document["policy"]](document, timeline, stretch)) if stretch.first < stretch.stop else []
     inside = [[is_inside(place, timeline, stretch, document) for place in clip] for clip in wanted]
     any_whole = any(all(places) for places in inside)
     last, short = document.get("last", "pad"), document.get("short")
@@ -79,7 +81,16 @@ def expected(document: dict[str, Any], timeline: Timeline, stretch: Stretch | No
             clips.append(([end if frame is None else frame for frame, end in zip(frames, ends, strict=True)], real))
             continue
         clips.append(finished(frames, "none" if last == "partial" else document.get("pad", "constant")))
-    return clips
+    most = min(document.get("max_clips", len(clips)), len(clips))
+    return [clips[int(Fraction(2 * part + 1, 2 * most) * len(clips))] for part in range(most)]
+
+
+def first_seconds(timeline: Timeline, stretch: Stretch, seconds: Fraction) -> Stretch:
+    """Return the part of a stretch that is before a time, counted from its beginning."""
+    end = min(stretch.end, stretch.start + seconds)
+    times = frame_times(timeline)
+    frames = [frame for frame in range(stretch.first, stretch.stop) if times[frame] < end or end == stretch.end]
+    return Stretch(stretch.first, stretch.first + len(frames), stretch.start, end)
 
 
 def is_inside(place: Place, timeline: Timeline, stretch: Stretch, document: dict[str, Any]) -> bool:
@@ -157,7 +168,31 @@ def cut(places: list[Any], length: int | None) -> Iterator[list[Any]]:
 def rate_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
     step, time = 1 / number_of(document, "fps"), stretch.start + number_of(document, "start_seconds")
     times = list(itertools.takewhile(lambda time: time < stretch.end, (time + k * step for k in itertools.count())))
+    if times and "frames" not in document:
+        within = bounded(document, len(times))
+        count = multiple_of(document, within)
+        if within != len(times):
+            last = frame_times(timeline)[stretch.stop - 1]
+            step = max(Fraction(0), last - time) / max(1, count - 1)
+        times = [time + k * step for k in range(count)]
     yield from cut(times, document.get("frames"))
+
+
+def bounded(document: dict[str, Any], count: int) -> int:
+    """Return a number of frames within the bounds that are multiples themselves."""
+    multiple = document.get("multiple", 1)
+    while count < document.get("least_frames", 1) or count < multiple:
+        count += 1
+    while count % multiple and count < -(-document.get("least_frames", 1) // multiple) * multiple:
+        count += 1
+    while count > document.get("max_frames", count) // multiple * multiple and "max_frames" in document:
+        count -= 1
+    return count
+
+
+def multiple_of(document: dict[str, Any], count: int) -> int:
+    multiple = document.get("multiple", 1)
+    return max(multiple, count - count % multiple)
 
 
 def stride_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
@@ -207,19 +242,53 @@ def window_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch
 
 
 def uniform_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
-    count = document.get("uniform") or document["frames"]
+    if "clips" in document:
+        yield from uniform_clips(document, timeline, stretch)
+        return
+    count = document.get("uniform") or document.get("frames")
+    if count is None:
+        samples = int((stretch.end - stretch.start) * number_of(document, "fps"))
+        count = multiple_of(document, min(bounded(document, samples), stretch.stop - stretch.first))
     by_number = document.get("by") == "number" or document.get("unit") == "frames"
     first: Any = stretch.first if by_number else stretch.start
     length: Any = stretch.stop - stretch.first if by_number else stretch.end - stretch.start
-    if document.get("spread", "centres") == "centres":
-        places = [first + length * Fraction(2 * part + 1, 2 * count) for part in range(count)]
+    spread = document.get("spread", "centres")
+    if spread != "ends":
+        places = [first + length * Fraction(2 * part + (spread == "centres"), 2 * count) for part in range(count)]
     else:
         first = first if by_number else frame_times(timeline)[stretch.first]
         whole = length - 1 if by_number else frame_times(timeline)[stretch.stop - 1] - first
         places = [first + whole * Fraction(part, max(1, count - 1)) for part in range(count)]
         if by_number:
-            places = [place + Fraction(1, 2) for place in places]
+            places = [rounded(place, document.get("rounding", "half_up")) for place in places]
     yield [int(place // 1) for place in places] if by_number else places
+
+
+def rounded(place: Fraction, rounding: str) -> Fraction:
+    """Return a place whose whole part is the number that the rounding gives."""
+    if rounding == "down":
+        return place
+    return Fraction(round(place)) if rounding == "half_even" else place + Fraction(1, 2)
+
+
+def uniform_clips(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:
+    count, spread, by_time = document["clips"], document.get("spread", "centres"), "fps" in document
+    apart: Any = 1 / number_of(document, "fps") if by_time else document["stride"]
+    offsets = [k * apart for k in range(document["frames"])]
+    begin: Any = stretch.start if by_time else stretch.first
+    room: Any = (stretch.end if by_time else stretch.stop) - offsets[-1] - begin  # where a whole clip may begin
+    if room <= 0:
+        yield [begin + offset for offset in offsets]
+        return
+    for clip in range(count):
+        if spread == "ends":
+            latest = frame_times(timeline)[stretch.stop - 1] - offsets[-1] - begin if by_time else room - 1
+            share = max(Fraction(0), latest * Fraction(clip, max(1, count - 1)))
+            share = share if by_time else share + Fraction(1, 2)
+        else:
+            share = room * Fraction(2 * clip + (spread == "centres"), 2 * count)
+        start = begin + share
+        yield [(start if by_time else int(start)) + offset for offset in offsets]
 
 
 def around_places(document: dict[str, Any], timeline: Timeline, stretch: Stretch) -> Iterator[list[Place]]:

@@ -15,7 +15,7 @@ RATES = st.fractions(Fraction(1, 5), 40, max_denominator=1001).map(str)
 TIMES = st.fractions(0, 20, max_denominator=1001)
 DISTANCES = st.lists(st.fractions(-3, 3, max_denominator=1001).map(str), min_size=1, max_size=5)
 LENGTHS = st.integers(1, 9)
-TERMS = st.fixed_dictionaries(
+ENDS = st.fixed_dictionaries(
     {},
     optional={
         "choose": st.sampled_from(["nearest", "previous", "next"]),
@@ -24,9 +24,31 @@ TERMS = st.fixed_dictionaries(
         "pad": st.sampled_from(["none", "constant", "edge", "ends", "reflect_101", "reflect_1001"]),
     },
 )
+LIMITS = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_clips": st.integers(1, 5),
+        "max_seconds": st.fractions(Fraction(1, 100), 40, max_denominator=1001).map(str),
+    },
+)
+TERMS = st.builds(lambda ends, limits: ends | limits, ENDS, LIMITS)
 SEGMENT = st.fixed_dictionaries({"fps": RATES, "frames": st.integers(1, 4)}, optional={"offset": TIMES.map(str)})
+SPREADS = st.sampled_from(["centres", "ends", "starts"])
+# Bounds between which some multiple lies.
+BOUNDS = st.builds(
+    lambda multiple, least, more: {"multiple": multiple, "least_frames": least, "max_frames": least + multiple + more},
+    *(st.integers(1, 5), st.integers(1, 9), st.integers(0, 9)),
+).flatmap(lambda bounds: st.sets(st.sampled_from(sorted(bounds))).map(lambda names: {n: bounds[n] for n in names}))
+AT_RATE = st.fixed_dictionaries({"fps": RATES}, optional={"frames": LENGTHS, "start_seconds": TIMES.map(str)})
 OWN = {
-    "fps": st.fixed_dictionaries({"fps": RATES}, optional={"frames": LENGTHS, "start_seconds": TIMES.map(str)}),
+    "fps": st.one_of(
+        AT_RATE,
+        st.builds(
+            lambda own, bounds: own | bounds,
+            st.fixed_dictionaries({"fps": RATES}, optional={"start_seconds": TIMES.map(str)}),
+            BOUNDS,
+        ),
+    ),
     "segments": st.fixed_dictionaries(
         {"segments": st.lists(SEGMENT, min_size=1, max_size=3)},
         optional={"every_seconds": st.integers(1, 4), "start_seconds": TIMES.map(str)},
@@ -49,9 +71,27 @@ OWN = {
             {"frames": st.lists(st.integers(-20, 20), min_size=1, max_size=5)}, optional={"every": LENGTHS}
         ),
     ),
-    "uniform": st.fixed_dictionaries(
-        {"frames": LENGTHS},
-        optional={"by": st.sampled_from(["time", "number"]), "spread": st.sampled_from(["centres", "ends"])},
+    "uniform": st.one_of(
+        st.fixed_dictionaries(
+            {"frames": LENGTHS}, optional={"by": st.sampled_from(["time", "number"]), "spread": SPREADS}
+        ),
+        st.fixed_dictionaries(
+            {
+                "frames": LENGTHS,
+                "by": st.just("number"),
+                "spread": st.just("ends"),
+                "rounding": st.sampled_from(["half_up", "half_even", "down"]),
+            }
+        ),
+        st.builds(
+            lambda own, bounds: own | bounds,
+            st.fixed_dictionaries(
+                {"fps": RATES}, optional={"by": st.sampled_from(["time", "number"]), "spread": SPREADS}
+            ),
+            BOUNDS,
+        ),
+        st.fixed_dictionaries({"clips": LENGTHS, "frames": LENGTHS, "fps": RATES}, optional={"spread": SPREADS}),
+        st.fixed_dictionaries({"clips": LENGTHS, "frames": LENGTHS, "stride": LENGTHS}, optional={"spread": SPREADS}),
     ),
 }
 WAYS = st.one_of(

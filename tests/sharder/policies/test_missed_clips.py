@@ -15,7 +15,7 @@ from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.registry import POLICIES
 from tests.support.policies import CONFIGS, Document, clips_of, kinds, run, sample, timeline
 from tests.support.policy_reference import expected, frame_times
-from tests.support.policy_strategies import OWN, TERMS, VIDEOS
+from tests.support.policy_strategies import AT_RATE, ENDS, OWN, TERMS, VIDEOS
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -29,7 +29,7 @@ def test_a_clip_has_min_frames_or_is_not_made(name: str, data: st.DataObject, vi
     assert all(sum(mask) >= document["min_frames"] for _, mask in found)
 
 
-@given(video=VIDEOS, own=OWN["fps"], tolerance=st.fractions(0, 1, max_denominator=100), terms=TERMS)
+@given(video=VIDEOS, own=AT_RATE, tolerance=st.fractions(0, 1, max_denominator=100), terms=ENDS)
 def test_a_clip_beyond_the_tolerance_is_missed_and_no_other(
     video: Timeline, own: Document, tolerance: Fraction, terms: Document
 ) -> None:

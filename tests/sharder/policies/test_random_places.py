@@ -12,7 +12,7 @@ from framedex.sharder.policies.places import BLOCK
 from framedex.sharder.policies.records import Timeline
 from tests.support.policies import THIRTY, Document, clips_of, run, sample, timeline
 from tests.support.policy_reference import frame_times
-from tests.support.policy_strategies import LENGTHS, OWN, RATES, VIDEOS
+from tests.support.policy_strategies import AT_RATE, LENGTHS, RATES, VIDEOS
 
 RANDOM = st.one_of(st.fixed_dictionaries({"fps": RATES}), st.fixed_dictionaries({"stride": LENGTHS})).flatmap(
     lambda way: st.fixed_dictionaries({"frames": LENGTHS, "seed": st.integers(0, 5)}).map(lambda own: way | own)
@@ -61,7 +61,7 @@ def test_random_draws_are_the_same_for_ever() -> None:
     assert sample(document, timeline([10] * 300, name="0123456789abcdef")) == [[221], [74], [297], [156]]
 
 
-@given(video=VIDEOS, own=OWN["fps"], jitter=st.fractions(0, 3, max_denominator=100), seed=st.integers(0, 9))
+@given(video=VIDEOS, own=AT_RATE, jitter=st.fractions(0, 3, max_denominator=100), seed=st.integers(0, 9))
 def test_jitter_by_time_stays_near_in_order_and_inside(
     video: Timeline, own: Document, jitter: Fraction, seed: int
 ) -> None:
