@@ -34,7 +34,7 @@ from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import CLIPS, SCHEMA_VERSION
-from framedex.sharder.selection.explicit_clips import ExplicitClips
+from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import user_columns
@@ -133,14 +133,20 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
 
 
 def build_from_requests(
-    index: Index, out: Place, requests: ExplicitClips, *, choose: Choose, options: ShardOptions = DEFAULTS
+    index: Index,
+    out: Place,
+    requests: ExplicitClips,
+    *,
+    choose: Choose,
+    outside: Outside = "error",
+    options: ShardOptions = DEFAULTS,
 ) -> ShardReport:
     """Write a dataset of explicitly requested clips, in the order requested. Raises OutputError, PolicyError.
 
     A request that cannot be met becomes a row of failures.parquet.
     """
-    resolved = {"policy": "clips", "choose": choose, "clips": requests.digest}
-    pieces = explicit_pieces(index, requests, choose)
+    resolved = {"policy": "clips", "choose": choose, "outside": outside, "clips": requests.digest}
+    pieces = explicit_pieces(index, requests, choose, outside)
     return _build(index, out, resolved, requests.user_schema, pieces, len(requests), options)
 
 

@@ -32,7 +32,7 @@ from framedex.sharder.packing.pack import PACKS, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import find_policy
 from framedex.sharder.policies.sampling import CHOICES, Choose
-from framedex.sharder.selection.explicit_clips import ExplicitClips
+from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.places import Place, Stored
 
@@ -57,7 +57,7 @@ RULES = (
         beside="--pack",
         why="one run writes the tars of a dataset, with several --workers or a cluster",
     ),
-    OptionRule(options=["choose"], when=lambda values: values["clips"] is not None, needs="--clips"),
+    OptionRule(options=["choose", "outside"], when=lambda values: values["clips"] is not None, needs="--clips"),
     OptionRule(options=["shard_size"], when=lambda values: values["pack"] is not None, needs="--pack"),
     OptionRule(
         options=["scratch"], when=lambda values: isinstance(values["out"], Stored), needs="--out in object storage"
@@ -89,6 +89,14 @@ RULES = (
     default="nearest",
     show_default=True,
     help="With --clips: which frame is taken for a time in seconds.",
+)
+@click.option(
+    "--outside",
+    type=click.Choice(OUTSIDE),
+    default="error",
+    show_default=True,
+    help="With --clips: what happens to frames and times outside of a video. `error`: the clip is not made. `pad`: "
+    "they are padding. `edge`: they are padding that shows the first or last frame. `drop`: they are left out.",
 )
 @max_failures_option("impossible clips")
 @click.option(
@@ -130,6 +138,7 @@ def shard(
     policy: str | Path | None,
     clips: Path | None,
     choose: Choose,
+    outside: Outside,
     max_failures: int,
     damaged: str,
     pack: Pack | None,
@@ -181,7 +190,8 @@ def shard(
             report = build_from_policy(opened, out, find_policy(policy), options)
         else:
             assert clips is not None
-            report = build_from_requests(opened, out, ExplicitClips(clips), choose=choose, options=options)
+            wanted = ExplicitClips(clips)
+            report = build_from_requests(opened, out, wanted, choose=choose, outside=outside, options=options)
     if as_json:
         echo(json_text(asdict(report) | {"out": str(report.out)}))
     else:

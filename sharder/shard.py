@@ -21,7 +21,7 @@ from framedex.sharder.packing.pack import Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.sharder.policies.sampling import Choose
-from framedex.sharder.selection.explicit_clips import ExplicitClips
+from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Place, place
@@ -34,6 +34,7 @@ def shard(
     policy: PolicyLike | None = None,
     clips: str | Path | Iterable[Mapping[str, object]] | None = None,
     choose: Choose = "nearest",
+    outside: Outside = "error",
     overwrite: bool = False,
     keep_damaged: bool = False,
     pack: Pack | None = None,
@@ -58,6 +59,9 @@ def shard(
         clips: Frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a JSONL file
             of them.
         choose: With `clips`, which frame a time means: "nearest", "previous" or "next".
+        outside: With `clips`, what happens to frames and times outside of a video. "error": the clip is not made.
+            "pad": they are padding. "edge": they are padding that shows the first or last frame. "drop": they are left
+            out. A clip's own key `outside` takes precedence.
         overwrite: Replace an existing dataset.
         keep_damaged: Allow clips with frames of damaged GOPs.
         pack: What is copied into tars. "clips": every clip as a tiny video. "images": its frames as images. "needed":
@@ -107,7 +111,7 @@ def shard(
         assert clips is not None  # either policy or clips was given
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-"))
         requests = ExplicitClips(_clips_file(clips, Path(folder)))
-        return build_from_requests(opened, written, requests, choose=choose, options=options)
+        return build_from_requests(opened, written, requests, choose=choose, outside=outside, options=options)
 
 
 def _clips_file(clips: str | Path | Iterable[Mapping[str, object]], folder: Path) -> Path:

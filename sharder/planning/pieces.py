@@ -22,8 +22,8 @@ from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.records import Policy
 from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.policies.terms import Terms
-from framedex.sharder.schema import PAD
-from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, UriResolver, frames_of
+from framedex.sharder.selection.clip_frames import frames_of
+from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver
 from framedex.sharder.selection.mentions import Mention, Mentioned, usable_media
 from framedex.sharder.selection.scenes import ListedScenes, Scene
 from framedex.storage.uris import medium_name
@@ -168,11 +168,13 @@ class ExplicitPiece:
     Attributes:
         requests: Each with the media_id of the medium that it means; None if the index has none.
         choose: Which frame a time means.
+        outside: What happens to places outside of a video, unless a clip says so itself.
         number: The place of the first one in the plan, from 1 on.
     """
 
     requests: list[tuple[str | None, ExplicitClip]]
     choose: Choose
+    outside: Outside
     number: int
 
     @property
@@ -195,11 +197,11 @@ class ExplicitPiece:
                 remedy = "index it first; a medium inside a tar or a Parquet file is called uri/member"
                 raise PolicyError("the index has no such medium", **stream, remedy=remedy)
             medium = media.of(identity)
-            frames = frames_of(request, medium.timeline, self.choose)
+            frames, mask = frames_of(request, medium.timeline, self.choose, self.outside)
         except PolicyError as error:
             return medium, Failure(clip_id=request.clip_id, uri=request.uri, kind="request", message=f"{line}: {error}")
         return medium, WantedClip(
-            clip_id=request.clip_id, frames=frames, mask=frames != PAD, columns=request.columns, asked_in=line
+            clip_id=request.clip_id, frames=frames, mask=mask, columns=request.columns, asked_in=line
         )
 
     def alone(self) -> list[Piece]:
@@ -244,10 +246,10 @@ def scene_pieces(listed: ListedScenes, file: PolicyFile) -> Iterator[Piece]:
         yield StrayPiece(failure=failure, number=next(numbers))
 
 
-def explicit_pieces(index: Index, requests: ExplicitClips, choose: Choose) -> Iterator[Piece]:
+def explicit_pieces(index: Index, requests: ExplicitClips, choose: Choose, outside: Outside) -> Iterator[Piece]:
     """Yield what explicit clips want, in the order requested."""
     resolver, left, number = UriResolver(index), iter(requests), 1
     while chunk := list(itertools.islice(left, REQUESTS_AT_ONCE)):
         found = [(resolver.media_id(request.uri, request.stream), request) for request in chunk]
-        yield ExplicitPiece(requests=found, choose=choose, number=number)
+        yield ExplicitPiece(requests=found, choose=choose, outside=outside, number=number)
         number += len(chunk)

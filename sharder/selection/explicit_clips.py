@@ -9,23 +9,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from framedex.core.nesting import MOST_NESTED, json_depth
 from framedex.errors import PolicyError
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
-from framedex.sharder.policies.records import Timeline
-from framedex.sharder.policies.sampling import Choose, frames_at, over_common_denominator
+from framedex.sharder.schema import PAD
 from framedex.storage.uris import medium_name, relative
 
 ROWS_AT_ONCE = 10_000
-OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream"})
+OWN_KEYS = frozenset({"uri", "frames", "seconds", "clip_id", "stream", "outside"})
+Outside = Literal["error", "pad", "edge", "drop"]
+OUTSIDE: tuple[Outside, ...] = get_args(Outside)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +34,18 @@ class ExplicitClip:
 
     Attributes:
         stream: Number of a video stream in its container; None for the best one.
+        frames: Presentation numbers, None where padded; None as a whole if the clip has `seconds`.
+        seconds: Times, None where padded; None as a whole if the clip has `frames`.
+        outside: What happens to places outside of the video; None if the line does not say so.
     """
 
     line: int
     clip_id: str
     uri: str
     stream: int | None = None
-    frames: list[int] | None = None
-    seconds: list[Fraction] | None = None
+    frames: list[int | None] | None = None
+    seconds: list[Fraction | None] | None = None
+    outside: Outside | None = None
     columns: dict[str, Any] = field(default_factory=dict)
 
 
@@ -154,8 +158,12 @@ def _parse(line: str, number: int, where: str) -> ExplicitClip:
     stream = content.get("stream")
     if stream is not None and (type(stream) is not int or stream < 0):
         raise PolicyError("stream is the number of a stream in its container", where=where, found=repr(stream))
+    outside = content.get("outside")
+    if outside is not None and outside not in OUTSIDE:
+        raise PolicyError("unknown value of outside", where=where, found=str(outside)[:80], allowed=", ".join(OUTSIDE))
     return ExplicitClip(
         stream=stream,
+        outside=outside,
         line=number,
         clip_id=clip_id,
         uri=content["uri"],
@@ -165,50 +173,28 @@ def _parse(line: str, number: int, where: str) -> ExplicitClip:
     )
 
 
-def _frame_numbers(values: object, where: str) -> list[int]:
-    if not isinstance(values, list) or not values or any(type(value) is not int for value in values):
+def _frame_numbers(values: object, where: str) -> list[int | None]:
+    """Return the numbers of a clip; None for padding, which is written null or -1."""
+    if not isinstance(values, list) or not values or any(type(value) not in (int, NoneType) for value in values):
         raise PolicyError("frames must be a non-empty list of whole numbers", where=where, found=str(values)[:80])
-    if any(value >= 1 << 31 for value in values):
-        raise PolicyError("a frame number is absurd", where=where, found=max(values))
-    if any(value < -1 for value in values):
-        raise PolicyError("frames are numbered from 0; -1 is padding", where=where, found=min(values))
-    return values
+    numbers = [value for value in values if value is not None]
+    if any(value >= 1 << 31 for value in numbers):
+        raise PolicyError("a frame number is absurd", where=where, found=max(numbers))
+    if any(value < -1 for value in numbers):
+        raise PolicyError("frames are numbered from 0; -1 and null are padding", where=where, found=min(numbers))
+    return [None if value == PAD else value for value in values]
 
 
-def _times(values: object, where: str) -> list[Fraction]:
-    if not isinstance(values, list) or not values or any(type(value) not in (int, float) for value in values):
+def _times(values: object, where: str) -> list[Fraction | None]:
+    """Return the times of a clip; None for padding, which is written null."""
+    if not isinstance(values, list) or not values or any(type(value) not in (int, float, NoneType) for value in values):
         raise PolicyError("seconds must be a non-empty list of numbers", where=where, found=str(values)[:80])
     try:
-        if any(abs(value) > 1e9 for value in values):
+        if any(value is not None and abs(value) > 1e9 for value in values):
             raise PolicyError("a time is absurd", where=where, found=str(values)[:80])
-        return [Fraction(str(value)) for value in values]
+        return [None if value is None else Fraction(str(value)) for value in values]
     except ValueError:
         raise PolicyError("seconds must be finite", where=where, found=str(values)[:80]) from None
-
-
-def frames_of(request: ExplicitClip, timeline: Timeline, choose: Choose) -> NDArray[np.int64]:
-    """Return int64 [wanted]: the presentation numbers that a request asks for.
-
-    Seconds are read on the container's own clock, the one that `seconds` of a loaded clip shows. In a video that starts
-    late, 0 may therefore lie before the first frame, and gives that frame.
-
-    Raises:
-        PolicyError: A time lies past the end.
-    """
-    if request.frames is not None:
-        return np.array(request.frames, np.int64)
-    assert request.seconds is not None  # one of the two, as parsed
-    first = int(timeline.pts[0]) * timeline.time_base
-    end = first + timeline.duration_pts * timeline.time_base
-    for time in request.seconds:
-        if not min(first, Fraction(0)) <= time < end:
-            raise PolicyError(
-                "a time outside the video",
-                found=f"{float(time):g} s",
-                allowed=f"{float(min(first, Fraction(0))):g} to below {float(end):g} s",
-            )
-    numerators, denominator = over_common_denominator([time / timeline.time_base for time in request.seconds])
-    return frames_at(timeline.pts, numerators, denominator, choose)
 
 
 class UriResolver:
