@@ -83,19 +83,22 @@ def last_time(timeline: Timeline, span: Span) -> Fraction:
     return Fraction(int(timeline.pts[span.stop - 1]))
 
 
-def clips_by_number(span: Span, clips: int, offsets: Sequence[int], spread: Spread) -> WantedFrames:
+def clips_by_number(
+    span: Span, clips: int, offsets: Sequence[int], spread: Spread, *, rounding: Rounding = "half_up"
+) -> WantedFrames:
     """Return clips whose beginnings are spread evenly over the frames where a whole clip may begin.
 
     If no clip fits, there is one that begins with the span.
 
     Args:
         offsets: Frames of a clip, as distances from its first one, ascending from 0.
+        rounding: As for `spread_numbers`.
     """
     room = span.stop - span.first - offsets[-1]
     if room <= 0:
         return numbers(span, (span.first, 1, int(not span.is_empty)), offsets)
     several = numbers(span, (span.first, 0, clips), offsets)
-    return replace(several, starts=several.starts + spread_numbers(clips, room, spread))
+    return replace(several, starts=several.starts + spread_numbers(clips, room, spread, rounding))
 
 
 def clips_by_time(

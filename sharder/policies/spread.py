@@ -50,11 +50,11 @@ class UniformPolicy(CountedTerms):
             raise RefusedError("the one clip has either frames or fps", found=found, remedy=remedy)
         if self.clips is not None and self.by == "number":
             raise RefusedError("clips go by time with fps, and by number with stride", found="by: number")
-        if self.rounding is not None and (self.by, self.spread) != ("number", "ends"):
+        if self.rounding is not None and not (self.by_number and self.spread == "ends"):
             raise RefusedError(
                 "rounding is for frame numbers from the first to the last",
                 found=f"by: {self.by}, spread: {self.spread}",
-                allowed="by: number, spread: ends",
+                allowed="spread: ends, and by: number or stride",
             )
         self.check_counts(has_length=self.frames is not None)
         CountedTerms.__post_init__(self)
@@ -75,13 +75,14 @@ class UniformPolicy(CountedTerms):
         return sample(timeline, span, self._wanted(timeline, span), self)
 
     def _wanted(self, timeline: Timeline, span: Span) -> WantedFrames:
+        rounding = self.rounding or "half_up"
         if self.clips is None:
             count = self._count(timeline, span) if self.frames is None else self.frames
-            rounding = self.rounding or "half_up"
             return evenly(timeline, span, count, self.by, self.spread, rounding=rounding, grain=self.grain)
         assert self.frames is not None  # as checked above
         if self.stride is not None:
-            return clips_by_number(span, self.clips, range(0, self.stride * self.frames, self.stride), self.spread)
+            offsets = range(0, self.stride * self.frames, self.stride)
+            return clips_by_number(span, self.clips, offsets, self.spread, rounding=rounding)
         assert self.fps is not None  # one of the two, as checked above
         step = 1 / (self.fps * timeline.time_base)
         return clips_by_time(timeline, span, self.clips, self.frames, step, self.spread, grain=self.grain)

@@ -284,7 +284,7 @@ def uniform_clips(document: dict[str, Any], timeline: Timeline, stretch: Stretch
         if spread == "ends":
             latest = frame_times(timeline)[stretch.stop - 1] - offsets[-1] - begin if by_time else room - 1
             share = max(Fraction(0), latest * Fraction(clip, max(1, count - 1)))
-            share = share if by_time else share + Fraction(1, 2)
+            share = share if by_time else rounded(share, document.get("rounding", "half_up"))
         else:
             share = room * Fraction(2 * clip + (spread == "centres"), 2 * count)
         start = begin + share

@@ -33,6 +33,7 @@ LIMITS = st.fixed_dictionaries(
 )
 TERMS = st.builds(lambda ends, limits: ends | limits, ENDS, LIMITS)
 SEGMENT = st.fixed_dictionaries({"fps": RATES, "frames": st.integers(1, 4)}, optional={"offset": TIMES.map(str)})
+ROUNDINGS = st.sampled_from(["half_up", "half_even", "down"])
 SPREADS = st.sampled_from(["centres", "ends", "starts"])
 # Bounds between which some multiple lies.
 BOUNDS = st.builds(
@@ -80,7 +81,7 @@ OWN = {
                 "frames": LENGTHS,
                 "by": st.just("number"),
                 "spread": st.just("ends"),
-                "rounding": st.sampled_from(["half_up", "half_even", "down"]),
+                "rounding": ROUNDINGS,
             }
         ),
         st.builds(
@@ -92,6 +93,9 @@ OWN = {
         ),
         st.fixed_dictionaries({"clips": LENGTHS, "frames": LENGTHS, "fps": RATES}, optional={"spread": SPREADS}),
         st.fixed_dictionaries({"clips": LENGTHS, "frames": LENGTHS, "stride": LENGTHS}, optional={"spread": SPREADS}),
+        st.fixed_dictionaries(
+            {"clips": LENGTHS, "frames": LENGTHS, "stride": LENGTHS, "spread": st.just("ends"), "rounding": ROUNDINGS}
+        ),
     ),
 }
 WAYS = st.one_of(

@@ -114,6 +114,46 @@ def test_uniform_ends_are_dalis_uniform_sample() -> None:
         assert found == np.floor(np.linspace(0, count - 1, 7) + 0.5).astype(int).tolist()
 
 
+def test_uniform_clips_are_spread_over_the_places_where_a_clip_fits() -> None:
+    document = {"policy": "uniform", "clips": 3, "frames": 4, "stride": 10}  # 31 frames long, of 300
+    assert [clip[0] for clip in sample(document | {"spread": "ends"}, THIRTY)] == [0, 135, 269]
+    assert [clip[0] for clip in sample(document | {"spread": "ends", "rounding": "down"}, THIRTY)] == [0, 134, 269]
+    assert [clip[0] for clip in sample(document | {"spread": "starts"}, THIRTY)] == [0, 90, 180]
+    assert [clip[0] for clip in sample(document, THIRTY)] == [45, 135, 225]
+    by_time = {"policy": "uniform", "clips": 3, "frames": 4, "fps": 3}
+    assert [clip[0] for clip in sample(by_time | {"spread": "ends"}, THIRTY)] == [0, 134, 269]
+    assert sample(by_time, THIRTY)[1] == [135, 145, 155, 165]
+
+
+def test_a_video_without_room_for_a_clip_gives_one_and_terms_say_what_becomes_of_it() -> None:
+    document = {"policy": "uniform", "clips": 3, "frames": 4, "stride": 2}
+    assert sample(document, timeline([10] * 6)) == [[0, 2, 4, -1]]
+    assert sample(document | {"short": "skip"}, timeline([10] * 6)) == []
+    assert sample(document, timeline([10] * 7)) == [[0, 2, 4, 6]] * 3
+
+
+def test_fps_keeps_its_rate_until_a_bound_spreads_the_frames_evenly() -> None:
+    assert sample({"policy": "fps", "fps": 1, "max_frames": 10}, THIRTY) == [list(range(0, 300, 30))]
+    assert sample({"policy": "fps", "fps": 1, "max_frames": 4}, THIRTY) == [[0, 100, 199, 299]]
+    assert sample({"policy": "fps", "fps": "0.1", "least_frames": 3}, THIRTY) == [[0, 149, 299]]
+    assert sample({"policy": "fps", "fps": 1, "multiple": 4}, THIRTY) == [list(range(0, 240, 30))]
+    assert sample({"policy": "fps", "fps": "0.1", "multiple": 2}, THIRTY) == [[0, -1]]
+
+
+def test_of_more_clips_than_allowed_those_that_are_spread_evenly_are_kept_with_their_numbers() -> None:
+    document = {"policy": "windows", "frames": 30, "max_clips": 3}
+    assert [clip.number for clip in run(document, THIRTY).clips] == [1, 5, 8]
+    assert len(run(document | {"max_clips": 11}, THIRTY).clips) == 10
+
+
+def test_only_the_first_seconds_are_sampled() -> None:
+    assert sample({"policy": "fps", "fps": 1, "max_seconds": 2.5}, THIRTY) == [[0, 30, 60]]
+    assert sample({"policy": "uniform", "frames": 2, "by": "number", "spread": "ends", "max_seconds": 1}, THIRTY) == [
+        [0, 29]
+    ]
+    assert sample({"policy": "fps", "fps": 1, "max_seconds": 1000}, THIRTY) == [list(range(0, 300, 30))]
+
+
 @pytest.mark.parametrize(
     "document",
     [
