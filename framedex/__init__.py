@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
+    from framedex.loader.prompts import prompt_text as prompt_text
     from framedex.loader.streams.decode_sample import decode_sample as decode_sample
     from framedex.loader.verify import verify as verify
     from framedex.sharder.clips.audio import AudioOptions as AudioOptions
@@ -43,6 +44,7 @@ _PUBLIC = {
     "clip_pipeline": "framedex.loader.dali.pipelines",
     "decode_sample": "framedex.loader.streams.decode_sample",
     "index": "framedex.indexer.index",
+    "prompt_text": "framedex.loader.prompts",
     "query": "framedex.auditor.audit",
     "shard": "framedex.sharder.shard",
     "verify": "framedex.loader.verify",
@@ -64,6 +66,7 @@ __all__ = [
     "clip_pipeline",
     "decode_sample",
     "index",
+    "prompt_text",
     "query",
     "shard",
     "verify",

@@ -137,7 +137,7 @@ def test_fps_keeps_its_rate_until_a_bound_spreads_the_frames_evenly() -> None:
     assert sample({"policy": "fps", "fps": 1, "max_frames": 4}, THIRTY) == [[0, 100, 199, 299]]
     assert sample({"policy": "fps", "fps": "0.1", "least_frames": 3}, THIRTY) == [[0, 149, 299]]
     assert sample({"policy": "fps", "fps": 1, "multiple": 4}, THIRTY) == [list(range(0, 240, 30))]
-    assert sample({"policy": "fps", "fps": "0.1", "multiple": 2}, THIRTY) == [[0, -1]]
+    assert sample({"policy": "fps", "fps": "0.1", "multiple": 2}, THIRTY) == [[0, 299]]
 
 
 def test_of_more_clips_than_allowed_those_that_are_spread_evenly_are_kept_with_their_numbers() -> None:
