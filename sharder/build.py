@@ -32,7 +32,7 @@ from framedex.sharder.planning.batches import Round, behind, plan
 from framedex.sharder.planning.pieces import Media, Piece, explicit_pieces, policy_pieces, scene_pieces
 from framedex.sharder.planning.spools import Spools
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.policies.sampling import Choose
+from framedex.sharder.sampling.frames_at import Choose
 from framedex.sharder.schema import CLIPS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.selection.left_out import left_out

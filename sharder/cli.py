@@ -31,7 +31,7 @@ from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import find_policy
-from framedex.sharder.policies.sampling import CHOICES, Choose
+from framedex.sharder.sampling.frames_at import CHOICES, Choose
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.places import Place, Stored

@@ -20,7 +20,7 @@ from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import PolicyLike, find_policy
-from framedex.sharder.policies.sampling import Choose
+from framedex.sharder.sampling.frames_at import Choose
 from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.outputs import check_writable

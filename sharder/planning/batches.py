@@ -12,7 +12,7 @@ from framedex.sharder.clips.clip import Clip, Failure, MultiView, WantedClip, in
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.spools import Spools
-from framedex.sharder.policies.records import Missed, Sampled
+from framedex.sharder.sampling.records import Missed, Sampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from framedex.sharder.configuration.views import Missing
 from framedex.sharder.planning.batches import plan_clip, wanted_clip
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.units import UnitClip, Units
-from framedex.sharder.policies.records import Policy, Timeline
+from framedex.sharder.sampling.records import Policy, Timeline
 from framedex.sharder.selection.mentions import MentionTable, own_rows
 
 Row = dict[str, Any]

@@ -22,8 +22,8 @@ from framedex.sharder.clips.clip import Clip, WantedClip
 from framedex.sharder.clips.medium import Medium
 from framedex.sharder.decoding.clip_audio import clip_interval, plan_clip_audio, plan_silence
 from framedex.sharder.planning.planner import Planner
-from framedex.sharder.policies.records import Timeline
 from framedex.sharder.reading.sources import range_reader
+from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.schema import MEDIA, PAD
 from framedex.storage.uris import joined
 

@@ -19,9 +19,9 @@ from framedex.sharder.planning.batches import Batch, Round, missed_clip, wanted_
 from framedex.sharder.planning.indexed_medium import IndexedMedium
 from framedex.sharder.planning.units import scene_clips
 from framedex.sharder.policies.reading import PolicyFile
-from framedex.sharder.policies.records import Policy
-from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.frames_at import Choose
+from framedex.sharder.sampling.records import Policy
 from framedex.sharder.selection.clip_frames import frames_of
 from framedex.sharder.selection.explicit_clips import ExplicitClip, ExplicitClips, Outside, UriResolver
 from framedex.sharder.selection.mentions import Mention, Mentioned, usable_media

@@ -9,8 +9,8 @@ from typing import Protocol
 from framedex.errors import PolicyError
 from framedex.sharder.clips.clip import MultiView
 from framedex.sharder.configuration.parameters import located
-from framedex.sharder.policies.records import Missed, Sampled, Timeline
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.records import Missed, Sampled, Timeline
 from framedex.sharder.selection.mentions import MentionTable, Row
 from framedex.sharder.selection.scenes import ListedScenes, Scene
 from framedex.sharder.views.scene_facts import ViewFacts, facts_of

@@ -10,9 +10,9 @@ import numpy as np
 from framedex.sharder.configuration.checks import MANY, Count, Number, listed
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample
-from framedex.sharder.policies.records import Sampling, Timeline
-from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.records import Sampling, Timeline
+from framedex.sharder.sampling.spans import Span
 
 
 def at_stride(span: Span, stride: int, length: int | None, *, start: int = 0) -> WantedFrames:

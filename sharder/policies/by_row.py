@@ -18,9 +18,9 @@ from framedex.sharder.policies.by_time import at_rate
 from framedex.sharder.policies.evenly import By, evenly
 from framedex.sharder.policies.places import sample
 from framedex.sharder.policies.ranges import Unit, held, place_of, span_between
-from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
-from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timeline
+from framedex.sharder.sampling.spans import Span
 
 START, END = "start", "end"
 

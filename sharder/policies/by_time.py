@@ -12,9 +12,9 @@ from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.policies.counted import CountedTerms
 from framedex.sharder.policies.evenly import last_time, spread_times
 from framedex.sharder.policies.places import WantedFrames, consecutive, sample, times
-from framedex.sharder.policies.records import Sampling, Timeline
-from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.records import Sampling, Timeline
+from framedex.sharder.sampling.spans import Span
 
 
 def at_rate(

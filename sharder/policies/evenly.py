@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import Literal
 
 from framedex.sharder.policies.places import WantedFrames, numbers, times
-from framedex.sharder.policies.records import Timeline
-from framedex.sharder.policies.spans import Span
+from framedex.sharder.sampling.records import Timeline
+from framedex.sharder.sampling.spans import Span
 
 By = Literal["time", "number"]
 Spread = Literal["centres", "ends", "starts"]

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from framedex.errors import PolicyError
 from framedex.sharder.configuration.checks import MOST_WANTED
-from framedex.sharder.policies.draws import below, draws
-from framedex.sharder.policies.padding import padded
-from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
-from framedex.sharder.policies.sampling import SAFE, common_denominator, distances, frames_at, integers, progression
-from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import Fate, Terms
+from framedex.sharder.sampling.draws import below, draws
+from framedex.sharder.sampling.frames_at import SAFE, common_denominator, distances, frames_at, integers, progression
+from framedex.sharder.sampling.padding import padded
+from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timeline
+from framedex.sharder.sampling.spans import Span, whole
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
 Kept = TypeVar("Kept")

@@ -21,8 +21,8 @@ from framedex.sharder.configuration.checks import (
     shown,
 )
 from framedex.sharder.configuration.parameters import Record, parameter
-from framedex.sharder.policies.records import Timeline
-from framedex.sharder.policies.spans import Span, whole
+from framedex.sharder.sampling.records import Timeline
+from framedex.sharder.sampling.spans import Span, whole
 
 Unit = Literal["seconds", "frames"]
 

@@ -9,12 +9,12 @@ from fractions import Fraction
 from framedex.sharder.configuration.checks import Count, Rate, RefusedError
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.counted import CountedTerms
-from framedex.sharder.policies.draws import below, draws
 from framedex.sharder.policies.evenly import By, Rounding, Spread, clips_by_number, clips_by_time, evenly
 from framedex.sharder.policies.places import WantedFrames, numbers, sample, times
-from framedex.sharder.policies.records import Sampling, Timeline
-from framedex.sharder.policies.spans import Span, whole
 from framedex.sharder.policies.terms import GRAIN, Terms
+from framedex.sharder.sampling.draws import below, draws
+from framedex.sharder.sampling.records import Sampling, Timeline
+from framedex.sharder.sampling.spans import Span, whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

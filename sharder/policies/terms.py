@@ -22,11 +22,11 @@ from framedex.sharder.configuration.checks import (
 from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.configuration.splits import Split
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.padding import PadMode
 from framedex.sharder.policies.ranges import Ranges
-from framedex.sharder.policies.records import Missed, Sampling, Timeline
-from framedex.sharder.policies.sampling import Choose
-from framedex.sharder.policies.spans import Span, beginning, whole
+from framedex.sharder.sampling.frames_at import Choose
+from framedex.sharder.sampling.padding import PadMode
+from framedex.sharder.sampling.records import Missed, Sampling, Timeline
+from framedex.sharder.sampling.spans import Span, beginning, whole
 
 Last = Literal["drop", "partial", "pad"]
 Short = Literal["skip", "pad", "error"]

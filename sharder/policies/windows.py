@@ -22,9 +22,9 @@ from framedex.sharder.configuration.checks import (
 )
 from framedex.sharder.configuration.parameters import parameter
 from framedex.sharder.policies.places import WantedFrames, consecutive, numbers, sample, times, times_from
-from framedex.sharder.policies.records import Sampling, Timeline
-from framedex.sharder.policies.spans import Span
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.records import Sampling, Timeline
+from framedex.sharder.sampling.spans import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.sharder.policies.records import Timeline
-from framedex.sharder.policies.sampling import SAFE, Choose, common_denominator, differences, frames_at
-from framedex.sharder.policies.spans import Span
+from framedex.sharder.sampling.frames_at import SAFE, Choose, common_denominator, differences, frames_at
+from framedex.sharder.sampling.records import Timeline
+from framedex.sharder.sampling.spans import Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

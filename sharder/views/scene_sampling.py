@@ -15,12 +15,12 @@ from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.checks import MOST_FRAMES, as_fraction, shown
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.padding import padded
 from framedex.sharder.policies.places import thinned
 from framedex.sharder.policies.ranges import held, is_empty
-from framedex.sharder.policies.records import Missed, Sampled, Sampling, Timeline
-from framedex.sharder.policies.spans import whole
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.padding import padded
+from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timeline
+from framedex.sharder.sampling.spans import whole
 from framedex.sharder.schema import PAD
 from framedex.sharder.views.matching import Part, match
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from framedex.sharder.policies.reading import make_policy
-from framedex.sharder.policies.records import Sampling, Timeline
+from framedex.sharder.sampling.records import Sampling, Timeline
 from tests.support.policy_reference import Clips
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from framedex.sharder.policies.records import Timeline
+from framedex.sharder.sampling.records import Timeline
 
 Place = Fraction | int
 Clips = list[tuple[list[int], list[bool]]]

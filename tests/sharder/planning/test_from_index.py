@@ -24,7 +24,7 @@ from framedex.loader.order.epoch import SharedEpoch
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.recipe import Recipe
-from framedex.sharder.policies.draws import draws
+from framedex.sharder.sampling.draws import draws
 from tests.support.datasets import run
 from tests.support.media import read_barcode
 from tests.support.running import ROOT, environment

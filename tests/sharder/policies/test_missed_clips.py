@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
 from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.policies.records import Sampling, Timeline
 from framedex.sharder.policies.registry import POLICIES
+from framedex.sharder.sampling.records import Sampling, Timeline
 from tests.support.policies import CONFIGS, Document, clips_of, kinds, run, sample, timeline
 from tests.support.policy_reference import expected, frame_times
 from tests.support.policy_strategies import AT_RATE, ENDS, OWN, TERMS, VIDEOS

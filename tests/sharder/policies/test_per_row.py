@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framedex.sharder.policies.records import Timeline
+from framedex.sharder.sampling.records import Timeline
 from tests.support.policies import THIRTY, Document, clips_of, kinds, run
 from tests.support.policy_reference import Stretch, expected, frame_times, stretch_of_frames
 from tests.support.policy_strategies import TERMS, TIMES, VIDEOS, WAYS

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.sharder.policies.reading import read_policy
-from framedex.sharder.policies.records import Timeline
+from framedex.sharder.sampling.records import Timeline
 from tests.support.policies import CONFIGS, THIRTY, Document, clips_of, kinds, run, sample, timeline
 from tests.support.policy_reference import expected
 from tests.support.policy_strategies import OWN, TERMS, VIDEOS

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import framedex
-from framedex.sharder.policies.records import Timeline
+from framedex.sharder.sampling.records import Timeline
 from tests.support.policies import Document, sample
 
 Item = dict[str, Any]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.sharder.policies.places import BLOCK
-from framedex.sharder.policies.records import Timeline
+from framedex.sharder.sampling.records import Timeline
 from tests.support.policies import THIRTY, Document, clips_of, run, sample, timeline
 from tests.support.policy_reference import frame_times
 from tests.support.policy_strategies import AT_RATE, LENGTHS, RATES, VIDEOS

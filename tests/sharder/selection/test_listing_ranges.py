@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from framedex import ClipDataset
 from framedex.errors import PolicyError
 from framedex.sharder.policies.reading import make_policy
-from framedex.sharder.policies.records import Timeline
+from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.selection.listing_ranges import range_columns
 from tests.sharder.planning.test_from_index import assert_same_clips, failure_rows
 from tests.support.datasets import run as framedex

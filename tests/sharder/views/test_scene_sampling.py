@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
 from framedex.sharder.policies.reading import make_policy
-from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.terms import Terms
+from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.views.scene_sampling import SceneSampling, SceneView, sample_scene
 from tests.support.policy_strategies import OWN, TERMS, VIDEOS
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from framedex.sharder.policies.records import Timeline
+from framedex.sharder.sampling.records import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
