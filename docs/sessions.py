@@ -3,7 +3,8 @@
 The test suite checks the output.
 
 The blocks of a page run in order in one folder. `console`: a command after each `$`, then its output. `python`: after
-each statement, its output as comments (`# → …`). `yaml`: if the first line names a file, the block is written to it.
+each statement, its output as comments (`# → …`). A block of `python` or `yaml` whose first line names a file (`# a.py`) is
+written to it instead.
 
 usage: python -m docs.sessions          (or `make docs`) writes the pages of PAGES again
        python -m docs.sessions --gpu    writes those of GPU_PAGES again, on a machine with a GPU
@@ -23,7 +24,7 @@ from tests.support import hub
 
 ROOT = Path(__file__).resolve().parents[1]
 ROBOT = ROOT / "tests/data/lerobot/v3"  # a LeRobot dataset
-PAGES = ("README.md", "docs/python.md", "docs/recipes.md")
+PAGES = ("README.md", "docs/python.md", "docs/recipes.md", "docs/frameworks.md")
 GPU_PAGES = ("docs/recipes_gpu.md",)
 BLOCK = re.compile(r"```(console|python|yaml)\n(.*?)```", re.DOTALL)
 PRINTED = "# → "
@@ -69,10 +70,10 @@ def _with_output(page: str, folder: Path, more: dict[str, str]) -> str:
                 f"$ {command}\n{_run(command, folder, environment)}"
                 for command in re.findall(r"^\$ (.*)$", content, re.MULTILINE)
             )
+        elif (named := re.match(r"# (\S+\.(?:py|yaml))\n", content)) is not None:
+            (folder / named[1]).write_text(content)
         elif kind == "python":
             content = _python(content, folder, environment)
-        elif (named := re.match(r"# (\S+\.yaml)\n", content)) is not None:
-            (folder / named[1]).write_text(content)
         return f"```{kind}\n{content}```"
 
     return BLOCK.sub(ran, page)
