@@ -30,7 +30,7 @@ from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
     DURATION,
-    FIELDS,
+    FIELD_NAMES,
     FRAME_FIELDS,
     MEDIA_FIELDS,
     media_columns_of,
@@ -187,7 +187,7 @@ class ClipPlans:
         """
         if name in self.columns:
             return self._table.columns[name].take(pa.array(self._mentions()))
-        if name not in FIELDS:
+        if name not in FIELD_NAMES:
             raise no_such_column(name, self.columns, self.path)
         if name in CLIP_FIELDS or name in FRAME_FIELDS:
             raise FramedexError(
@@ -201,6 +201,19 @@ class ClipPlans:
             media = self._index.columns(["status", *media_columns_of(name)])
         usable = media.filter(pc.equal(media["status"], OK))
         return media_field(name, usable).take(pa.array(self.media_rows()))
+
+    @property
+    def labels(self) -> None:
+        """No labels: an index records none."""
+        return None
+
+    def label_values(self, name: str) -> pa.ChunkedArray:
+        """Return the values of a column that are numbered: those of all rows that the policy samples.
+
+        Raises:
+            FramedexError: The clips have no such column.
+        """
+        return self._table.columns[name] if name in self.columns else self.column(name)
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of every clip's medium."""
