@@ -3,8 +3,8 @@
 The test suite checks the output.
 
 The blocks of a page run in order in one folder. `console`: a command after each `$`, then its output. `python`: after
-each statement, its output as comments (`# → …`). A block of `python` or `yaml` whose first line names a file (`# a.py`) is
-written to it instead.
+each statement, its output as comments (`# → …`). A block of `python` or `yaml` whose first line names a file
+(`# a.py`) is written to it instead.
 
 usage: python -m docs.sessions          (or `make docs`) writes the pages of PAGES again
        python -m docs.sessions --gpu    writes those of GPU_PAGES again, on a machine with a GPU

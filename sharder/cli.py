@@ -26,6 +26,7 @@ from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.labels import wanted_labels
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
@@ -98,6 +99,12 @@ RULES = (
     help="With --clips: what happens to frames and times outside of a video. `error`: the clip is not made. `pad`: "
     "they are padding. `edge`: they are padding that shows the first or last frame. `drop`: they are left out.",
 )
+@click.option(
+    "--labels",
+    metavar="COLUMN",
+    help="Number the values of this column from 0, sorted, and record the numbers in the dataset, so that all of its "
+    "readers and splits have the same ones. Every clip must have a value.",
+)
 @max_failures_option("impossible clips")
 @click.option(
     "--damaged",
@@ -139,6 +146,7 @@ def shard(
     clips: Path | None,
     choose: Choose,
     outside: Outside,
+    labels: str | None,
     max_failures: int,
     damaged: str,
     pack: Pack | None,
@@ -180,6 +188,7 @@ def shard(
             engine=engine,
             audio=audio,
             audio_format=audio_format,
+            labels=None if labels is None else wanted_labels(labels),
             scratch=scratch,
             part=task,
             finish=finish,

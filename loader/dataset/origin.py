@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.labels import Labels
 from framedex.sharder.clips.medium import Locations
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.storage.places import Stored
@@ -46,6 +48,19 @@ class Origin(Protocol):
 
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
         """Return the numbers of the clips whose columns have these values."""
+        ...
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Raises FramedexError."""
+        ...
+
+    @property
+    def labels(self) -> Labels | None:
+        """The labels that a dataset records; None if it records none."""
+        ...
+
+    def label_values(self, name: str) -> pa.ChunkedArray:
+        """Return the values of a column that are numbered, whatever clips are chosen. Raises FramedexError."""
         ...
 
     def media_rows(self) -> NDArray[np.int64]:

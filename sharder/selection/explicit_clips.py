@@ -55,6 +55,7 @@ class ExplicitClips:
     Each iteration reads the file again, so that memory does not grow with it.
 
     Attributes:
+        path: The file.
         user_schema: The user's columns, typed by all their values.
         digest: Digest of the file's content.
 
@@ -64,7 +65,7 @@ class ExplicitClips:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         digest = hashlib.blake2b(digest_size=16)
         self._count = 0
         types = _ColumnTypes(str(path))
@@ -90,14 +91,14 @@ class ExplicitClips:
 
     def _read(self, note: Callable[[bytes], None]) -> Iterator[ExplicitClip]:
         try:
-            with open(self._path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
+            with open(self.path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
                 for number, line in enumerate(file, 1):
                     note(line)
                     text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                     if text.strip():
-                        yield _parse(text, number, f"{self._path}:{number}")
+                        yield _parse(text, number, f"{self.path}:{number}")
         except (OSError, UnicodeDecodeError) as error:
-            raise PolicyError("the clips file cannot be read", where=str(self._path), found=error) from error
+            raise PolicyError("the clips file cannot be read", where=str(self.path), found=error) from error
 
 
 class _ColumnTypes:
