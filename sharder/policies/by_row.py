@@ -104,8 +104,7 @@ class PerRowPolicy(Terms):
                 missed.append(Missed(kind="row", message=error.text(), counts=True))
                 continue
             of_range = self._sample(timeline, span, following)
-            known = [clip.number for clip in of_range.clips] + [miss.number for miss in of_range.missed]
-            following = 1 + max((number for number in known if number is not None), default=following - 1)
+            following = of_range.following
             clips += of_range.clips
             missed += of_range.missed
         return Sampling(clips=clips, missed=missed)

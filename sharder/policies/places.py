@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from framedex.sharder.sampling.records import Missed, Sampled, Sampling, Timelin
 from framedex.sharder.sampling.spans import Span, whole
 
 MOST_CLIPS = 1_000_000  # of one video, or of one range of it
-Kept = TypeVar("Kept")
 BLOCK = 1 << 18  # wanted frames that are computed at a time
 
 
@@ -186,19 +185,21 @@ def sample(
     fate = terms.fate(wanted.any_whole() and not span.is_empty)
     if fate == "error" or (terms.short == "error" and terms.min_frames > len(wanted.offsets)):
         raise PolicyError(_too_short(timeline, span, wanted, terms), remedy="choose `short: skip` or `short: pad`")
+    made = np.flatnonzero(_is_made(span, wanted, terms, fate))
+    kept = np.zeros(len(wanted.starts), np.bool_)
+    kept[thinned(made.tolist(), terms.max_clips)] = True
     clips: list[Sampled] = []
     missed: list[Missed] = []
     of = stretch or span
-    for at, places in () if span.is_empty else _blocks(timeline, wanted, terms):
+    for at, places in _blocks(timeline, wanted, terms) if kept.any() else ():
         inside = wanted.inside(places)
         frames = _frames(timeline, span, np.clip(places, wanted.low, wanted.limit - 1), wanted, terms)
         if among is not None:
             frames = among[frames]
-        real = inside.sum(axis=1)
-        kept = (real >= terms.min_frames) & ((real == inside.shape[1]) | (fate != "drop"))
+        here = kept[at : at + len(places)]
         far = _far(timeline, frames, places, inside, wanted, terms)
-        missed += [_strayed(number + first + at, terms) for number in np.flatnonzero(kept & far).tolist()]
-        chosen = np.flatnonzero(kept & ~far)
+        missed += [_strayed(number + first + at, terms) for number in np.flatnonzero(here & far).tolist()]
+        chosen = np.flatnonzero(here & ~far)
         about = [None] * len(chosen) if anchors is None else anchors[at + chosen].tolist()
         numbered = zip((chosen + first + at).tolist(), about, strict=True)
         ends = (of.first, of.stop)
@@ -208,14 +209,33 @@ def sample(
         missed.append(
             Missed(kind="short", message=_too_short(timeline, span, wanted, terms), counts=False, number=None)
         )
-    return Sampling(clips=thinned(clips, terms.max_clips), missed=missed)
+    return Sampling(clips=clips, missed=missed, following=first + int(made.max(initial=-1)) + 1)
 
 
-def thinned(clips: list[Kept], most: int | None) -> list[Kept]:
-    """Return at most so many of some clips, spread evenly: the middle one of each of `most` equal parts."""
-    if most is None or len(clips) <= most:
-        return clips
-    return [clips[(2 * part + 1) * len(clips) // (2 * most)] for part in range(most)]
+def _is_made(span: Span, wanted: WantedFrames, terms: Terms, fate: Fate) -> NDArray[np.bool_]:
+    """Return bool [clips]: whether the places of each clip allow to make it.
+
+    Jitter does not matter: it moves no place into the span or out of it. So this is the same in all epochs.
+    """
+    if span.is_empty:
+        return np.zeros(len(wanted.starts), np.bool_)
+    width = len(wanted.offsets)
+    size = max(1, BLOCK // max(1, width))
+    real = np.concatenate(
+        [np.zeros(0, np.int64)]
+        + [
+            wanted.inside(wanted.starts[at : at + size, None] + wanted.offsets[None, :]).sum(axis=1)
+            for at in range(0, len(wanted.starts), size)
+        ]
+    )
+    return np.asarray((real >= terms.min_frames) & ((real == width) | (fate != "drop")), np.bool_)
+
+
+def thinned(numbers: list[int], most: int | None) -> list[int]:
+    """Return at most so many of some numbers, spread evenly: the middle one of each of `most` equal parts."""
+    if most is None or len(numbers) <= most:
+        return numbers
+    return [numbers[(2 * part + 1) * len(numbers) // (2 * most)] for part in range(most)]
 
 
 def _blocks(timeline: Timeline, wanted: WantedFrames, terms: Terms) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -82,10 +82,17 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sampling:
-    """The result of a policy for one mention of a video: clips in order of their numbers, and what was missed."""
+    """The result of a policy for one mention of a video.
+
+    Attributes:
+        clips: In order of their numbers.
+        missed: What the policy wanted besides.
+        following: The number that a clip after all of these would have, those included that `max_clips` leaves out.
+    """
 
     clips: list[Sampled]
     missed: list[Missed]
+    following: int = 0
 
 
 class Policy(Protocol):

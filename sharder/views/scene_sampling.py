@@ -15,7 +15,6 @@ from framedex.errors import PolicyError
 from framedex.indexer.schema import LISTING_PROBLEM
 from framedex.sharder.configuration.checks import MOST_FRAMES, as_fraction, shown
 from framedex.sharder.configuration.views import Views
-from framedex.sharder.policies.places import thinned
 from framedex.sharder.policies.ranges import held, is_empty
 from framedex.sharder.policies.terms import Terms
 from framedex.sharder.sampling.padding import padded
@@ -102,7 +101,10 @@ def _sample_parts(policy: Terms, parts: Mapping[str, Part], scene: Mapping[str, 
     leading = next(iter(parts)) if views.clock is None else views.clock
     clock = parts[leading] if views.clock is not None else _own_clock(views, parts.values(), scene[leading], name)
     order = [leading, *(view for view in parts if view != leading)]
-    samplings = {view: _sampling(policy, view, clock, scene[leading].row) for view in order}
+    unlimited = replace(policy, max_clips=None)  # the leading view decides which clips there are
+    samplings = {
+        view: _sampling(policy if view == leading else unlimited, view, clock, scene[leading].row) for view in order
+    }
     found = {view: _of_view(policy, view, clock, parts[view], samplings[view]) for view in order}
     clips: list[SceneClip] = []
     missed: list[tuple[str | None, Missed]] = [(leading, one) for one in samplings[leading].missed]
@@ -117,7 +119,7 @@ def _sample_parts(policy: Terms, parts: Mapping[str, Part], scene: Mapping[str, 
         if views.missing == "error":
             raise PolicyError(message, remedy=LENIENT)
         missed.append((view, Missed(kind="view", message=message, counts=False, number=number)))
-    return SceneSampling(clips=thinned(clips, policy.max_clips), missed=missed)
+    return SceneSampling(clips=clips, missed=missed)
 
 
 def views_of(policy: Terms) -> Views:
@@ -208,7 +210,6 @@ def _own_clock(views: Views, parts: Iterable[Part], view: SceneView, name: str) 
 def _sampling(policy: Terms, view: str, clock: Part, row: Mapping[str, Any]) -> Sampling:
     """Return the clips that are wanted of a view, as frames of the clock."""
     views = views_of(policy)
-    policy = replace(policy, max_clips=None)  # which clips are kept is decided when all views are known
     own = views.of(view).seconds
     if own is not None:
         policy = replace(policy, seconds=own)  # type: ignore[call-arg]  # of the policies that take seconds
