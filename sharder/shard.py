@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 import orjson
 
 from framedex.core.progress import progress_bar
@@ -21,8 +22,8 @@ from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import PolicyLike, find_policy
-from framedex.sharder.sampling.frames_at import Choose
-from framedex.sharder.selection.explicit_clips import ExplicitClips, Outside
+from framedex.sharder.sampling.frames_at import CHOICES, Choose
+from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
 from framedex.sharder.writing.report import ShardReport
 from framedex.storage.outputs import check_writable
 from framedex.storage.places import Place, place
@@ -93,6 +94,12 @@ def shard(
     """
     if (policy is None) == (clips is None):
         raise PolicyError("give either policy or clips")
+    if outside not in OUTSIDE:
+        raise PolicyError("unknown value of outside", found=repr(outside), allowed=", ".join(OUTSIDE))
+    if choose not in CHOICES:
+        raise PolicyError("unknown value of choose", found=repr(choose), allowed=", ".join(CHOICES))
+    if policy is not None and (outside, choose) != ("error", "nearest"):
+        raise PolicyError("choose and outside are for clips", found="policy", remedy="a policy has the key `choose`")
     written = place(out)
     check_writable(written)
     opened = index if isinstance(index, Index) else Index(index)
@@ -127,8 +134,18 @@ def _clips_file(clips: str | Path | Iterable[Mapping[str, object]], folder: Path
     path = folder / "clips.jsonl"
     with path.open("wb") as file:
         for number, clip in enumerate(clips, 1):
+            _check_finite(clip.get("seconds"), f"clip {number}")
             try:
                 file.write(orjson.dumps(dict(clip), option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             except (TypeError, ValueError) as error:
                 raise PolicyError("a clip cannot be written as JSON", where=f"clip {number}", found=error) from error
     return path
+
+
+def _check_finite(seconds: object, where: str) -> None:
+    """Raise PolicyError for times that are no numbers, which JSON would write as padding."""
+    if not isinstance(seconds, Iterable) or isinstance(seconds, str | bytes):
+        return
+    for second in seconds:
+        if isinstance(second, float | np.floating) and not np.isfinite(second):
+            raise PolicyError("seconds must be finite", where=where, found=second, remedy="None is padding")

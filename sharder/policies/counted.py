@@ -15,9 +15,9 @@ KEYS = ("least_frames", "max_frames", "multiple")
 class CountedTerms(Terms):
     """The terms of a policy that may make one clip per video, with as many frames as a rate gives."""
 
-    least_frames: Count | None = parameter("of the one clip of a video: no fewer frames than that", None)
-    max_frames: Count | None = parameter("of the one clip of a video: no more frames than that", None)
-    multiple: Count | None = parameter("the number of frames is rounded down to a multiple of this", None)
+    least_frames: Count | None = parameter("without frames: a clip has at least so many", None)
+    max_frames: Count | None = parameter("without frames: a clip has at most so many", None)
+    multiple: Count | None = parameter("without frames: their number is rounded down to a multiple of this", None)
 
     def check_counts(self, *, has_length: bool) -> None:
         """Raise RefusedError for bounds that contradict each other, or the length of clips.
@@ -35,6 +35,8 @@ class CountedTerms(Terms):
         if self.max_frames is not None and self._least > self._most(self.max_frames):
             found = f"least_frames: {self.least_frames}, max_frames: {self.max_frames}, multiple: {self.multiple}"
             raise RefusedError("no number of frames is between the bounds", found=found)
+        if self.max_frames is not None and self.min_frames > self._most(self.max_frames):
+            raise RefusedError("min_frames is more than max_frames allows", found=self.min_frames)
 
     @property
     def _least(self) -> int:
