@@ -40,8 +40,8 @@ class ClipRow:
 def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) -> Iterator[ClipRow]:
     """Yield the rows of a file of clips.
 
-    The ending says what the file is: `.csv`, `.parquet`, or JSON with any other one: one object per line, or a list of
-    objects if it begins with a bracket. In tables, an empty cell of a key of framedex's means that the key is absent.
+    The ending says what the file is: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one
+    JSON object per line with any other ending. In tables, an empty cell of a key of framedex's means that the key is absent.
 
     Args:
         own: The keys that are not the user's columns.
@@ -57,7 +57,7 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
             rows = _csv_rows(path) if ending == ".csv" else _parquet_rows(path)
             for number, row in enumerate(rows, 1):
                 yield ClipRow(number=number, where=f"{path}, row {number}", content=_of_table(row, own))
-        elif _begins_with_bracket(path):
+        elif ending == ".json" and _begins_with_bracket(path):
             _note_all(path, note)
             yield from _list_rows(path)
         else:
