@@ -41,7 +41,8 @@ def clip_rows(path: Path, own: frozenset[str], note: Callable[[bytes], None]) ->
     """Yield the rows of a file of clips.
 
     The ending says what the file is: `.csv`, `.parquet`, `.json` (a list of objects, or one object per line), and one
-    JSON object per line with any other ending. In tables, an empty cell of a key of framedex's means that the key is absent.
+    JSON object per line with any other ending. In tables, an empty cell of a key of framedex's means that the key is
+    absent.
 
     Args:
         own: The keys that are not the user's columns.
