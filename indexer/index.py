@@ -50,7 +50,8 @@ def index(
     Args:
         sources: a video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder, a glob,
             "@list.txt", a listing (CSV, JSON, JSONL, Parquet), or several of these. They may be in object storage, or
-            on the Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH"). "lerobot:FOLDER" names a LeRobot dataset.
+            on the Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH"). "lerobot:FOLDER" names a LeRobot
+            dataset.
         out: the index: a folder, or a uri of object storage.
         root: the folder that recorded uris are relative to. None: the root of the existing index, else the
             sources' common folder.
