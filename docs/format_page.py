@@ -127,8 +127,8 @@ The columns of the index's `videos` that decoding needs: \
 
 Both repeat what `clips` and `media` hold, in row groups of {ROWS_AT_ONCE:,} clips: a column of a million clips is one
 read. In `dataset.json`, `columns` names the columns of columns.parquet, and `labels` has the numbers of a column's
-values (`framedex shard --labels`). Datasets of earlier versions lack these files, and their columns are read from
-the parts.
+values (`framedex shard --labels`). Datasets of earlier versions lack these files, and their columns are read from the
+parts.
 
 {table(dataset_schema.FIELDS)}
 """

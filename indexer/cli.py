@@ -94,6 +94,12 @@ RULES = (
     "[default: the sources' common folder]",
 )
 @click.option(
+    "--uri-column",
+    metavar="NAME",
+    help="Column of a listing that names the media.  [default: uri, or as the columns of Kinetics, "
+    "Something-Something, WebVid and HowTo100M say]",
+)
+@click.option(
     "--label-from", type=click.Choice(["parent"]), help="Add a column `label`: the name of each file's folder."
 )
 @click.option(
@@ -181,6 +187,7 @@ def index(
     sources: tuple[str, ...],
     out: Place,
     root: str | None,
+    uri_column: str | None,
     label_from: str | None,
     depth: Depth,
     streams: Streams,
@@ -222,6 +229,7 @@ def index(
             sources=sources,
             out=out,
             root=root,
+            uri_column=uri_column,
             label_from_parent=label_from == "parent",
             depth=depth,
             streams=streams,

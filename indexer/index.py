@@ -25,6 +25,7 @@ def index(
     out: str | Place,
     *,
     root: str | Path | None = None,
+    uri_column: str | None = None,
     label_from_parent: bool = False,
     depth: Depth = "auto",
     streams: Streams = "best",
@@ -48,11 +49,14 @@ def index(
 
     Args:
         sources: a video, an image, a tar of videos or images, a Parquet file with videos in a column, a folder, a glob,
-            "@list.txt", a listing (CSV, JSONL, Parquet), or several of these. They may be in object storage, or on the
-            Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH"). "lerobot:FOLDER" names a LeRobot dataset.
+            "@list.txt", a listing (CSV, JSON, JSONL, Parquet), or several of these. They may be in object storage, or
+            on the Hugging Face Hub ("hf://datasets/OWNER/NAME@REVISION/PATH"). "lerobot:FOLDER" names a LeRobot
+            dataset.
         out: the index: a folder, or a uri of object storage.
         root: the folder that recorded uris are relative to. None: the root of the existing index, else the
             sources' common folder.
+        uri_column: the column of a listing that names the media. None: `uri`, or as the columns of Kinetics,
+            Something-Something, WebVid and HowTo100M say.
         label_from_parent: add a column `label`, the name of each file's folder.
         depth: "packets" reads every packet. "tables" reads sample tables alone (MP4, MOV, 3GP). "auto" reads tables
             where they can be trusted, else packets.
@@ -91,6 +95,7 @@ def index(
             sources=[str(source) for source in several],
             out=written,
             root=None if root is None else str(root),
+            uri_column=uri_column,
             label_from_parent=label_from_parent,
             depth=depth,
             streams=streams,

@@ -308,7 +308,7 @@ class ClipDataset:
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.
 
-        Reads a column of the manifest, which takes about 3 s for a million clips.
+        Reads a column of the manifest.
 
         Raises:
             FramedexError: `kind` is "tar", and the dataset has no tars.

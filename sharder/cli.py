@@ -44,6 +44,7 @@ Example:
   framedex shard INDEX --policy fps --out DATASET
   framedex shard INDEX --policy "{policy: fps, fps: 2, frames: 8}" --out DATASET
   framedex shard INDEX --clips clips.jsonl --out DATASET
+  framedex audit INDEX --sql "SELECT uri, [0, 8, 16] AS frames FROM videos" --format parquet --out clips.parquet
   framedex shard INDEX --policy my_policy.yaml --out DATASET --pack clips --shard-size 1GB
   framedex shard INDEX --policy fps --out DATASET --pack clips --encode h264 --short-side 256
   framedex shard INDEX --policy fps --out DATASET --task $SLURM_ARRAY_TASK_ID/100   then   … --finish
@@ -82,7 +83,8 @@ RULES = (
 @click.option(
     "--clips",
     type=FILE,
-    help="JSONL file with the frames or seconds of every clip.",
+    help="File with the frames or seconds of every clip: JSON Lines, .json, .csv or .parquet. `framedex audit --sql … "
+    "--out FILE` writes the last three.",
 )
 @click.option(
     "--choose",

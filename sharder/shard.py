@@ -59,8 +59,8 @@ def shard(
         out: The dataset: a folder that is new or empty, or a uri of object storage.
         policy: Which frames make a clip: a YAML file, the name of a policy that comes with framedex ("fps"), or the
             content of such a file, as a mapping or as YAML. Give either this or `clips`.
-        clips: Frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a JSONL file
-            of them.
+        clips: Frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a file of
+            them: JSON Lines, .json, .csv or .parquet.
         choose: With `clips`, which frame a time means: "nearest", "previous" or "next".
         outside: With `clips`, what happens to frames and times outside of a video. "error": the clip is not made.
             "pad": they are padding. "edge": they are padding that shows the first or last frame. "drop": they are left

@@ -56,6 +56,7 @@ class IndexOptions:
         sources: files, folders, globs, lists and listings, as the user names them.
         out: the index.
         root: what uris are recorded relative to. None: the root of the existing index, else the sources' common folder.
+        uri_column: the column of listings that names the media.
         label_from_parent: add a column `label`, the name of each file's folder.
         depth: see `ProbeTask`.
         streams: see `ProbeTask`.
@@ -76,6 +77,7 @@ class IndexOptions:
     sources: Sequence[str]
     out: Place
     root: str | None = None
+    uri_column: str | None = None
     label_from_parent: bool = False
     depth: Depth = "auto"
     streams: Streams = "best"
@@ -217,6 +219,7 @@ def plan_work(options: IndexOptions, *, before: int | None = None) -> Work:
         options.sources,
         root=options.root,
         label_from_parent=options.label_from_parent,
+        uri_column=options.uri_column,
         follow_symlinks=options.follow_symlinks,
         images=options.images,
     )

@@ -34,7 +34,7 @@ from framedex.indexer.sources.there import names_folder
 from framedex.storage.places import Place, parquet_file, place
 from framedex.storage.uris import absolute, checked, common_folder, is_remote, local_path
 
-TABLE_SUFFIXES = frozenset({".csv", ".jsonl", ".ndjson", ".parquet"})
+TABLE_SUFFIXES = frozenset({".csv", ".json", ".jsonl", ".ndjson", ".parquet"})
 LIST_SUFFIXES = frozenset({".txt", ".list"})
 OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | TABLE_SUFFIXES | LIST_SUFFIXES
 # Names of a clip's own columns. A user column with such a name would hide one of them.
@@ -89,6 +89,7 @@ class Search:
     root: str | None
     follow_symlinks: bool
     images: Images
+    uri_column: str | None = None
 
 
 def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
@@ -133,6 +134,7 @@ def discover(
     label_from_parent: bool = False,
     follow_symlinks: bool = False,
     images: Images = "sequences",
+    uri_column: str | None = None,
 ) -> Found:
     """Return every mention of a medium in the order given. The contents of folders and globs are sorted.
 
@@ -145,12 +147,20 @@ def discover(
             through: a folder that is a source, the part of a glob before its wildcards, or what the paths of a list are
             relative to. Without it, a medium outside has an error. A file that is a source may itself be a link.
         images: what the images of a searched folder are: one sequence, one medium each, or nothing.
+        uri_column: the column of listings that names the media. None: `uri`, or as the columns say.
 
     Raises:
         SourceError: a list cannot be read, or a folder or glob names nothing.
     """
     sources = [local_path(source) for source in sources]
-    search = Search(root=root, follow_symlinks=follow_symlinks, images=images)
+    search = Search(root=root, follow_symlinks=follow_symlinks, images=images, uri_column=uri_column)
+    if uri_column is not None and not any(os.path.splitext(source)[1].lower() in TABLE_SUFFIXES for source in sources):
+        raise SourceError(
+            "no source is a listing, so that no column names media",
+            where="--uri-column",
+            found=uri_column,
+            allowed="files ending in " + " ".join(sorted(TABLE_SUFFIXES)),
+        )
     skipped = Skipped()
     listed = [_without_stray_bytes(item) for source in sources for item in _expand(source, search, skipped)]
     if not follow_symlinks:
@@ -238,11 +248,15 @@ def _expand_objects(source: str, search: Search, skipped: Skipped) -> Iterator[N
         if not found:
             raise SourceError("the pattern matches nothing", where=source)
         yield from (replace(_found(uri, None), facts=facts) for uri, facts in found)
-    elif suffix == PARQUET_SUFFIX and _holds_videos(place(source)):
+    elif suffix == PARQUET_SUFFIX and search.uri_column is None and _holds_videos(place(source)):
         yield _plain(source)
     elif suffix in TABLE_SUFFIXES | LIST_SUFFIXES:
         where = place(source)
-        rows = read_table(where, search.root) if suffix in TABLE_SUFFIXES else read_list(where, search.root)
+        rows = (
+            read_table(where, search.root, search.uri_column)
+            if suffix in TABLE_SUFFIXES
+            else read_list(where, search.root)
+        )
         yield from join_rows([_folder_or_file(row) for row in rows], source)
     elif not source.endswith("/") and (source.startswith("http") or _names_object(checked(source))):
         yield _plain(source)
@@ -275,10 +289,10 @@ def _expand(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedi
         yield from _walk(source, source, search, skipped)
     elif is_glob(source):
         yield from _expand_glob(source, search, skipped)
-    elif path.suffix.lower() == PARQUET_SUFFIX and _holds_videos(path):
+    elif path.suffix.lower() == PARQUET_SUFFIX and search.uri_column is None and _holds_videos(path):
         yield _plain(source)
     elif path.suffix.lower() in TABLE_SUFFIXES:
-        rows = [_folder_or_file(row) for row in read_table(path, search.root)]
+        rows = [_folder_or_file(row) for row in read_table(path, search.root, search.uri_column)]
         yield from join_rows(rows, source)
     elif path.suffix.lower() in LIST_SUFFIXES:
         yield from _in_list(path, search)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -14,11 +16,14 @@ import pyarrow.parquet as pq
 
 from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
 from framedex.errors import SourceError, StorageError
+from framedex.indexer.listings.conventions import Convention, captions_as_rows, recognised
 from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, opened
 from framedex.storage.uris import checked, is_remote, local_path
+
+UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
 
 # DALI's file lists: path label start end, or path label. Tried in this order. Paths may contain spaces.
 DALI_LINES = (
@@ -98,35 +103,136 @@ def _too_deep(where: str, levels: int) -> SourceError:
     )
 
 
-def read_table(path: Place, root: str | None) -> Iterator[NamedMedium]:
-    """Read a CSV, JSONL or Parquet listing: a `uri` column, and the user's own columns."""
-    readers = {".csv": pyarrow.csv.read_csv, ".parquet": pq.read_table}
-    read = readers.get(os.path.splitext(path.name)[1].lower(), pyarrow.json.read_json)
-    try:
-        with opened(path) as file:
-            if read is pyarrow.json.read_json:
-                _check_lines(file, str(path))
-                file.seek(0)
-            table: pa.Table = read(file)
-        for field in table.schema:
-            if type_depth(field.type) > MOST_NESTED:
-                raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
-        names, rows = table.column_names, table.to_pylist()
-    except (
-        OSError,
-        ValueError,
-        OverflowError,
-        pa.ArrowException,
-        StorageError,
-    ) as error:  # for instance strings that are not UTF-8
-        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
-    if "uri" not in names:
-        raise SourceError("the listing has no uri column", where=str(path), found=f"columns {', '.join(names)}")
+def read_table(path: Place, root: str | None, uri_column: str | None = None) -> Iterator[NamedMedium]:
+    """Read a CSV, JSON, JSONL or Parquet listing: a column that names the media, and the user's own columns.
+
+    Args:
+        path: the listing.
+        root: what relative paths in it are relative to. None: its folder, then the working directory.
+        uri_column: the column that names the media. None: `uri`, or what the columns of a well-known dataset say.
+    """
+    table = _table(path)
+    names, rows = table.column_names, _rows(table, path)
     if repeated := {name for name in names if names.count(name) > 1}:
         raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
+    own = uri_column or "uri"
+    if own not in names:
+        kind = recognised(names) if uri_column is None else None
+        if kind is None:
+            raise SourceError(
+                f"the listing has no {own} column",
+                where=str(path),
+                found=f"columns {', '.join(names)}",
+                remedy="--uri-column names the column with the paths of the media",
+            )
+        yield from _by_convention(rows, kind, path, root)
+        return
     for number, row in enumerate(rows):
-        uri = row.pop("uri")
+        uri = row.pop(own)
         if not isinstance(uri, str) or not uri:
-            raise SourceError("a uri must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
+            raise SourceError(f"a {own} must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
         entry, folder = _resolve(uri, os.path.dirname(str(path)) or ".", root)
         yield NamedMedium(path=entry, spelled=uri, columns=row, folder=folder)
+
+
+def _by_convention(
+    rows: list[dict[str, Any]], kind: Convention, path: Place, root: str | None
+) -> Iterator[NamedMedium]:
+    """Yield the media of a listing of a well-known dataset. A file that is missing becomes a medium that failed.
+
+    Raises:
+        SourceError: no file of the listing exists, or the files would lie in object storage.
+    """
+    base = os.path.dirname(str(path)) or "."
+    remedy = "--root names the folder of the videos; or add a column with their paths, and name it by --uri-column"
+    if is_remote(base if root is None else root):
+        raise SourceError(
+            f"a listing with the columns of {kind.name} needs its videos on this machine",
+            where=str(path),
+            found=base if root is None else root,
+            remedy="add a column with the uris of the videos, and name it by --uri-column",
+        )
+    found, last, tried = list[NamedMedium](), 0, list[str]()
+    there = 0
+    for number, row in enumerate(rows):
+        try:
+            paths = kind.paths(row)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise SourceError(
+                f"a row names no video of {kind.name}", where=f"{path}, row {number}", found=error
+            ) from error
+        last = min(last, len(paths) - 1)
+        for place in (last, *range(len(paths))):  # most files lie where the file of the row before lies
+            entry, folder = _resolve(paths[place], base, root)
+            if os.path.lexists(entry):
+                last, there = place, there + 1
+                break
+        else:
+            place = last
+            entry, folder = _resolve(paths[place], base, root)
+        tried = tried or paths
+        found.append(NamedMedium(path=entry, spelled=paths[place], columns=kind.own_columns(row), folder=folder))
+    if rows and not there:
+        raise SourceError(
+            f"has the columns of {kind.name}, and none of its videos is there",
+            where=str(path),
+            found=f"tried for the first row: {', '.join(tried)}",
+            remedy=remedy,
+        )
+    yield from found
+
+
+def _table(path: Place) -> pa.Table:
+    """Read a listing as a table. Raises SourceError."""
+    ending = os.path.splitext(path.name)[1].lower()
+    try:
+        with opened(path) as file:
+            if ending == ".csv":
+                return _deep_checked(_read_csv(file), path)
+            if ending == ".parquet":
+                return _deep_checked(pq.read_table(file), path)
+            if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), str(path))) is not None:
+                return _deep_checked(pa.Table.from_pylist(rows), path)
+            file.seek(0)
+            _check_lines(file, str(path))
+            file.seek(0)
+            return _deep_checked(pyarrow.json.read_json(file), path)
+    except UNREADABLE as error:  # for instance strings that are not UTF-8
+        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
+
+
+def _rows(table: pa.Table, path: Place) -> list[dict[str, Any]]:
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except UNREADABLE as error:
+        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
+    return rows
+
+
+def _read_csv(file: BinaryIO) -> pa.Table:
+    """Read CSV. Ids of well-known datasets stay texts, with their leading zeros."""
+    names = next(csv.reader([file.readline().decode("utf-8-sig")]), [])
+    file.seek(0)
+    kind = None if "uri" in names else recognised(names)
+    texts = {} if kind is None else dict.fromkeys(kind.texts, pa.string())
+    return pyarrow.csv.read_csv(file, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
+
+
+def _json_rows(text: str, where: str) -> list[dict[str, Any]] | None:
+    """Return the rows of a JSON list of objects, or of HowTo100M's captions; None for JSON Lines."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    if (depth := json_depth(text)) > MOST_NESTED + 2:
+        raise _too_deep(where, depth - 2)
+    if isinstance(content, list) and all(isinstance(row, dict) for row in content):
+        return content
+    return captions_as_rows(content)
+
+
+def _deep_checked(table: pa.Table, path: Place) -> pa.Table:
+    for field in table.schema:
+        if type_depth(field.type) > MOST_NESTED:
+            raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
+    return table

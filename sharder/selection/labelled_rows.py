@@ -52,7 +52,7 @@ def _check_column(wanted: WantedLabels, columns: list[str], where: str) -> None:
             where=where,
             found=wanted.column,
             allowed=", ".join(columns) or "no columns",
-            remedy="list it beside the uri, or index with --label-from-parent",
+            remedy="list it beside the uri, or index with --label-from parent",
         )
 
 

@@ -1,0 +1,167 @@
+"""Listings whose column of paths has another name, and those of well-known datasets, on small real media."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import framedex
+from framedex import ClipDataset
+from framedex.errors import SourceError
+from framedex.indexer.parts.index import Index
+from tests.support.datasets import run
+
+Place = Callable[[str], None]
+
+
+@pytest.fixture
+def put(medium: Callable[[str], Path], tmp_path: Path) -> Place:
+    """A function that puts a real video at a path of the folder of the test."""
+
+    def copy(name: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(medium("h264_default.mp4"), tmp_path / name)
+
+    return copy
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    with open(path, "w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def uris(index: Path) -> list[str]:
+    return sorted(Index(index).columns(["uri"])["uri"].to_pylist())
+
+
+KINETICS = [
+    {"label": "playing guitar", "youtube_id": "-0_a", "time_start": 12, "time_end": 22, "split": "train"},
+    {"label": "yoga", "youtube_id": "0012", "time_start": 0, "time_end": 10, "split": "train"},
+]
+
+
+@pytest.mark.parametrize("folder", ["", "playing guitar/", "playing_guitar/", "train/", "train/playing guitar/"])
+@pytest.mark.parametrize("ending", [".mp4", ".mkv"])
+def test_kinetics_is_found_however_downloaders_lay_it_out(put: Place, tmp_path: Path, folder: str, ending: str) -> None:
+    put(f"{folder}-0_a_000012_000022{ending}")
+    write_csv(tmp_path / "train.csv", KINETICS[:1])
+    run("index", tmp_path / "train.csv", "--out", tmp_path / "INDEX")
+    assert uris(tmp_path / "INDEX") == [f"{folder}-0_a_000012_000022{ending}"]
+
+
+def test_cut_files_of_kinetics_are_not_cut_again_and_ids_keep_their_zeros(put: Place, tmp_path: Path) -> None:
+    names = ["K/playing guitar/-0_a_000012_000022.mp4", "K/yoga/0012_000000_000010.mp4"]
+    put(names[0])
+    put(names[1])
+    write_csv(tmp_path / "train.csv", KINETICS)
+    framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root=tmp_path / "K", progress=False)
+    policy = {"policy": "uniform", "frames": 2}
+    clips = ClipDataset.from_index(tmp_path / "INDEX", policy, labels="label")
+    assert clips.classes == ["playing guitar", "yoga"]
+    assert sorted(clips.column("youtube_time_end").tolist()) == [10, 22]
+    found = {item["uri"]: (item["youtube_id"], item["label"], item["frame_index"].tolist()) for item in clips}
+    assert found == {
+        "playing guitar/-0_a_000012_000022.mp4": ("-0_a", 0, [12, 37]),
+        "yoga/0012_000000_000010.mp4": ("0012", 1, [12, 37]),
+    }
+
+
+def test_a_video_that_is_missing_fails_alone(put: Place, tmp_path: Path) -> None:
+    put("yoga/0012_000000_000010.mp4")
+    write_csv(tmp_path / "train.csv", KINETICS)
+    output = run("index", tmp_path / "train.csv", "--out", tmp_path / "INDEX", code=3).output
+    assert "1 indexed, 0 refused, 1 failed" in output
+    assert "-0_a_000012_000022.mp4: cannot be opened" in output
+
+
+def test_without_any_video_the_error_names_the_dataset_the_paths_and_the_remedy(tmp_path: Path) -> None:
+    write_csv(tmp_path / "train.csv", KINETICS)
+    message = r"columns of Kinetics(.|\n)*playing_guitar/-0_a_000012_000022\.mp4(.|\n)*--root(.|\n)*--uri-column"
+    with pytest.raises(SourceError, match=message):
+        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", progress=False)
+    with pytest.raises(SourceError, match="needs its videos on this machine"):
+        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root="s3://bucket/videos", progress=False)
+    write_csv(tmp_path / "train.csv", [KINETICS[0] | {"youtube_id": ""}])
+    with pytest.raises(SourceError, match="row 0: a row names no video of Kinetics"):
+        framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", progress=False)
+
+
+def test_something_something_is_recognised_by_its_json(put: Place, tmp_path: Path) -> None:
+    put("20bn-something-something-v2/78687.webm")
+    row = {
+        "id": "78687",
+        "label": "holding potato next to vicks",
+        "template": "Holding [something] next to [something]",
+        "placeholders": ["potato", "vicks"],
+    }
+    (tmp_path / "train.json").write_text(json.dumps([row]))
+    run("index", tmp_path / "train.json", "--out", tmp_path / "INDEX")
+    clips = ClipDataset.from_index(tmp_path / "INDEX", {"policy": "uniform", "frames": 1}, labels="template")
+    assert clips.classes == [row["template"]]
+    assert (clips[0]["template"], clips[0]["label"], clips[0]["placeholders"]) == (0, row["label"], ["potato", "vicks"])
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_captions_of_howto100m_are_rows_of_their_stretches(put: Place, tmp_path: Path, form: str) -> None:
+    put("videos/0abc.mp4")
+    captions = {"start": [0.2, 1.0], "end": [0.8, 1.6], "text": ["first", "then"]}
+    if form == "json":
+        (tmp_path / "caption.json").write_text(json.dumps({"0abc": captions}))
+    else:
+        rows = [{"video_id": "0abc", "start": 0.2, "end": 0.8, "text": "first"}]
+        write_csv(tmp_path / "caption.csv", [*rows, {"video_id": "0abc", "start": 1.0, "end": 1.6, "text": "then"}])
+    run("index", tmp_path / f"caption.{form}", "--out", tmp_path / "INDEX")
+    clips = ClipDataset.from_index(tmp_path / "INDEX", {"policy": "per_row", "uniform": 2})
+    found = {item["text"]: item["seconds"].tolist() for item in clips}
+    assert set(found) == {"first", "then"}
+    assert 0.2 <= found["first"][0] < found["first"][1] <= 0.8
+    assert 1.0 <= found["then"][0] < found["then"][1] <= 1.6
+
+
+@pytest.mark.parametrize("folder", ["006001_006050/", "videos/006001_006050/", ""])
+def test_webvid_is_found_by_page_and_id(put: Place, tmp_path: Path, folder: str) -> None:
+    put(f"{folder}0123.mp4")
+    columns = {
+        "name": "a cat",
+        "page_dir": "006001_006050",
+        "duration": "PT00H00M02S",
+        "contentUrl": "https://x.invalid/a",
+    }
+    write_csv(tmp_path / "webvid.csv", [{"videoid": "0123"} | columns])
+    run("index", tmp_path / "webvid.csv", "--out", tmp_path / "INDEX")
+    assert uris(tmp_path / "INDEX") == [f"{folder}0123.mp4"]
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_another_column_may_name_the_videos(put: Place, tmp_path: Path, form: str) -> None:
+    put("V/a.mp4")
+    rows = [{"video_path": "a.mp4", "youtube_id": "x", "time_start": 1, "time_end": 2}]
+    if form == "csv":
+        write_csv(tmp_path / "list.csv", rows)
+    else:
+        (tmp_path / "list.json").write_text(json.dumps(rows))
+    options = ["--root", tmp_path / "V", "--uri-column", "video_path"]
+    run("index", tmp_path / f"list.{form}", *options, "--out", tmp_path / "INDEX")
+    assert uris(tmp_path / "INDEX") == ["a.mp4"]
+    assert "video_path" not in Index(tmp_path / "INDEX").listing.column_names
+
+
+def test_a_column_that_does_not_name_videos_is_refused(put: Place, tmp_path: Path) -> None:
+    put("a.mp4")
+    write_csv(tmp_path / "list.csv", [{"file": "a.mp4", "size": 3}])
+
+    def message(*options: object) -> str:
+        return run("index", *options, "--out", tmp_path / "INDEX", code=1).output
+
+    assert "--uri-column names the column" in message(tmp_path / "list.csv")
+    assert "no path column" in message(tmp_path / "list.csv", "--uri-column", "path")
+    assert "a size must be a non-empty string" in message(tmp_path / "list.csv", "--uri-column", "size")
+    assert "no source is a listing" in message(tmp_path / "a.mp4", "--uri-column", "file")
