@@ -24,8 +24,19 @@ from numpy.typing import NDArray
 from framedex.core.tallies import no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError, StaleError
 from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import OK
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
+from framedex.sharder.clips.fields import (
+    CLIP_FIELDS,
+    DURATION,
+    FIELDS,
+    FRAME_FIELDS,
+    MEDIA_FIELDS,
+    media_columns_of,
+    media_field,
+    no_such_column,
+)
 from framedex.sharder.clips.medium import Locations, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
@@ -166,6 +177,30 @@ class ClipPlans:
     def columns(self) -> list[str]:
         """The columns of the listing and the split, which every clip has."""
         return [name for name in self._table.columns.column_names if name != "media_id"]
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Plans no clip.
+
+        Raises:
+            FramedexError: The clips have no such column, or only planning them shows it.
+            FormatError: The index was changed in the meantime.
+        """
+        if name in self.columns:
+            return self._table.columns[name].take(pa.array(self._mentions()))
+        if name not in FIELDS:
+            raise no_such_column(name, self.columns, self.path)
+        if name in CLIP_FIELDS or name in FRAME_FIELDS:
+            raise FramedexError(
+                "only planning the clips shows this field",
+                where=str(self.path),
+                found=name,
+                allowed=", ".join([*self.columns, *MEDIA_FIELDS, DURATION]),
+                remedy="write a dataset with `framedex shard`, or read it from each item",
+            )
+        with self._lock:
+            media = self._index.columns(["status", *media_columns_of(name)])
+        usable = media.filter(pc.equal(media["status"], OK))
+        return media_field(name, usable).take(pa.array(self.media_rows()))
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of every clip's medium."""
