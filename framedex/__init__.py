@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from framedex.loader.clip_dataset import ClipDataset as ClipDataset
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
     from framedex.loader.clip_stream import ClipStream as ClipStream
-    from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.concat_clips import ConcatClips as ConcatClips
+    from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
     from framedex.loader.order.bucket_sampler import BucketSampler as BucketSampler
     from framedex.loader.order.mixture_sampler import MixtureSampler as MixtureSampler

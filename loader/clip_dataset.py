@@ -189,6 +189,11 @@ class ClipDataset:
         """Decoder threads per clip."""
         return self._options.threads
 
+    @property
+    def frame_columns(self) -> FrameColumns | None:
+        """The columns of the frames' table that items have."""
+        return self._options.frame_columns
+
     def resized(self, size: Size | None) -> Self:
         """Return the same clips, scaled to another size. Raises FramedexError."""
         other = copy.copy(self)
@@ -274,6 +279,25 @@ class ClipDataset:
         if self._numbers is not None:
             found = found.take(pa.array(self._numbers))
         return found if as_arrow else column_as_numpy(found, name)
+
+    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. No clip is read.
+
+        Frames include padding. Sizes are `size`, or as the clips are stored. With `from_index`, a policy whose clips
+        differ in their number of frames is applied to all media, which reads their packets (1 ms per medium).
+
+        Args:
+            upright: sizes of the upright pictures, as ClipLoader delivers them with rotation="apply".
+
+        Raises:
+            FormatError: the dataset or the index is damaged or was replaced.
+        """
+        shapes = self.origin.shapes(upright=upright)
+        if self._numbers is not None:
+            shapes = shapes[self._numbers]
+        if self.size is not None:
+            shapes[:, 1:] = self.size
+        return shapes
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from framedex.core.arrays import column_as_numpy
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError
@@ -37,6 +38,7 @@ from framedex.sharder.clips.fields import (
 from framedex.sharder.clips.medium import Locations, Medium, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.rows import clip_from, own_columns
+from framedex.sharder.clips.shapes import SIZE_COLUMNS, shapes_of
 from framedex.sharder.configuration.views import Missing
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
@@ -165,6 +167,11 @@ class Manifest:
     def columns(self) -> list[str]:
         """The user's columns, which every clip has."""
         return self._user_columns() if len(self) else []
+
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the user's columns."""
+        return {name: self._part(CLIPS_FOLDER, 0).schema_arrow.field(name).type for name in self.columns}
 
     def clip_id(self, number: int) -> str:
         """Return the name of clip `number`, whose row may be damaged.
@@ -310,6 +317,17 @@ class Manifest:
         if name not in FIELDS:
             raise no_such_column(name, own, self.path)
         return media_field(name, self._media(media_columns_of(name))).take(pa.array(self.media_rows()))
+
+    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright.
+
+        Reads two columns of all parts of the clips, and the sizes of media.
+
+        Raises:
+            FormatError: a part is missing or damaged.
+        """
+        frames = column_as_numpy(frame_field("wanted_frames", self._whole_column("frames")), "frames")
+        return shapes_of(frames, self._media(SIZE_COLUMNS), self.media_rows(), upright=upright)
 
     def _user_columns(self) -> list[str]:
         """Return the user's columns, those of a dataset without clips included."""

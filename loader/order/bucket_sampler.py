@@ -66,6 +66,8 @@ class BucketSampler(ElasticSampler[list[int]]):
             clip of its bucket. None: no limit.
         tokens: tokens of each clip: an array [clips], the name of a column, or a function of the shapes, int64
             [clips, 3] (frames, height, width), such as one that calls `visual_tokens`.
+        shapes: [clips, 3], the frames, height and width of each clip. None: `dataset.shapes()`. Give it if clips are
+            loaded with other sizes, such as `dataset.shapes(upright=True)` for rotation="apply".
         padding: what clips of a batch are padded to. "tokens": to the most tokens. "shape": to the most frames, the
             greatest height and the greatest width, as `collate="pad"` does; `tokens` is then a function.
         too_large: what to do with a clip that alone has more than `max_tokens`: "error" raises, "alone" makes it a
@@ -96,6 +98,7 @@ class BucketSampler(ElasticSampler[list[int]]):
         max_batch: int | None = None,
         max_tokens: int | None = None,
         tokens: Tokens | None = None,
+        shapes: ArrayLike | None = None,
         padding: Padding = "tokens",
         too_large: TooLarge = "error",
         last: LastBatch = "partial",
@@ -112,7 +115,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             last=(last, get_args(LastBatch)),
         )
         check_counts(alike=(alike, 1))
-        clips = _Clips(dataset, tokens=tokens, padding=padding)
+        clips = _Clips(dataset, tokens=tokens, shapes=shapes, padding=padding)
         limits = _Limits(max_batch=max_batch, max_tokens=max_tokens)
         limits.check(clips)
         number = _buckets_of(clips, limits, by, buckets)
@@ -172,9 +175,9 @@ class BucketSampler(ElasticSampler[list[int]]):
 class _Clips:
     """What is known of the clips of a dataset, read when it is needed."""
 
-    def __init__(self, dataset: Any, *, tokens: Tokens | None, padding: Padding) -> None:
+    def __init__(self, dataset: Any, *, tokens: Tokens | None, shapes: ArrayLike | None, padding: Padding) -> None:
         self.dataset, self._padding = dataset, padding
-        self._shapes: NDArray[np.int64] | None = None
+        self._shapes = None if shapes is None else _checked_shapes(shapes, len(dataset))
         self._function = tokens if callable(tokens) else None
         self.has_tokens = tokens is not None
         if padding == "shape" and self._function is None:
@@ -202,7 +205,7 @@ class _Clips:
                     allowed="a ClipDataset",
                     remedy="give an array with a value for each clip",
                 )
-            self._shapes = np.asarray(self.dataset.shapes(), np.int64)
+            self._shapes = _checked_shapes(self.dataset.shapes(), len(self.dataset))
         return self._shapes
 
     def key(self, name: Key) -> NDArray[Any]:
@@ -229,6 +232,18 @@ class _Clips:
         np.maximum.at(shapes, buckets[visited], self.shapes[visited])
         padded = np.ceil(np.asarray(self._function(shapes), np.float64)).astype(np.int64)
         return np.maximum(own, np.maximum(padded, 1))
+
+
+def _checked_shapes(shapes: ArrayLike, clips: int) -> NDArray[np.int64]:
+    """Return int64 [clips, 3]. Raises FramedexError."""
+    found = np.asarray(shapes)
+    if found.shape != (clips, 3) or found.dtype.kind not in "iu" or (found < 0).any():
+        raise FramedexError(
+            "shapes has the frames, height and width of each clip",
+            found=f"{found.dtype} {list(found.shape)}",
+            allowed=f"whole numbers [{clips}, 3]",
+        )
+    return found.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,4 +78,4 @@ def drawn_order(weights: NDArray[np.float64], length: int, *, seed: int, epoch: 
     bounds = np.cumsum(weights)
     drawn = np.searchsorted(bounds, generator(seed, epoch).random(length) * bounds[-1], side="right")
     last = int(np.flatnonzero(weights)[-1])  # the product may be rounded up to the last bound
-    return np.minimum(drawn, last).astype(np.int64)
+    return np.asarray(np.minimum(drawn, last), np.int64)
