@@ -32,7 +32,9 @@ TURNS = 3
 
 
 def make_dataset(folder: Path, clips: int) -> Path:
-    """Write a dataset of synthetic videos with so many clips; return its path."""
+    """Write a dataset of synthetic videos with so many clips, unless a folder has one; return its path."""
+    if (folder / "DATASET" / "dataset.json").exists():
+        return folder / "DATASET"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     index = SyntheticIndex(folder, -(-clips // (FRAMES // STEP)), FRAMES)

@@ -20,7 +20,6 @@ from framedex.loader.batches.faults import Fault, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Layout, Normalize
-from framedex.loader.batches.grouping import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.options import BatchOptions, DecodeOptions
 from framedex.loader.batches.rotation import Rotation
@@ -30,6 +29,7 @@ from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
 from framedex.loader.order.bucket_sampler import BucketSampler
 from framedex.loader.order.elastic import ElasticSampler
+from framedex.loader.order.grouping import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
 from framedex.loader.order.sampler import ClipSampler
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.colour import Colour

@@ -7,7 +7,7 @@ import difflib
 import functools
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from framedex.core.arrays import column_as_numpy
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError
@@ -188,8 +187,12 @@ class Manifest:
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column of all parts."""
-        parts = [part.fill_null(-1).to_numpy() for part in self._column("media_row")]
-        rows = np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
+        return self._media_rows(self._column("media_row"))
+
+    def _media_rows(self, parts: Iterable[pa.ChunkedArray]) -> NDArray[np.int64]:
+        """Return int64 [clips] of the column `media_row`, checked."""
+        numbers = [part.fill_null(-1).to_numpy() for part in parts]
+        rows = np.concatenate(numbers or [np.zeros(0)]).astype(np.int64)
         wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
         if len(wrong):
             at = self._at(CLIPS_FOLDER, int(wrong[0]))
@@ -326,8 +329,11 @@ class Manifest:
         Raises:
             FormatError: a part is missing or damaged.
         """
-        frames = column_as_numpy(frame_field("wanted_frames", self._whole_column("frames")), "frames")
-        return shapes_of(frames, self._media(SIZE_COLUMNS), self.media_rows(), upright=upright)
+        parts = list(self._columns(["mask", "media_row"]))  # the mask is as long as the frames, and smaller
+        frames = [frame_field("wanted_frames", part["mask"]).fill_null(0).to_numpy() for part in parts]
+        rows = self._media_rows(part["media_row"] for part in parts)
+        counts = np.concatenate(frames or [np.zeros(0)])
+        return shapes_of(counts, self._media(SIZE_COLUMNS), rows, upright=upright)
 
     def _user_columns(self) -> list[str]:
         """Return the user's columns, those of a dataset without clips included."""
@@ -353,14 +359,23 @@ class Manifest:
 
     def _column(self, name: str) -> Iterator[pa.ChunkedArray]:
         """Yield a column of `clips`, part by part. Raises KeyError."""
+        for part in self._columns([name]):
+            yield part[name]
+
+    def _columns(self, names: Sequence[str]) -> Iterator[dict[str, pa.ChunkedArray]]:
+        """Yield columns of `clips`, part by part. Raises KeyError."""
         for part in range(len(self._first[CLIPS_FOLDER]) - 1):
-            with self._lock, reading(f"{self._file(CLIPS_FOLDER, part)}, column {name}", REMEDY):
+            where = f"{self._file(CLIPS_FOLDER, part)}, column {', '.join(names)}"
+            with self._lock, reading(where, REMEDY):
                 opened = self._open_part(CLIPS_FOLDER, part)  # does not keep the footer
-                if name not in opened.schema_arrow.names and name in self._own:  # a nullable column was left out
-                    column = pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
-                else:
-                    column = opened.read([name], use_threads=False)[name]
-            yield column
+                left_out = [name for name in names if name not in opened.schema_arrow.names and name in self._own]
+                read = opened.read([name for name in names if name not in left_out], use_threads=False)
+                nulls = {
+                    name: pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
+                    for name in left_out  # nullable columns
+                }
+                columns = {name: nulls[name] if name in nulls else read[name] for name in names}
+            yield columns
 
     @property
     def media_count(self) -> int:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from framedex.errors import FramedexError
 from framedex.loader.arguments import check_choices, check_counts
 from framedex.loader.order.buckets import Layout, by_fit, epoch_batches, laid_out, numbered
-from framedex.loader.order.columns import codes_of, numbers_of, values_of
+from framedex.loader.order.columns import codes_of, joint_codes, numbers_of, values_of
 from framedex.loader.order.elastic import ElasticSampler, Share
 from framedex.loader.order.order import Uneven
 
@@ -289,7 +289,7 @@ def _buckets_of(clips: _Clips, limits: _Limits, by: Key | tuple[Key, ...], bucke
     if not keys or not isinstance(each, tuple | list) or len(each) != len(keys):
         raise FramedexError("buckets has a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
     codes = [_codes(clips, limits, key, wanted) for key, wanted in zip(keys, each, strict=True)]
-    return np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    return joint_codes(codes)
 
 
 def _codes(clips: _Clips, limits: _Limits, key: Key, buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
@@ -299,7 +299,7 @@ def _codes(clips: _Clips, limits: _Limits, key: Key, buckets: int | Sequence[flo
     if isinstance(key, str) and key == "shape":
         if buckets is not None:
             raise FramedexError("by='shape' has a bucket for each shape", found=f"buckets={buckets!r}")
-        return np.unique(clips.shapes, axis=0, return_inverse=True)[1].astype(np.int64).reshape(-1)
+        return joint_codes([codes_of(sides) for sides in clips.shapes.T])
     if isinstance(key, str) and key == "tokens" and buckets is None and limits.max_tokens is not None:
         clips.key(key)
         return by_fit(clips.tokens, limits.max_tokens, limits.max_batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -76,3 +76,15 @@ def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:
         raise FramedexError(
             "clips are told apart by numbers or texts", found=error, allowed="a column of numbers or texts"
         ) from error
+
+
+def joint_codes(codes: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return int64 [clips]: numbers from 0 on, equal where all codes are equal, in ascending order of the first ones.
+
+    Args:
+        codes: int64 [clips] each, 0 or more and below the number of clips.
+    """
+    found = codes[0]
+    for other in codes[1:]:
+        found = codes_of(found * (int(other.max(initial=0)) + 1) + other)
+    return found

@@ -51,7 +51,8 @@ def _balanced(weights: NDArray[np.float64], values: NDArray[Any]) -> NDArray[np.
     if not shares.all():
         clip = int(np.argmax(shares[codes] == 0))
         raise FramedexError(
-            "every value of balance needs a clip whose weight is above 0", found=f"none for {values[clip : clip + 1].tolist()[0]!r}"
+            "every value of balance needs a clip whose weight is above 0",
+            found=f"none for {values[clip : clip + 1].tolist()[0]!r}",
         )
     balanced: NDArray[np.float64] = np.divide(weights, shares[codes])
     return balanced
