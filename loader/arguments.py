@@ -13,6 +13,7 @@ Device = Literal["cpu", "gpu"]
 Decode = Literal["auto", "gpu", "cpu"]
 Last = Literal["partial", "drop", "pad"]
 Output = Literal["torch", "numpy"]
+Unit = Literal["clips", "batches"]  # what a sampler yields
 
 
 def placed(device: object, device_id: int) -> tuple[Device, int]:
@@ -92,6 +93,13 @@ def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None
             found=f"also {', '.join(twice)}",
             remedy=f"leave out {', '.join(twice)}, or batch_sampler",
         )
+
+
+def check_unit(found: Unit, wanted: Unit) -> None:
+    """Raise FramedexError for a sampler of batches in place of one of clips, or the other way round."""
+    if found != wanted:
+        right = "sampler" if found == "clips" else "batch_sampler"
+        raise FramedexError(f"the sampler yields {found}, not {wanted}", remedy=f"give it as {right}=")
 
 
 def check_together(device: Device, decode: Decode, output: Output) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_together, placed
+from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_together, check_unit, placed
 from framedex.loader.batches.collate import Collate
 from framedex.loader.batches.faults import Fault, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
@@ -152,6 +152,8 @@ class ClipLoader:
             self._groups = GroupsOfSize(sampler=self.sampler, clips=len(dataset), batch_size=batch_size, last=last)
         order = self.sampler if batch_sampler is None else batch_sampler
         self._order: ElasticSampler[Any] | None = order if isinstance(order, ElasticSampler) else None
+        if self._order is not None:
+            check_unit(self._order.UNIT, "clips" if batch_sampler is None else "batches")
         self.report = LoaderReport()
         self._batching, self._ahead = batching, batching.ahead(decoding)
         self._share = fixed_share(device, decode, cpu_share, num_workers)
@@ -189,6 +191,8 @@ class ClipLoader:
         self._count_delivered(clips=0, batches=0)
         if self._order is not None:
             self.dataset.set_epoch(self._order.epoch)  # has no effect on a dataset on disk
+        elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
+            self.dataset.set_epoch(wrapped.next_epoch)  # of a torch BatchSampler, which begins at its first batch
         waiting: collections.deque[Batch] = collections.deque()
         try:
             for numbers, padding in groups:

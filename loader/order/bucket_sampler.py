@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_choices, check_counts
+from framedex.loader.arguments import Unit, check_choices, check_counts
 from framedex.loader.order.buckets import Layout, by_fit, epoch_batches, laid_out, numbered
 from framedex.loader.order.columns import codes_of, joint_codes, numbers_of, values_of
 from framedex.loader.order.elastic import ElasticSampler, Share
@@ -87,7 +87,7 @@ class BucketSampler(ElasticSampler[list[int]]):
             large.
     """
 
-    UNIT: ClassVar[Literal["clips", "batches"]] = "batches"
+    UNIT: ClassVar[Unit] = "batches"
 
     def __init__(
         self,

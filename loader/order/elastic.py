@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_choices
+from framedex.loader.arguments import Unit, check_choices
 from framedex.loader.order.order import Uneven, rank_share, share_length
 
 Entry = TypeVar("Entry")
@@ -48,7 +48,7 @@ class ElasticSampler(Sampler[Entry], ABC):
         FramedexError: an argument is out of range.
     """
 
-    UNIT: ClassVar[Literal["clips", "batches"]]  # what the entries are
+    UNIT: ClassVar[Unit]  # what the entries are
 
     def __init__(
         self, entries: int, identity: Mapping[str, Any], *, seed: int, rank: int, world_size: int, uneven: Uneven
@@ -88,6 +88,11 @@ class ElasticSampler(Sampler[Entry], ABC):
     def __len__(self) -> int:
         """Return the number of entries that this rank visits in a whole epoch."""
         return self._length(0)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that the next iteration visits, from its start or the rest of it."""
+        return self._next()[0]
 
     @property
     def remaining(self) -> int:

@@ -81,7 +81,7 @@ class GivenGroups:
 
     def _groups(self, batches: Iterator[Sequence[int]]) -> Iterator[tuple[list[int], int]]:
         for batch in batches:
-            if isinstance(batch, int) or not len(batch):
+            if not isinstance(batch, Sized) or not len(batch):
                 raise FramedexError(
                     "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
                 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_choices, check_counts
+from framedex.loader.arguments import Unit, check_choices, check_counts
 from framedex.loader.order.elastic import ElasticSampler, Share
 from framedex.loader.order.mixture import Until, epoch_counts, mixture_order
 from framedex.loader.order.order import Uneven
@@ -45,7 +45,7 @@ class MixtureSampler(ElasticSampler[int]):
         FramedexError: an argument is out of range, a dataset is empty, or an epoch has no clip of a dataset.
     """
 
-    UNIT: ClassVar[Literal["clips", "batches"]] = "clips"
+    UNIT: ClassVar[Unit] = "clips"
 
     def __init__(
         self,

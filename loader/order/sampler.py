@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import check_counts
+from framedex.loader.arguments import Unit, check_counts
 from framedex.loader.order.elastic import ElasticSampler, Share
 from framedex.loader.order.order import Uneven, epoch_order, generator, in_blocks
 from framedex.loader.order.weights import drawn_order, weights_of
@@ -53,7 +53,7 @@ class ClipSampler(ElasticSampler[int]):
             a number of 0 or more.
     """
 
-    UNIT: ClassVar[Literal["clips", "batches"]] = "clips"
+    UNIT: ClassVar[Unit] = "clips"
 
     def __init__(
         self,

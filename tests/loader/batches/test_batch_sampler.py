@@ -153,11 +153,30 @@ def test_lists_and_torchs_batch_sampler_are_samplers_of_batches(mixed: Path) -> 
         ({"batch_size": 4}, "also batch_size"),
         ({"sampler": [1]}, "also sampler"),
         ({"last": "drop", "batch_size": 2}, "also batch_size, last"),
+        ({"batch_sampler": ClipSampler(range(CLIPS))}, "(?s)yields clips, not batches.*give it as sampler="),
     ],
 )
 def test_arguments_beside_a_sampler_of_batches_are_an_error(mixed: Path, arguments: Any, message: str) -> None:
     with pytest.raises(FramedexError, match=message):
-        ClipLoader(ClipDataset(mixed), batch_sampler=[[1]], **arguments)
+        ClipLoader(ClipDataset(mixed), **{"batch_sampler": [[1]]} | arguments)
+
+
+def test_a_sampler_of_batches_in_place_of_one_of_clips_is_an_error(mixed: Path) -> None:
+    dataset = ClipDataset(mixed)
+    with pytest.raises(FramedexError, match=r"(?s)yields batches, not clips.*give it as batch_sampler="):
+        ClipLoader(dataset, sampler=BucketSampler(dataset, max_batch=4))  # type: ignore[arg-type]
+
+
+def test_epochs_of_a_sampler_inside_torchs_batch_sampler_reach_the_dataset(mixed: Path) -> None:
+    policy = {"policy": "random", "frames": 2, "clips": 2, "fps": 5}
+    dataset = ClipDataset.from_index(mixed.parent / "INDEX", policy, size=(16, 16))
+    loader = ClipLoader(dataset, batch_sampler=BatchSampler(ClipSampler(dataset), 8, drop_last=False), output="numpy")
+    epochs = []
+    for epoch in range(2):
+        (batch,) = loader
+        assert dataset.epoch == epoch
+        epochs.append(batch["frame_index"].tolist())
+    assert epochs[0] != epochs[1]
 
 
 class Lying(list[list[int]]):

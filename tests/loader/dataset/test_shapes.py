@@ -44,6 +44,7 @@ def delivered(dataset: ClipDataset) -> list[tuple[int, ...]]:
     return [dataset[number]["frames"].shape[:3] for number in range(len(dataset))]
 
 
+ROOT = Path(__file__).resolve().parents[3]
 POLICIES: list[dict[str, Any]] = [
     {"policy": "fps", "fps": 5, "frames": 4, "last": "partial"},
     {"policy": "fps", "fps": 5, "frames": 4, "last": "drop"},
