@@ -136,7 +136,7 @@ RULES = (
     "--format",
     "form",
     type=click.Choice(FORMATS),
-    help="Format of the answer to --sql or --ask.  [default: table]",
+    help="Format of the answer to --sql or --ask.  [default: as --out ends: .csv, .json or .parquet; else table]",
 )
 @click.option("--out", type=FILE_TO_WRITE, help="Write the answer to --sql or --ask to a new file.")
 @click.option(
@@ -218,7 +218,7 @@ def audit(
             memory_bytes=LIMITS.memory_bytes if memory is None else int(memory * GIBIBYTE),
             spill_bytes=LIMITS.spill_bytes if spill is None else int(spill * GIBIBYTE),
         )
-        _answer(what, sql, ask, form or "table", out, limits)
+        _answer(what, sql, ask, form or _format_of(out), out, limits)
     elif "list" in names:
         _list_checks(what)
     else:
@@ -234,6 +234,12 @@ def audit(
             SEVERITIES.index(finding.check.severity) <= SEVERITIES.index(fail_on) for finding in found.findings
         ):
             sys.exit(FAILED)
+
+
+def _format_of(out: Path | None) -> Format:
+    """Return the format that the ending of a file says."""
+    ending = "" if out is None else out.suffix.lower().removeprefix(".")
+    return next((form for form in FORMATS if form == ending), "table")
 
 
 def _list_checks(what: Place) -> None:

@@ -7,6 +7,7 @@ import pyarrow as pa
 from docs.results import NOTE
 from framedex.indexer import schema as index_schema
 from framedex.sharder import schema as dataset_schema
+from framedex.sharder.writing.columns import ROWS_AT_ONCE
 
 
 def table(schema: pa.Schema) -> str:
@@ -72,6 +73,8 @@ last
       shards/clips-000000.tar     with --pack: samples, see docs/shards.md; an index for DALI beside each (.idx)
       shards.parquet              with --pack: the tars
       failures.parquet            clips that cannot be made, and why
+      fields.parquet              one row per clip: what every clip has, from version 3.5 on
+      columns.parquet             one row per clip: the user's columns of single values, from version 3.5 on
 
 A dataset is self-contained: loading needs it and the sources, not the index. Parts have
 {dataset_schema.CLIPS_PER_PART:,} clips in row groups of {dataset_schema.CLIPS_PER_ROW_GROUP}, so that one clip is one
@@ -119,4 +122,13 @@ The columns of the index's `videos` that decoding needs: \
 ### shards
 
 {table(dataset_schema.SHARDS)}
+
+### fields and columns
+
+Both repeat what `clips` and `media` hold, in row groups of {ROWS_AT_ONCE:,} clips: a column of a million clips is one
+read. In `dataset.json`, `columns` names the columns of columns.parquet, and `labels` has the numbers of a column's
+values (`framedex shard --labels`). Datasets of earlier versions lack these files, and their columns are read from the
+parts.
+
+{table(dataset_schema.FIELDS)}
 """

@@ -20,11 +20,13 @@ from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
+from framedex.loader.dataset.labelled import labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.labels import LabelsArgument, plain
 from framedex.sharder.clips.medium import Root
 from framedex.sharder.clips.multiview import JoinedViews
 from framedex.sharder.decoding.video import Size
@@ -75,6 +77,10 @@ class ClipDataset:
             of names gives their values at the clip's frames. A mapping {name: seconds} gives their values at these
             times from the clip's anchor (or its first frame), and which times have a value; {name: None} is as in a
             list.
+        labels: numbers for the values of a column. "label" sorts the values of that column and numbers them from 0;
+            {"run": 0, "walk": 1} has the numbers for the column `label`, {"action": {"run": 0, "walk": 1}} those for
+            another one. Items then have the number in the column, and the value in `label_name` (the column's name
+            with `_name`). The numbers do not depend on `where`. None: those that `framedex shard --labels` recorded.
         cache: a cache for what is read from object storage. None: no cache.
 
     Raises:
@@ -92,11 +98,12 @@ class ClipDataset:
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
         frame_columns: FrameColumns | None = None,
+        labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
     ) -> None:
         options = ItemOptions(decode=decode, size=size, threads=threads, frame_columns=frame_columns)
         manifest = Manifest(path, root=root, cache=cache)
-        self._hold(manifest, where, SharedEpoch(), options, cache)
+        self._hold(manifest, where, labels, SharedEpoch(), options, cache)
 
     @classmethod
     def from_index(
@@ -114,6 +121,7 @@ class ClipDataset:
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
         frame_columns: FrameColumns | None = None,
+        labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
     ) -> Self:
         """Return the clips that a policy selects from an index, each planned when it is read.
@@ -135,6 +143,7 @@ class ClipDataset:
             root: as for the class.
             where: as for the class.
             frame_columns: as for the class.
+            labels: as for the class. A column's values are those of all rows of the index that the policy samples.
             cache: as for the class.
 
         Raises:
@@ -154,13 +163,14 @@ class ClipDataset:
             audio=AudioOptions() if audio is True else audio or None,
         )
         dataset = cls.__new__(cls)
-        dataset._hold(plans, where, SharedEpoch(checked_epoch(epoch)), options, cache)
+        dataset._hold(plans, where, labels, SharedEpoch(checked_epoch(epoch)), options, cache)
         return dataset
 
     def _hold(
         self,
         origin: Origin,
         where: Mapping[str, object] | None,
+        labels: LabelsArgument | None,
         epoch: SharedEpoch,
         options: ItemOptions,
         cache: DiskCache | None,
@@ -171,6 +181,7 @@ class ClipDataset:
         wanted = options.frame_columns
         self._frame_tables = None if wanted is None else FrameTables(wanted, origin.locations.path, cache)
         self._numbers = None if where is None else origin.where(where)
+        self._labels = labels_of(origin, labels, self._numbers)
         self._epoch = epoch
         self._options = options
 
@@ -236,8 +247,32 @@ class ClipDataset:
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns: those of a listing, of explicit clips and of a split."""
-        return self.origin.columns
+        """The user's columns: those of a listing, of explicit clips and of a split; and the one of labels' names."""
+        return [*self.origin.columns, *([] if self._labels is None else [self._labels.name_column])]
+
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the values that items have in `columns`."""
+        types = dict(self.origin.column_types)
+        if self._labels is not None:
+            types[self._labels.name_column] = types.get(self._labels.column, pa.string())
+            types[self._labels.column] = pa.int64()
+        return types
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the labels, by their numbers.
+
+        Raises:
+            FramedexError: the dataset has no labels.
+        """
+        if self._labels is None:
+            raise FramedexError(
+                "the dataset has no labels",
+                where=str(self.origin.path),
+                remedy="ClipDataset(…, labels='label') numbers the values of the column label",
+            )
+        return self._labels.classes
 
     def __repr__(self) -> str:
         """Return a description: the number of clips, their columns and where they come from."""
@@ -275,10 +310,14 @@ class ClipDataset:
             FramedexError: the clips have no such column, or whole numbers beside nulls are too large for float64.
             FormatError: the dataset or the index is damaged or was replaced.
         """
-        found = self.origin.column(name)
+        labels = self._labels
+        found = self.origin.column(labels.column if labels is not None and name == labels.name_column else name)
         if self._numbers is not None:
             found = found.take(pa.array(self._numbers))
-        return found if as_arrow else column_as_numpy(found, name)
+        if labels is not None and name == labels.column:
+            numbers = labels.numbered(found, str(self.origin.path))
+            return pa.chunked_array([numbers]) if as_arrow else numbers
+        return plain(found) if as_arrow else column_as_numpy(found, name)
 
     def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. No clip is read.
@@ -348,7 +387,8 @@ class ClipDataset:
             - `seconds`: float64 [F], `pts` in seconds by the container's clock, NaN where padded.
             - `frame_index`: int64 [F], numbers of the frames from 0 in presentation order, -1 where padded.
             - `mask`: bool [F], False where padded.
-            - `clip_id`, `uri`, and the user's columns.
+            - `clip_id`, `uri`, and the user's columns. With `labels`, the column has the number of its value, which is
+            in `NAME_name`.
             - `rotation_degrees`: the counterclockwise rotation that a player would apply to the frames.
             - `color_transfer`: that of the medium (ISO/IEC 23091-2 table 3; 16 and 18 are HDR). Frames are not
             converted for it.
@@ -405,6 +445,8 @@ class ClipDataset:
         )
         if self._options.decode == "cpu":
             warn_of_lost_bits(str(self.origin.path), clip.medium)
+        if self._labels is not None:
+            clip = replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))
         return clip
 
 

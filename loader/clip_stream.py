@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import zlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,6 +21,7 @@ from framedex.loader.clip_dataset import ItemOptions, checked_epoch
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
+from framedex.loader.dataset.labelled import labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
 from framedex.loader.streams.batches import Batching, Loader, batching_of
@@ -31,6 +33,7 @@ from framedex.loader.streams.reading import LaneReader, ReadClip
 from framedex.loader.streams.resumption import Resumption
 from framedex.loader.streams.state import as_state, progress_of
 from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.labels import LabelsArgument
 from framedex.sharder.clips.medium import Root
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
@@ -69,6 +72,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         threads: decoder threads per clip. 1 is right under DataLoader workers.
         where: keep only the clips whose columns have these values, such as {"split": "train"}.
         frame_columns: columns of the frames' tables: as for ClipDataset.
+        labels: numbers for the values of a column: as for ClipDataset.
         root: where the sources are now, if they moved. Only `frame_columns` needs them.
         cache: a cache for what is read from object storage. None: no cache.
 
@@ -92,6 +96,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         threads: int = 1,
         where: Mapping[str, object] | None = None,
         frame_columns: FrameColumns | None = None,
+        labels: LabelsArgument | None = None,
         root: Root | None = None,
         cache: DiskCache | None = None,
     ) -> None:
@@ -109,6 +114,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         )
         tars = self._manifest.packed_rows()
         self._numbers = np.arange(len(tars)) if where is None else self._manifest.where(where)
+        self._labels = labels_of(self._manifest, labels, self._numbers)
         self._order = Order(
             tar_of=tars[self._numbers],
             buffer=shuffle,
@@ -127,8 +133,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
 
     @property
     def columns(self) -> list[str]:
-        """The user's columns."""
-        return self._manifest.columns
+        """The user's columns, and the one of labels' names."""
+        return [*self._manifest.columns, *([] if self._labels is None else [self._labels.name_column])]
 
     @property
     def clip_count(self) -> int:
@@ -228,7 +234,10 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         self._history.end(version, now.worker)
 
     def _clip(self, number: int) -> Clip:
-        return self._manifest.clip(int(self._numbers[number]))
+        clip = self._manifest.clip(int(self._numbers[number]))
+        if self._labels is None:
+            return clip
+        return replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))
 
     def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
         """Return a clip's item; None if it is skipped."""

@@ -16,7 +16,7 @@ from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.sharder.clips.clip import Clip, Failure
-from framedex.sharder.clips.fields import FIELDS
+from framedex.sharder.clips.fields import FIELD_NAMES
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
 
@@ -102,7 +102,7 @@ class ConcatClips:
 
     def _kinds(self, name: str) -> set[str]:
         """Return the kinds of values that a column of all datasets has."""
-        return {_kind(dataset.origin.column_types[name]) for dataset in self.datasets if len(dataset)}
+        return {_kind(dataset.column_types[name]) for dataset in self.datasets if len(dataset)}
 
     @property
     def size(self) -> Size | None:
@@ -213,7 +213,7 @@ class ConcatClips:
         if name == NUMBER:
             numbers = np.repeat(np.arange(len(self.datasets)), [len(dataset) for dataset in self.datasets])
             return pa.chunked_array([pa.array(numbers)]) if as_arrow else numbers
-        has = [name in dataset.columns or name in FIELDS for dataset in self.datasets]
+        has = [name in dataset.columns or name in FIELD_NAMES for dataset in self.datasets]
         if not any(has):
             has[0] = True  # raises, and says which columns there are
         own = [

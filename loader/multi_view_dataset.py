@@ -96,6 +96,11 @@ class MultiViewDataset:
         """The epoch whose random draws are used."""
         return self.clips.epoch
 
+    @property
+    def classes(self) -> list[str]:
+        """The names of the labels, by their numbers, as `ClipDataset.classes`."""
+        return self.clips.classes
+
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of random draws, as `ClipDataset.set_epoch`."""
         self.clips.set_epoch(epoch)

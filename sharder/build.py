@@ -19,6 +19,7 @@ from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.sidecars import SAMPLE_NAMES
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Failure
+from framedex.sharder.clips.labels import WantedLabels
 from framedex.sharder.clips.samples import Step
 from framedex.sharder.packing.cutting import ClipCutter, Making, cut_in_workers
 from framedex.sharder.packing.encode_options import EncodeOptions
@@ -35,6 +36,7 @@ from framedex.sharder.policies.reading import PolicyFile
 from framedex.sharder.policies.sampling import Choose
 from framedex.sharder.schema import CLIPS, SCHEMA_VERSION
 from framedex.sharder.selection.explicit_clips import ExplicitClips
+from framedex.sharder.selection.labelled_rows import labels_of_clips, labels_of_rows
 from framedex.sharder.selection.left_out import left_out
 from framedex.sharder.selection.listing_ranges import check_ranges
 from framedex.sharder.selection.mentions import user_columns
@@ -67,6 +69,7 @@ class ShardOptions:
             cluster.
         audio: The clips' audio; None for no audio.
         audio_format: Format in which tars store audio.
+        labels: The column whose values the dataset numbers; None for none.
         scratch: Where a dataset of object storage is written first; None for the system's temporary folder.
         part: The slice of the run that is planned. None: the whole run.
         finish: Write what the slices of the run planned.
@@ -83,6 +86,7 @@ class ShardOptions:
     engine: Engine = run_local
     audio: AudioOptions | None = None
     audio_format: AudioFormat = "flac"
+    labels: WantedLabels | None = None
     scratch: Path | None = None
     part: Slice | None = None
     finish: bool = False
@@ -122,12 +126,13 @@ def build_from_policy(index: Index, out: Place, file: PolicyFile, options: Shard
     check_ranges(index, file)
     skipped = left_out(index, file)
     views = file.policy.views
+    facts = {} if options.labels is None else {"labels": labels_of_rows(index, file, options.labels).stored()}
     if views is not None:
         listed = listed_scenes(index, file, views)
-        facts = {"views": {"names": listed.scenes.names, "missing": views.missing}}
+        facts["views"] = {"names": listed.scenes.names, "missing": views.missing}
         pieces, total = scene_pieces(listed, file), len(listed.scenes.scenes) + len(listed.scenes.strays)
     else:
-        facts, pieces, total = {}, policy_pieces(index, file), len(index) - index.unusable - skipped.count
+        pieces, total = policy_pieces(index, file), len(index) - index.unusable - skipped.count
     report = _build(index, out, file.resolved, schema, pieces, total, options, facts)
     return replace(report, filtered=skipped)
 
@@ -141,7 +146,11 @@ def build_from_requests(
     """
     resolved = {"policy": "clips", "choose": choose, "clips": requests.digest}
     pieces = explicit_pieces(index, requests, choose)
-    return _build(index, out, resolved, requests.user_schema, pieces, len(requests), options)
+    facts = {}
+    if options.labels is not None:
+        columns = (request.columns for request in requests)
+        facts["labels"] = labels_of_clips(columns, requests.user_schema, options.labels, str(requests.path)).stored()
+    return _build(index, out, resolved, requests.user_schema, pieces, len(requests), options, facts)
 
 
 def _build(

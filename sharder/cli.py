@@ -26,6 +26,7 @@ from framedex.options.slices import FINISH_RULE, slice_options
 from framedex.sharder.build import ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.cli_options import AUDIO_RULES, IMAGE_RULES, POLICY, audio_options, image_options
 from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.labels import wanted_labels
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import PACKS, Pack
@@ -43,6 +44,7 @@ Example:
   framedex shard INDEX --policy fps --out DATASET
   framedex shard INDEX --policy "{policy: fps, fps: 2, frames: 8}" --out DATASET
   framedex shard INDEX --clips clips.jsonl --out DATASET
+  framedex audit INDEX --sql "SELECT uri, [0, 8, 16] AS frames FROM videos" --format parquet --out clips.parquet
   framedex shard INDEX --policy my_policy.yaml --out DATASET --pack clips --shard-size 1GB
   framedex shard INDEX --policy fps --out DATASET --pack clips --encode h264 --short-side 256
   framedex shard INDEX --policy fps --out DATASET --task $SLURM_ARRAY_TASK_ID/100   then   … --finish
@@ -81,7 +83,8 @@ RULES = (
 @click.option(
     "--clips",
     type=FILE,
-    help="JSONL file with the frames or seconds of every clip.",
+    help="File with the frames or seconds of every clip: JSON Lines, .json, .csv or .parquet. `framedex audit --sql … "
+    "--out FILE` writes the last three.",
 )
 @click.option(
     "--choose",
@@ -89,6 +92,12 @@ RULES = (
     default="nearest",
     show_default=True,
     help="With --clips: which frame is taken for a time in seconds.",
+)
+@click.option(
+    "--labels",
+    metavar="COLUMN",
+    help="Number the values of this column from 0, sorted, and record the numbers in the dataset, so that all of its "
+    "readers and splits have the same ones. Every clip must have a value.",
 )
 @max_failures_option("impossible clips")
 @click.option(
@@ -130,6 +139,7 @@ def shard(
     policy: str | Path | None,
     clips: Path | None,
     choose: Choose,
+    labels: str | None,
     max_failures: int,
     damaged: str,
     pack: Pack | None,
@@ -171,6 +181,7 @@ def shard(
             engine=engine,
             audio=audio,
             audio_format=audio_format,
+            labels=None if labels is None else wanted_labels(labels),
             scratch=scratch,
             part=task,
             finish=finish,

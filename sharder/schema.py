@@ -10,9 +10,9 @@ from framedex.core.column_rules import FAR, ColumnRule, Key
 from framedex.indexer.schema import VIDEO_RULES, VIDEOS, column, list_of, required
 
 FORMAT = "framedex-dataset"
-SCHEMA_VERSION = "3.4"
+SCHEMA_VERSION = "3.5"
 HEADER, POLICY_NAME, FAILURES_NAME = "dataset.json", "policy.yaml", "failures.parquet"
-SHARDS_NAME = "shards.parquet"
+SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME = "shards.parquet", "columns.parquet", "fields.parquet"
 CLIPS_FOLDER, RECIPES_FOLDER, MEDIA_FOLDER, SHARDS_FOLDER = "clips", "recipes", "media", "shards"
 
 PAD = -1  # a wanted frame that is padding
@@ -250,12 +250,27 @@ SHARDS = pa.schema(
     ]
 )
 
+_SHARED = ("media_id", "uri", "member", "kind", "codec", "width", "height", "rotation_degrees", "color_transfer")
+# One value for each clip, in few row groups, so that a column of all clips is one read. From version 3.5 on.
+FIELDS = pa.schema(
+    [
+        *(CLIPS.field(name) for name in ("clip_id", "media_row", "shard", "multiview_id", "view_name")),
+        required("wanted_frames", pa.int32(), "How many frames the clip has, padding included.", unit="frames"),
+        column("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where all is padding.", unit="s"),
+        column("end_seconds", pa.float64(), "Greatest of `clips.seconds`.", unit="s"),
+        *(VIDEOS.field(name) for name in _SHARED),
+        column("duration_seconds", pa.float64(), "Duration of the medium.", unit="s"),
+    ]
+)
+
 HEADER_KEYS = {
     "root": Key(kind=str),
     "images": Key(kind=dict, needed=False),
     "encode": Key(kind=dict, needed=False),
     "index_ffmpeg": Key(kind=list, element=str, needed=False),
     "views": Key(kind=dict, needed=False),
+    "labels": Key(kind=dict, needed=False),
+    "columns": Key(kind=list, element=str, needed=False),
     "clips_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
     "media_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
 }

@@ -15,6 +15,7 @@ from framedex.execution.choice import EngineName, engine_of, processes
 from framedex.indexer.parts.index import Index
 from framedex.sharder.build import SHARD_BYTES, ShardOptions, build_from_policy, build_from_requests
 from framedex.sharder.clips.audio import AudioOptions
+from framedex.sharder.clips.labels import LabelsArgument, wanted_labels
 from framedex.sharder.packing.encode_options import EncodeCodec, EncodeOptions, encode_options
 from framedex.sharder.packing.image_files import ImageOptions
 from framedex.sharder.packing.pack import Pack
@@ -42,6 +43,7 @@ def shard(
     encode: EncodeOptions | EncodeCodec | None = None,
     audio: bool | AudioOptions = False,
     audio_format: AudioFormat = "flac",
+    labels: LabelsArgument | None = None,
     workers: int | None = None,
     engine: EngineName = "local",
     ray_address: str | None = None,
@@ -55,8 +57,8 @@ def shard(
         out: The dataset: a folder that is new or empty, or a uri of object storage.
         policy: Which frames make a clip: a YAML file, the name of a policy that comes with framedex ("fps"), or the
             content of such a file, as a mapping or as YAML. Give either this or `clips`.
-        clips: Frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a JSONL file
-            of them.
+        clips: Frames or seconds of every clip: mappings such as {"uri": "a.mp4", "frames": [0, 7, 3]}, or a file of
+            them: JSON Lines, .json, .csv or .parquet.
         choose: With `clips`, which frame a time means: "nearest", "previous" or "next".
         overwrite: Replace an existing dataset.
         keep_damaged: Allow clips with frames of damaged GOPs.
@@ -69,6 +71,9 @@ def shard(
             "hevc" or "av1", or EncodeOptions with a size and a quality. None copies packets.
         audio: Whether clips carry audio; AudioOptions sets its rate, channels and length.
         audio_format: With `pack` and `audio`, "flac" or "wav".
+        labels: Numbers for the values of a column, which the dataset records, so that all of its readers and splits
+            have the same ones: "label", {"run": 0, "walk": 1} or {"action": {"run": 0, "walk": 1}}, as for
+            `ClipDataset`.
         workers: Number of processes that plan, and with `pack` cut and encode. None: one per core.
         engine: "local", or "ray" for a cluster.
         ray_address: Address of the cluster. None: Ray finds it.
@@ -99,6 +104,7 @@ def shard(
             engine=engine_of(engine, ray_address),
             audio=AudioOptions() if audio is True else audio or None,
             audio_format=audio_format,
+            labels=None if labels is None else wanted_labels(labels),
             scratch=None if scratch is None else Path(scratch),
             on_progress=stack.enter_context(progress_bar("", shown=progress)),
         )

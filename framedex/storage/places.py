@@ -152,11 +152,20 @@ def local_folder(where: Place, names: Sequence[str]) -> Iterator[Path]:
         yield Path(folder)
 
 
-def parquet_file(where: Place) -> pq.ParquetFile:
-    """Open a Parquet file. Raises FileNotFoundError and other file errors, StorageError, pa.ArrowException."""
-    if isinstance(where, Stored):
-        return pq.ParquetFile(where.open(), pre_buffer=True)  # requests the columns of a row group together
-    return pq.ParquetFile(where)
+def parquet_file(where: Place, *, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file.
+
+    Args:
+        where: The file.
+        read_dictionary: Columns of texts that are read as they are encoded, with each text once.
+
+    Raises:
+        FileNotFoundError: And other file errors, StorageError, pa.ArrowException.
+    """
+    encoded = list(read_dictionary) or None
+    if isinstance(where, Stored):  # requests the columns of a row group together
+        return pq.ParquetFile(where.open(), pre_buffer=True, read_dictionary=encoded)
+    return pq.ParquetFile(where, read_dictionary=encoded)
 
 
 @contextlib.contextmanager

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
-from framedex.core.tallies import counted, no_clip_has, tally
-from framedex.errors import FormatError, FramedexError, PolicyError
+from framedex.errors import FormatError, PolicyError
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.row_checks import check_video
+from framedex.loader.dataset.clip_columns import REMEDY, ClipColumns
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
-from framedex.sharder.clips.fields import (
-    CLIP_FIELDS,
-    FIELDS,
-    FRAME_FIELDS,
-    frame_field,
-    media_columns_of,
-    media_field,
-    no_such_column,
-)
+from framedex.sharder.clips.labels import stored_labels
 from framedex.sharder.clips.medium import Locations, Medium, Root
-from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.rows import clip_from, own_columns
-from framedex.sharder.clips.shapes import SIZE_COLUMNS, shapes_of
 from framedex.sharder.configuration.views import Missing
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
@@ -69,13 +56,10 @@ GROUP_ROWS = {
     MEDIA_FOLDER: MEDIA_PER_ROW_GROUP,
 }
 SCHEMAS = {CLIPS_FOLDER: CLIPS, RECIPES_FOLDER: RECIPES, MEDIA_FOLDER: MEDIA}
-REMEDY = "the dataset is damaged: shard again, or fetch it again from where it came"
-CLOSE_MATCHES = 3  # how many names are suggested for one that does not exist
-SEARCHED_FOR_CLOSE = 100_000  # how many clips are searched for these names
 OPEN_PARTS = 256  # how many parts' footers are kept; a footer is about 1 MB in memory
 
 
-class Manifest:
+class Manifest(ClipColumns):
     """A dataset, in a folder or in object storage, opened for reading. It is picklable; open files are not pickled.
 
     Args:
@@ -87,6 +71,7 @@ class Manifest:
     Attributes:
         images: how frames were stored (`--pack images`), else None.
         encode: how clips were encoded (`--encode`), else None.
+        labels: the numbers that the values of a column have, else None.
         ffmpeg: the versions of FFmpeg's libraries that made the index, as in `Index.ffmpeg`.
 
     Raises:
@@ -106,6 +91,8 @@ class Manifest:
             self.ffmpeg: list[str] = header.get("index_ffmpeg") or []
             self._views = _views(header.get("views"))
             self._own = own_columns(header["schema_version"])
+            self._filed = header.get("columns")
+            self.labels = stored_labels(header.get("labels"))
             self._first = {
                 CLIPS_FOLDER: np.cumsum([0, *header["clips_per_part"]]),
                 MEDIA_FOLDER: np.cumsum([0, *header["media_per_part"]]),
@@ -125,15 +112,24 @@ class Manifest:
         self.medium = functools.lru_cache(4096)(self._read_medium)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("path", "images", "encode", "ffmpeg", "locations", "_first", "_header", "_views", "_own")
+        kept = (
+            "path",
+            "images",
+            "encode",
+            "ffmpeg",
+            "locations",
+            "_first",
+            "_header",
+            "_views",
+            "_own",
+            "_filed",
+            "labels",
+        )
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._open()
-
-    def __len__(self) -> int:
-        return int(self._first[CLIPS_FOLDER][-1])
 
     def checksum(self) -> int:
         """Return the CRC-32 of the dataset's header, which holds a digest of all of its clips."""
@@ -185,223 +181,14 @@ class Manifest:
             return str(self._row(CLIPS_FOLDER, number)["clip_id"][0].as_py() or "")
         return ""
 
-    def media_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the row in `media` of every clip's medium. Reads only that column of all parts."""
-        return self._media_rows(self._column("media_row"))
-
-    def _media_rows(self, parts: Iterable[pa.ChunkedArray]) -> NDArray[np.int64]:
-        """Return int64 [clips] of the column `media_row`, checked."""
-        numbers = [part.fill_null(-1).to_numpy() for part in parts]
-        rows = np.concatenate(numbers or [np.zeros(0)]).astype(np.int64)
-        wrong = np.flatnonzero((rows < 0) | (rows >= self.media_count))
-        if len(wrong):
-            at = self._at(CLIPS_FOLDER, int(wrong[0]))
-            raise at.wrong("media_row", rows[wrong[0]], f"0 to {self.media_count - 1}")
-        return rows
-
-    def tar_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip. Reads only that column of all parts.
-
-        A clip that is not in a tar has the number of the last tar before it, or -1.
-
-        Raises:
-            FramedexError: no clip is in a tar.
-        """
-        rows = self._own_tars()
-        if len(rows) and rows.max() < 0:
-            raise FramedexError("the dataset has no tars", where=str(self.path), remedy="--pack makes them")
-        return np.maximum.accumulate(rows)  # tars are numbered in the order of clips
-
-    def views(self) -> ViewsOfClips | None:
-        """Return which clips are views of one clip of several views; None if each clip stands alone.
-
-        Reads two columns of all parts.
-
-        Raises:
-            FormatError: the columns contradict each other or the header.
-        """
-        if self._views is None:
-            return None
-        names, missing = self._views
-        shared, own = (
-            pa.chunked_array([chunk for part in self._column(name) for chunk in part.chunks], pa.string())
-            for name in ("multiview_id", "view_name")
-        )
-        view = pc.index_in(own, pa.array(names, pa.string())).fill_null(-1).to_numpy().astype(np.int64)
-        item = shared.combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
-        wrong = np.flatnonzero((view < 0) | (item < 0))
-        if len(wrong):
-            at = self._at(CLIPS_FOLDER, int(wrong[0]))
-            raise at.wrong("view_name", repr(own[int(wrong[0])].as_py()), ", ".join(names))
-        _, first, count = np.unique(item * len(names) + view, return_index=True, return_counts=True)
-        if (count > 1).any():
-            at = self._at(CLIPS_FOLDER, int(first[np.argmax(count > 1)]))
-            raise at.wrong(
-                "view_name", "a view that another clip of the same multiview_id is", "one clip for each view"
-            )
-        return ViewsOfClips(names=names, missing=missing, item=item, view=view)
-
-    def packed_rows(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip, of a dataset whose clips are all in tars. Reads one column.
-
-        Raises:
-            FramedexError: a clip is not in a tar.
-            FormatError: a number is that of no tar.
-        """
-        rows = self._own_tars()
-        outside = int(np.count_nonzero(rows < 0))
-        if outside:
-            raise FramedexError(
-                "a stream needs clips that are in tars",
-                where=str(self.path),
-                found=f"{outside} of {counted(len(rows), 'clip')} point into their sources",
-                allowed="a dataset of --pack clips or --pack images",
-                remedy="shard with --pack clips or --pack images, or load it with ClipDataset",
-            )
-        if len(rows) and rows.max() >= len(self._shards):
-            at = self._at(CLIPS_FOLDER, int(np.argmax(rows)))
-            raise at.wrong("shard", rows.max(), f"0 to {len(self._shards) - 1}")
-        return rows
-
-    def _own_tars(self) -> NDArray[np.int64]:
-        """Return int64 [clips]: the tar of every clip, -1 for a clip that is not in one."""
-        parts = [part.fill_null(-1).to_numpy() for part in self._column("shard")]
-        return np.concatenate(parts or [np.zeros(0)]).astype(np.int64)
-
     def failures(self) -> Iterator[Failure]:
         """Yield nothing: what could not be planned is listed in failures.parquet."""
         return iter(())
-
-    def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
-        """Return int64: the numbers of the clips whose columns have these values, ascending.
-
-        Reads only these columns of all parts.
-
-        Raises:
-            FramedexError: the clips have no such column, the column's type has no such value, or no clip has these
-                values.
-        """
-        chosen = np.ones(len(self), np.bool_)
-        for name, value in wanted.items():
-            try:
-                parts = [pc.equal(part, pa.scalar(value, part.type)).fill_null(False) for part in self._column(name)]
-            except KeyError:
-                raise FramedexError(
-                    "the clips have no such column",
-                    where=str(self.path),
-                    found=name,
-                    allowed=", ".join(self._part(CLIPS_FOLDER, 0).schema_arrow.names),
-                ) from None
-            except (pa.ArrowException, TypeError) as error:
-                raise FramedexError(
-                    f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
-                ) from error
-            chosen &= np.concatenate([part.to_numpy() for part in parts] or [np.zeros(0, np.bool_)]).astype(np.bool_)
-        found = np.flatnonzero(chosen)
-        if wanted and not len(found):
-            values = {name: tally(chunk for part in self._column(name) for chunk in part.chunks) for name in wanted}
-            raise no_clip_has(wanted, values, self.path)
-        return found
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips.
-
-        Reads only what it is made of.
-
-        Raises:
-            FramedexError: the clips have no such column.
-            FormatError: a part is missing or damaged.
-        """
-        own = self._user_columns()
-        if name in own or name in CLIP_FIELDS:
-            return self._whole_column(name)
-        if name in FRAME_FIELDS:
-            return frame_field(name, self._whole_column(FRAME_FIELDS[name]))
-        if name not in FIELDS:
-            raise no_such_column(name, own, self.path)
-        return media_field(name, self._media(media_columns_of(name))).take(pa.array(self.media_rows()))
-
-    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
-        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright.
-
-        Reads two columns of all parts of the clips, and the sizes of media.
-
-        Raises:
-            FormatError: a part is missing or damaged.
-        """
-        parts = list(self._columns(["mask", "media_row"]))  # the mask is as long as the frames, and smaller
-        frames = [frame_field("wanted_frames", part["mask"]).fill_null(0).to_numpy() for part in parts]
-        rows = self._media_rows(part["media_row"] for part in parts)
-        counts = np.concatenate(frames or [np.zeros(0)])
-        return shapes_of(counts, self._media(SIZE_COLUMNS), rows, upright=upright)
-
-    def _user_columns(self) -> list[str]:
-        """Return the user's columns, those of a dataset without clips included."""
-        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in self._own]
-
-    def _whole_column(self, name: str) -> pa.ChunkedArray:
-        """Return a column of `clips`. There must be such a column."""
-        parts = list(self._column(name))
-        return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
-
-    def _media(self, names: Sequence[str]) -> pa.Table:
-        """Return columns of `media`."""
-        tables = []
-        for part in range(len(self._first[MEDIA_FOLDER]) - 1):
-            with self._lock, reading(self._file(MEDIA_FOLDER, part), REMEDY):
-                read = self._open_part(MEDIA_FOLDER, part).read(list(names), use_threads=False)
-            columns = [
-                read[name] if name in read.column_names else pa.nulls(len(read), MEDIA.field(name).type)
-                for name in names
-            ]
-            tables.append(pa.table(columns, list(names)))
-        return pa.concat_tables(tables)
-
-    def _column(self, name: str) -> Iterator[pa.ChunkedArray]:
-        """Yield a column of `clips`, part by part. Raises KeyError."""
-        for part in self._columns([name]):
-            yield part[name]
-
-    def _columns(self, names: Sequence[str]) -> Iterator[dict[str, pa.ChunkedArray]]:
-        """Yield columns of `clips`, part by part. Raises KeyError."""
-        for part in range(len(self._first[CLIPS_FOLDER]) - 1):
-            where = f"{self._file(CLIPS_FOLDER, part)}, column {', '.join(names)}"
-            with self._lock, reading(where, REMEDY):
-                opened = self._open_part(CLIPS_FOLDER, part)  # does not keep the footer
-                left_out = [name for name in names if name not in opened.schema_arrow.names and name in self._own]
-                read = opened.read([name for name in names if name not in left_out], use_threads=False)
-                nulls = {
-                    name: pa.chunked_array([pa.nulls(opened.metadata.num_rows, CLIPS.field(name).type)])
-                    for name in left_out  # nullable columns
-                }
-                columns = {name: nulls[name] if name in nulls else read[name] for name in names}
-            yield columns
 
     @property
     def media_count(self) -> int:
         """How many media the clips come from."""
         return int(self._first[MEDIA_FOLDER][-1])
-
-    def find_all(self, name: str) -> list[int]:
-        """Return the number of the clip with this name, or of all views that share it. Raises FramedexError."""
-        if self._views is not None:
-            shared = pa.chunked_array([chunk for part in self._column("multiview_id") for chunk in part.chunks])
-            found = np.flatnonzero(pc.equal(shared, name).fill_null(False).to_numpy())
-            if len(found):
-                return found.tolist()
-        return [self.find(name)]
-
-    def find(self, clip_id: str) -> int:
-        """Return the number of the clip with this name. Reads one column, part by part. Raises FramedexError."""
-        close: list[str] = []
-        for first, names in zip(self._first[CLIPS_FOLDER].tolist(), self._column("clip_id"), strict=False):
-            row = pc.index(names, clip_id).as_py()
-            if row >= 0:
-                return int(first + row)
-            if first < SEARCHED_FOR_CLOSE:
-                close = difflib.get_close_matches(clip_id, close + names.to_pylist(), CLOSE_MATCHES)
-        remedy = f"names like it: {', '.join(close)}" if close else "the column clip_id of DATASET/clips has them all"
-        raise FramedexError("the dataset has no such clip", where=str(self.path), found=clip_id, remedy=remedy)
 
     def _row(self, folder: str, number: int) -> pa.RecordBatch:
         """Return one row of a table that is written in parts, each in row groups of GROUP_ROWS."""
@@ -439,12 +226,20 @@ class Manifest:
         with reading(self._file(MEDIA_FOLDER, part), REMEDY):
             return constant_columns(file.metadata, MEDIA)
 
+    def _check_unchanged(self) -> None:
+        """Raise FormatError if the dataset was replaced since it was opened. Raises OSError, too."""
+        if (self.path / HEADER).read_bytes() != self._header:
+            raise FormatError(
+                "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
+            )
+
+    def _user_columns(self) -> list[str]:
+        """Return the user's columns, those of a dataset without clips included."""
+        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in self._own]
+
     def _open_part(self, folder: str, part: int) -> pq.ParquetFile:
         try:
-            if (self.path / HEADER).read_bytes() != self._header:
-                raise FormatError(
-                    "the dataset was replaced since it was opened", where=str(self.path), remedy="open it again"
-                )
+            self._check_unchanged()
             file = parquet_file(part_path(self.path / folder, part))
             schema = file.schema_arrow
         except (OSError, pa.ArrowException) as error:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.labels import Labels
 from framedex.sharder.clips.medium import Locations
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.storage.places import Stored
@@ -60,6 +61,15 @@ class Origin(Protocol):
 
     def shapes(self, *, upright: bool) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright."""
+        ...
+
+    @property
+    def labels(self) -> Labels | None:
+        """The labels that a dataset records; None if it records none."""
+        ...
+
+    def label_values(self, name: str) -> pa.ChunkedArray:
+        """Return the values of a column that are numbered, whatever clips are chosen. Raises FramedexError."""
         ...
 
     def media_rows(self) -> NDArray[np.int64]:

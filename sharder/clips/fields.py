@@ -30,7 +30,7 @@ MEDIA_FIELDS = (
 )
 DURATION = "duration_seconds"  # of the medium, made of these columns of `media`
 DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
-FIELDS = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, DURATION)
+FIELD_NAMES = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, DURATION)
 
 
 def media_columns_of(name: str) -> tuple[str, ...]:
@@ -81,11 +81,11 @@ def no_such_column(name: str, own: Iterable[str], path: object) -> FramedexError
         path: the path of the dataset or index.
     """
     columns = list(own)
-    close = difflib.get_close_matches(name, [*columns, *FIELDS], 1)
+    close = difflib.get_close_matches(name, [*columns, *FIELD_NAMES], 1)
     return FramedexError(
         "the clips have no such column",
         where=str(path),
         found=name,
-        allowed=f"your columns: {', '.join(columns) or 'none'}; of every clip: {', '.join(FIELDS)}",
+        allowed=f"your columns: {', '.join(columns) or 'none'}; of every clip: {', '.join(FIELD_NAMES)}",
         remedy=f"did you mean {close[0]!r}?" if close else None,
     )

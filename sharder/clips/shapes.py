@@ -1,33 +1,34 @@
-"""The shapes of clips, from tables alone."""
+"""The shapes of clips, from columns alone."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.arrays import as_numpy
+SIZE_FIELDS = ("height", "width", "rotation_degrees")  # of a clip's medium, never null
+SHAPE_FIELDS = ("wanted_frames", *SIZE_FIELDS)
 
-SIZE_COLUMNS = ("height", "width", "rotation_degrees")  # of `media`, none of them null in usable media
 
-
-def shapes_of(frames: NDArray[Any], media: pa.Table, rows: NDArray[np.int64], *, upright: bool) -> NDArray[np.int64]:
+def shapes_of(
+    frames: pa.ChunkedArray,
+    height: pa.ChunkedArray,
+    width: pa.ChunkedArray,
+    rotation_degrees: pa.ChunkedArray,
+    *,
+    upright: bool,
+) -> NDArray[np.int64]:
     """Return int64 [clips, 3]: frames, height and width of each clip.
 
     Args:
-        frames: [clips], how many frames each has.
-        media: SIZE_COLUMNS of each medium.
-        rows: int64 [clips], the medium of each clip.
-        upright: whether pictures are turned as their medium says, to the nearest quarter turn.
+        frames: how many frames each clip has.
+        height: of the stored pictures of each clip.
+        width: of the stored pictures of each clip.
+        rotation_degrees: how a player turns the pictures.
+        upright: whether they are turned so, to the nearest quarter turn.
     """
-    height, width, degrees = (as_numpy(media[name].combine_chunks()).astype(np.int64) for name in SIZE_COLUMNS)
-    turned = np.rint(degrees / 90).astype(np.int64) % 2 == 1
-    if not upright:
-        turned[:] = False
-    shapes = np.empty((len(rows), 3), np.int64)
-    shapes[:, 0] = frames
-    shapes[:, 1] = np.where(turned, width, height)[rows]
-    shapes[:, 2] = np.where(turned, height, width)[rows]
+    shapes = np.stack([column.to_numpy().astype(np.int64) for column in (frames, height, width)], axis=1)
+    if upright:
+        turned = np.rint(rotation_degrees.to_numpy() / 90).astype(np.int64) % 2 == 1
+        shapes[turned, 1:] = shapes[turned, :0:-1]
     return shapes

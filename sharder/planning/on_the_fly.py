@@ -30,7 +30,7 @@ from framedex.sharder.clips.clip import Clip, Failure, WantedClip
 from framedex.sharder.clips.fields import (
     CLIP_FIELDS,
     DURATION,
-    FIELDS,
+    FIELD_NAMES,
     FRAME_FIELDS,
     MEDIA_FIELDS,
     media_columns_of,
@@ -39,7 +39,7 @@ from framedex.sharder.clips.fields import (
 )
 from framedex.sharder.clips.medium import Locations, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
-from framedex.sharder.clips.shapes import SIZE_COLUMNS, shapes_of
+from framedex.sharder.clips.shapes import SIZE_FIELDS, shapes_of
 from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.planning.counting import FACTS, OPEN_MEDIA, Counting, Opening, joined, views_of_clips
 from framedex.sharder.planning.indexed_medium import IndexedMedium
@@ -193,7 +193,7 @@ class ClipPlans:
         """
         if name in self.columns:
             return self._table.columns[name].take(pa.array(self._mentions()))
-        if name not in FIELDS:
+        if name not in FIELD_NAMES:
             raise no_such_column(name, self.columns, self.path)
         if name in CLIP_FIELDS or name in FRAME_FIELDS:
             raise FramedexError(
@@ -218,9 +218,10 @@ class ClipPlans:
             FormatError: The index was changed in the meantime.
         """
         with self._lock:
-            media = self._index.columns(["status", *SIZE_COLUMNS])
-            usable = media.filter(pc.equal(media["status"], OK))
-            return shapes_of(self._frame_counts(), usable, self.media_rows(), upright=upright)
+            media = self._index.columns(["status", *SIZE_FIELDS])
+            usable, rows = media.filter(pc.equal(media["status"], OK)), pa.array(self.media_rows())
+            frames = pa.chunked_array([self._frame_counts()])
+            return shapes_of(frames, *(usable[name].take(rows) for name in SIZE_FIELDS), upright=upright)
 
     def _frame_counts(self) -> NDArray[np.int64]:
         """Return int64 [clips]: how many frames each clip has in epoch 0."""
@@ -236,6 +237,19 @@ class ClipPlans:
             chosen = clips if planned is None else [clips[place] for place in planned.tolist()]
             counts += [len(clip.sampled.frames) for clip in chosen]
         return np.array(counts, np.int64)
+
+    @property
+    def labels(self) -> None:
+        """No labels: an index records none."""
+        return None
+
+    def label_values(self, name: str) -> pa.ChunkedArray:
+        """Return the values of a column that are numbered: those of all rows that the policy samples.
+
+        Raises:
+            FramedexError: The clips have no such column.
+        """
+        return self._table.columns[name] if name in self.columns else self.column(name)
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of every clip's medium."""

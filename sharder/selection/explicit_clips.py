@@ -1,9 +1,8 @@
-"""Explicit clips, one JSON line each: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`."""
+"""Explicit clips, one row each: `{"uri": …, "frames": [0, 7, 3, 3]}` or `{"uri": …, "seconds": [0.5, 1.0]}`."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from framedex.core.nesting import MOST_NESTED, json_depth
 from framedex.errors import PolicyError
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.parts.index import Index
 from framedex.indexer.sources.discover import RESERVED_COLUMNS, media_id
 from framedex.sharder.policies.records import Timeline
 from framedex.sharder.policies.sampling import Choose, frames_at, over_common_denominator
+from framedex.sharder.selection.clip_files import clip_rows
 from framedex.storage.uris import medium_name, relative
 
 ROWS_AT_ONCE = 10_000
@@ -46,11 +45,12 @@ class ExplicitClip:
 
 
 class ExplicitClips:
-    """The clips of a JSONL file, in its order.
+    """The clips of a file (`clip_files`), in its order.
 
     Each iteration reads the file again, so that memory does not grow with it.
 
     Attributes:
+        path: The file.
         user_schema: The user's columns, typed by all their values.
         digest: Digest of the file's content.
 
@@ -60,7 +60,7 @@ class ExplicitClips:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         digest = hashlib.blake2b(digest_size=16)
         self._count = 0
         types = _ColumnTypes(str(path))
@@ -85,15 +85,8 @@ class ExplicitClips:
         return self._read(lambda line: None)
 
     def _read(self, note: Callable[[bytes], None]) -> Iterator[ExplicitClip]:
-        try:
-            with open(self._path, "rb") as file:  # lines end at \n alone: JSON strings may hold U+2028
-                for number, line in enumerate(file, 1):
-                    note(line)
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                    if text.strip():
-                        yield _parse(text, number, f"{self._path}:{number}")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PolicyError("the clips file cannot be read", where=str(self._path), found=error) from error
+        for row in clip_rows(self.path, OWN_KEYS, note):
+            yield _clip_of(row.content, row.number, row.where)
 
 
 class _ColumnTypes:
@@ -125,24 +118,10 @@ class _ColumnTypes:
         self._rows = []
 
 
-def _parse(line: str, number: int, where: str) -> ExplicitClip:
-    try:
-        content = json.loads(line)
-        json.dumps(content, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise PolicyError("holds a lone surrogate", where=where, found=error) from error
-    except (ValueError, RecursionError) as error:
-        raise PolicyError("is not JSON", where=where, found=error) from error
-    if (depth := json_depth(line)) > MOST_NESTED + 1:  # the clip itself is one level
-        raise PolicyError(
-            "a user column is nested too deeply",
-            where=where,
-            found=f"{depth - 1} levels",
-            allowed=f"up to {MOST_NESTED}",
-            remedy="store it as a text, or as columns of its own",
-        )
+def _clip_of(content: Any, number: int, where: str) -> ExplicitClip:
+    """Return the clip that a line or row says. Raises PolicyError."""
     if not isinstance(content, dict) or not isinstance(content.get("uri"), str):
-        raise PolicyError("a clip is an object with a uri", where=where, found=line[:80])
+        raise PolicyError("a clip is an object with a uri", where=where, found=str(content)[:80])
     if ("frames" in content) == ("seconds" in content):
         raise PolicyError("a clip has either frames or seconds", where=where, found=", ".join(content))
     columns = {key: value for key, value in content.items() if key not in OWN_KEYS}

@@ -9,7 +9,9 @@ from framedex.errors import FormatError, OutputError
 from framedex.files.headers import check_format
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
+    COLUMNS_NAME,
     FAILURES_NAME,
+    FIELDS_NAME,
     FORMAT,
     HEADER,
     MEDIA_FOLDER,
@@ -25,6 +27,8 @@ OWN_ENTRIES = {
     POLICY_NAME,
     FAILURES_NAME,
     SHARDS_NAME,
+    COLUMNS_NAME,
+    FIELDS_NAME,
     CLIPS_FOLDER,
     RECIPES_FOLDER,
     MEDIA_FOLDER,

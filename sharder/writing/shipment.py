@@ -25,7 +25,9 @@ from framedex.files.locks import LOCK_NAME, held
 from framedex.files.parquet_parts import PART_NAME
 from framedex.sharder.schema import (
     CLIPS_FOLDER,
+    COLUMNS_NAME,
     FAILURES_NAME,
+    FIELDS_NAME,
     FORMAT,
     HEADER,
     MEDIA_FOLDER,
@@ -47,9 +49,10 @@ REPORT_NAME = "report.json"
 RUN_NAME, CLEARED_NAME, SHIPPED_NAME = "run.json", "cleared", "shipped.json"
 MOST_CLAIM_BYTES = 1 << 16
 # All files of a dataset. These are removed when a dataset is replaced, and nothing else ever is.
+OWN_FILES = (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, COLUMNS_NAME, FIELDS_NAME, CLAIM_NAME)
 OWN_NAME = re.compile(
     rf"(?:{CLIPS_FOLDER}|{RECIPES_FOLDER}|{MEDIA_FOLDER})/{PART_NAME.pattern}|{SHARDS_FOLDER}/{TAR_NAME.pattern}"
-    rf"|{'|'.join(map(re.escape, (HEADER, POLICY_NAME, FAILURES_NAME, SHARDS_NAME, CLAIM_NAME)))}"
+    rf"|{'|'.join(map(re.escape, OWN_FILES))}"
 )
 
 

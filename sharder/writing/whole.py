@@ -24,6 +24,7 @@ from framedex.sharder.schema import (
     SHARDS_NAME,
 )
 from framedex.sharder.writing.checkpoints import JOB_NAME, PROGRESS_NAME, Checkpoint
+from framedex.sharder.writing.columns import write_columns
 from framedex.sharder.writing.tables import write_empty
 
 Row = dict[str, Any]
@@ -52,6 +53,7 @@ def write_whole(
     if not clips:
         write_empty(folder, schema)
         clips, media = [0], [0]
+    columns = write_columns(folder, schema, clips_parts=len(clips), media_parts=len(media))
     digests = "".join(checkpoint.digest for checkpoint in done)
     header = {
         "format": FORMAT,
@@ -62,6 +64,7 @@ def write_whole(
         **facts,
         "clips_per_part": clips,
         "media_per_part": media,
+        "columns": columns,
         "build": hashlib.blake2b(digests.encode(), digest_size=16).hexdigest(),
         "libraries": library_versions(),
     }

@@ -177,6 +177,20 @@ def test_sizes_that_differ_are_an_error_of_the_loader_unless_it_scales(folder: P
     assert joined.shapes()[[0, -1]].tolist() == [[2, *SIZE], [2, 32, 48]]
 
 
+def test_numbers_of_labels_are_arrays_in_each_batch(folder: Path) -> None:
+    shard_clips(
+        folder / "INDEX-b", folder / "E", [{"uri": "b.mp4", "frames": [1, 2], "label": number} for number in (3, 1)]
+    )
+    classes = {number: 11 - number for number in range(12)}
+    joined = ConcatClips([ClipDataset(folder / name, labels={"label": classes}) for name in ("A", "E")])
+    assert joined.columns == ["label", "kind", "label_name"]
+    (batch,) = ClipLoader(joined, batch_size=14, output="numpy")
+    assert batch["label"].tolist() == [*range(11, -1, -1), 8, 10]
+    assert batch["label_name"].tolist() == [*range(12), 3, 1]
+    assert batch["kind"] == [*[1] * 12, None, None]
+    assert joined.column("label").tolist() == batch["label"].tolist()
+
+
 @pytest.mark.parametrize(
     ("join", "message"),
     [

@@ -179,12 +179,12 @@ def test_lists_are_not_stacked(dataset: Path) -> None:
 
 
 def rewrite(dataset: Path, column: str, change: Any) -> None:
-    part = dataset / "clips/part-000000.parquet"
-    table = pq.ParquetFile(part).read()
-    place = table.schema.get_field_index(column)
-    values = change(table[column].to_pylist())
-    table = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
-    pq.write_table(table, part, row_group_size=32)
+    for file in (dataset / "clips/part-000000.parquet", dataset / "fields.parquet"):
+        table = pq.ParquetFile(file).read()
+        place = table.schema.get_field_index(column)
+        values = change(table[column].to_pylist())
+        table = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
+        pq.write_table(table, file, row_group_size=32)
 
 
 def test_a_manifest_that_contradicts_itself_is_refused(dataset: Path) -> None:

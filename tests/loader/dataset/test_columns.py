@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import framedex
 from framedex import ClipDataset, FramedexError, MultiViewDataset
 from framedex.core.arrays import column_as_numpy
-from framedex.sharder.clips.fields import FIELDS, MEDIA_FIELDS
+from framedex.errors import FormatError
+from framedex.sharder.clips.fields import FIELD_NAMES, MEDIA_FIELDS
 from tests.support.datasets import run, shard_clips
 from tests.support.scenes import write_scenes
 
@@ -83,7 +86,7 @@ def test_fields_of_frames_are_those_of_the_items(listed: Path) -> None:
 
 def test_every_field_can_be_had_and_has_a_value_for_each_clip(listed: Path) -> None:
     dataset = ClipDataset(listed / "D")
-    assert {len(dataset.column(name)) for name in FIELDS} == {len(dataset)}
+    assert {len(dataset.column(name)) for name in FIELD_NAMES} == {len(dataset)}
 
 
 def test_chosen_clips_have_their_own_values(listed: Path) -> None:
@@ -115,7 +118,9 @@ def test_what_only_planning_shows_is_refused(listed: Path) -> None:
 def test_a_dataset_without_clips_has_empty_columns(listed: Path) -> None:
     shard_clips(listed / "INDEX", listed / "EMPTY", [{"uri": "h264_vfr.mkv", "frames": [10**6], "label": 1}], code=3)
     empty = ClipDataset(listed / "EMPTY")
-    assert {name: len(empty.column(name)) for name in ("label", *FIELDS)} == dict.fromkeys(("label", *FIELDS), 0)
+    assert {name: len(empty.column(name)) for name in ("label", *FIELD_NAMES)} == dict.fromkeys(
+        ("label", *FIELD_NAMES), 0
+    )
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -131,6 +136,49 @@ def test_clips_of_several_views_have_the_columns_of_their_items(tmp_path: Path, 
     assert None in scenes.column("uri", view="wrist").tolist()
     with pytest.raises(FramedexError, match="there is no such view"):
         scenes.column("uri", view="back")
+
+
+def test_datasets_of_earlier_versions_have_the_same_columns(listed: Path, tmp_path: Path) -> None:
+    shutil.copytree(listed / "D", tmp_path / "D")
+    header = json.loads((tmp_path / "D/dataset.json").read_text())
+    assert set(header.pop("columns")) == {"label", "score", "flag", "day"}
+    (tmp_path / "D/dataset.json").write_text(json.dumps(header | {"schema_version": "3.4"}))
+    (tmp_path / "D/fields.parquet").unlink()
+    (tmp_path / "D/columns.parquet").unlink()
+    older, newer = ClipDataset(tmp_path / "D"), ClipDataset(listed / "D")
+    names = [*newer.columns, *FIELD_NAMES]
+    assert [older.column(name, as_arrow=True).to_pylist() for name in names] == [
+        newer.column(name, as_arrow=True).to_pylist() for name in names
+    ]
+    assert [older.column(name, as_arrow=True).type for name in names] == [
+        newer.column(name, as_arrow=True).type for name in names
+    ]
+    assert older.places("medium").tolist() == newer.places("medium").tolist()
+
+
+@pytest.mark.parametrize("name", ["columns.parquet", "fields.parquet"])
+def test_a_file_of_columns_that_is_missing_or_too_short_is_damage(listed: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(listed / "D", tmp_path / "D")
+    column = {"columns.parquet": "label", "fields.parquet": "uri"}[name]
+    table = pq.ParquetFile(tmp_path / "D" / name).read()
+    pq.write_table(table.slice(1), tmp_path / "D" / name)
+    with pytest.raises(FormatError, match="does not belong to the dataset"):
+        ClipDataset(tmp_path / "D").column(column)
+    (tmp_path / "D" / name).unlink()
+    with pytest.raises(FormatError, match=name):
+        ClipDataset(tmp_path / "D").column(column)
+
+
+def test_columns_of_lists_and_names_of_fields_are_the_users_own(listed: Path, tmp_path: Path) -> None:
+    clips = [
+        {"uri": "h264_vfr.mkv", "frames": [0], "boxes": [[1, 2]], "width": "wide", "kind": [5]},
+        {"uri": "h264_vfr.mkv", "frames": [1], "boxes": [], "width": "narrow", "kind": [6, 7]},
+    ]
+    dataset = ClipDataset(shard_clips(listed / "INDEX", tmp_path / "D", clips))
+    assert dataset.column("width").tolist() == ["wide", "narrow"]
+    assert dataset.column("boxes", as_arrow=True).to_pylist() == [[[1, 2]], []]
+    assert dataset.column("kind", as_arrow=True).to_pylist() == [[5], [6, 7]]
+    assert dataset.column("height").tolist() == [144, 144]
 
 
 def test_numpy_types_are_as_documented() -> None:

@@ -1,0 +1,221 @@
+"""Labels: numbers for the values of a column, from 0 on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from framedex.core.tallies import counted, few, tally
+from framedex.errors import FramedexError
+
+LabelsArgument = str | Mapping[Any, Any]
+
+DEFAULT_COLUMN = "label"
+NAME_SUFFIX = "_name"  # the column that keeps the values which the numbers replace
+MOST_CLASSES = 100_000  # a column with more values holds captions or names, not labels
+SHOWN = 20  # how many classes a message names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedLabels:
+    """What `labels` of a dataset says.
+
+    Attributes:
+        column: The column whose values are numbered.
+        numbers: The number of each value. None: the values are sorted and numbered.
+    """
+
+    column: str
+    numbers: dict[Any, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """The number of each value of a column.
+
+    Attributes:
+        column: The column.
+        numbers: The number of each value: whole numbers from 0 on, without a gap. Several values may share one.
+    """
+
+    column: str
+    numbers: dict[Any, int]
+
+    @property
+    def name_column(self) -> str:
+        """The column that keeps the values."""
+        return self.column + NAME_SUFFIX
+
+    @property
+    def classes(self) -> list[str]:
+        """The value of each number, as text; the first one of several that share a number."""
+        found = {number: str(value) for value, number in reversed(self.numbers.items())}
+        return [found[number] for number in range(len(found))]
+
+    def applied(self, columns: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Return a clip's columns with the number in place of the value, which goes into `name_column`.
+
+        Args:
+            columns: The user's columns of the clip.
+            where: The clip, for the error.
+
+        Raises:
+            FramedexError: The value has no number.
+        """
+        value = columns.get(self.column)
+        number = self.numbers.get(value)
+        if number is None:
+            raise self._unknown(where, 1, "empty" if value is None else repr(value))
+        return {**columns, self.column: number, self.name_column: value}
+
+    def numbered(self, values: pa.ChunkedArray, where: str, unit: str = "clip") -> NDArray[np.int64]:
+        """Return int64 [values]: the number of each value.
+
+        Args:
+            values: A column.
+            where: The dataset or index, for the error.
+            unit: What has these values, for the error.
+
+        Raises:
+            FramedexError: A value has no number. The error names the first one.
+        """
+        place = self._places(values)
+        wrong = np.flatnonzero(place < 0)
+        if len(wrong):
+            first = int(wrong[0])
+            found = few(tally(plain(values).take(pa.array(wrong)).chunks))
+            raise self._unknown(f"{where}, {unit} {first}", len(wrong), found)
+        return np.array(list(self.numbers.values()), np.int64)[place]
+
+    def _places(self, values: pa.ChunkedArray) -> NDArray[np.int64]:
+        """Return int64 [values]: the place of each value in `numbers`, -1 where it has none."""
+        known = pa.array(self.numbers, plain(values.slice(0, 0)).type)
+        places = [
+            pc.index_in(chunk.dictionary, known).take(chunk.indices)
+            if pa.types.is_dictionary(chunk.type)
+            else pc.index_in(chunk, known)
+            for chunk in values.chunks
+        ]
+        found: NDArray[np.int64] = pa.chunked_array(places, pa.int32()).fill_null(-1).to_numpy().astype(np.int64)
+        return found
+
+    def _unknown(self, where: str, count: int, found: str) -> FramedexError:
+        classes = ", ".join(repr(value) for value in itertools.islice(self.numbers, SHOWN))
+        more = f" and {len(self.numbers) - SHOWN:,} more" if len(self.numbers) > SHOWN else ""
+        return FramedexError(
+            f"column {self.column!r} has a value that is no label",
+            where=where,
+            found=found if count == 1 else f"{found}: {count:,} in all",
+            allowed=classes + more,
+            remedy="give the value a number in `labels`, or leave it out by `where` or by the policy's `filter`",
+        )
+
+    def stored(self) -> dict[str, Any]:
+        """Return these labels for a dataset's header."""
+        return {"column": self.column, "values": list(self.numbers), "numbers": list(self.numbers.values())}
+
+
+def stored_labels(stored: Mapping[str, Any] | None) -> Labels | None:
+    """Return the labels that a header records, or None. Raises KeyError, TypeError, ValueError if they are wrong."""
+    if stored is None:
+        return None
+    column, values, numbers = stored["column"], stored["values"], stored["numbers"]
+    of_value = dict(zip(values, numbers, strict=True))
+    if not isinstance(column, str) or len(of_value) < len(values) or not _are_consecutive(of_value):
+        raise ValueError(f"labels of column {column!r}")
+    return Labels(column=column, numbers=of_value)
+
+
+def wanted_labels(labels: LabelsArgument) -> WantedLabels:
+    """Return what `labels` says.
+
+    Args:
+        labels: A column, whose values are sorted and numbered; or {value: number} for the column `label`; or
+            {column: {value: number}}.
+
+    Raises:
+        FramedexError: It is something else, or the numbers are not 0, 1, 2 and so on.
+    """
+    if isinstance(labels, str):
+        return WantedLabels(column=labels, numbers=None)
+    column, numbers = DEFAULT_COLUMN, labels
+    if isinstance(labels, Mapping) and len(labels) == 1 and isinstance(next(iter(labels.values())), Mapping):
+        [(column, numbers)] = labels.items()
+    if not isinstance(numbers, Mapping) or not numbers or not isinstance(column, str):
+        raise FramedexError(
+            "labels is a column, or the number of each value",
+            found=repr(labels)[:80],
+            allowed="'label', {'run': 0, 'walk': 1}, {'label': {'run': 0, 'walk': 1}}",
+        )
+    own = {value: int(number) if isinstance(number, np.integer) else number for value, number in numbers.items()}
+    if not _are_consecutive(own):
+        raise FramedexError(
+            "the numbers of labels are 0, 1, 2 and so on, without a gap",
+            where=f"labels of column {column!r}",
+            found=", ".join(f"{value!r}: {number!r}" for value, number in itertools.islice(own.items(), SHOWN)),
+        )
+    return WantedLabels(column=column, numbers=own)
+
+
+def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> Labels:
+    """Return labels for a column.
+
+    Args:
+        wanted: What `labels` says.
+        values: All values of the column. Nulls get no number.
+        where: The dataset or index, for errors.
+
+    Raises:
+        FramedexError: The column has no values that can be labels, or `wanted` names values of another type.
+    """
+    where = f"{where}, column {wanted.column!r}"
+    kind = plain(values.slice(0, 0)).type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise FramedexError("labels are texts or whole numbers", where=where, found=kind)
+    if wanted.numbers is not None:
+        right = int if pa.types.is_integer(kind) else str
+        if other := [value for value in wanted.numbers if type(value) is not right]:
+            raise FramedexError(
+                "labels of another type than the column's", where=where, found=repr(other[0]), allowed=str(kind)
+            )
+        return Labels(column=wanted.column, numbers=wanted.numbers)
+    found = plain(values).unique().drop_null()
+    if not len(found) or len(found) > MOST_CLASSES:
+        raise FramedexError(
+            "the column has no labels",
+            where=where,
+            found=counted(len(found), "different value"),
+            allowed=f"1 to {MOST_CLASSES:,}",
+        )
+    return Labels(
+        column=wanted.column, numbers={value: number for number, value in enumerate(sorted(found.to_pylist()))}
+    )
+
+
+def check_name_is_free(labels: Labels, columns: list[str], where: str) -> None:
+    """Raise FramedexError if clips have a column already that would keep the values."""
+    if labels.name_column in columns:
+        raise FramedexError(
+            f"the values of column {labels.column!r} go into a column that clips have already",
+            where=where,
+            found=labels.name_column,
+            remedy="rename that column in the listing",
+        )
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column whose values are not encoded by a dictionary."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _are_consecutive(numbers: Mapping[Any, Any]) -> bool:
+    """Return whether all numbers are 0 to some number, each at least once."""
+    own = list(numbers.values())
+    return all(type(number) is int for number in own) and set(own) == set(range(max(own, default=-1) + 1))
