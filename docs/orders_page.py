@@ -22,8 +22,8 @@ def orders_section(result: dict[str, Any]) -> str:
 ## Samplers
 
 Samplers over a dataset of {result["clips"]:,} clips of synthetic videos (the mixture has it twice), on one core. \
-The first entry of an epoch needs the order of the whole epoch. Other work ran on the machine's cores at the same time, \
-so a quiet machine is faster. `ClipDataset.shapes` took {1000 * result["shapes_seconds"]:.0f} ms:
+The first entry of an epoch needs the order of the whole epoch. Other work ran on the machine's cores at the same \
+time, so a quiet machine is faster. `ClipDataset.shapes` took {1000 * result["shapes_seconds"]:.0f} ms:
 
 {table}
 
