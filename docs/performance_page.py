@@ -8,6 +8,7 @@ from docs.cameras_page import cameras_section
 from docs.conversion_page import conversion_section
 from docs.encoded_page import encoded_section
 from docs.one_core_page import one_core_section
+from docs.orders_page import orders_section
 from docs.results import NOTE, load, made_by
 from docs.storage_tables import storage_section
 from docs.streams_page import streams_section
@@ -349,4 +350,5 @@ The plain loop decodes each video from its beginning in one process with PyAV an
 {encoded_section(load("encoded_shards.json"), load("encoded_shards_gpu.json"))}\
 {streams_section(load("streams.json"))}\
 {cameras_section(load("lerobot_cameras.json"))}\
+{orders_section(load("orders.json"))}\
 {loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""

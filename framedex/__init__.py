@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from framedex.loader.clip_dataset import ClipDataset as ClipDataset
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
     from framedex.loader.clip_stream import ClipStream as ClipStream
+    from framedex.loader.concat_clips import ConcatClips as ConcatClips
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
+    from framedex.loader.order.bucket_sampler import BucketSampler as BucketSampler
+    from framedex.loader.order.mixture_sampler import MixtureSampler as MixtureSampler
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
+    from framedex.loader.order.tokens import visual_tokens as visual_tokens
     from framedex.loader.prompts import prompt_text as prompt_text
     from framedex.loader.streams.decode_sample import decode_sample as decode_sample
     from framedex.loader.verify import verify as verify
@@ -30,15 +34,18 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "AudioOptions": "framedex.sharder.clips.audio",
+    "BucketSampler": "framedex.loader.order.bucket_sampler",
     "ClipDataset": "framedex.loader.clip_dataset",
     "ClipLoader": "framedex.loader.clip_loader",
     "ClipSampler": "framedex.loader.order.sampler",
     "ClipStream": "framedex.loader.clip_stream",
+    "ConcatClips": "framedex.loader.concat_clips",
     "DiskCache": "framedex.storage.cache",
     "EncodeOptions": "framedex.sharder.packing.encode_options",
     "FramedexError": "framedex.errors",
     "ImageOptions": "framedex.sharder.packing.image_files",
     "Index": "framedex.indexer.parts.index",
+    "MixtureSampler": "framedex.loader.order.mixture_sampler",
     "MultiViewDataset": "framedex.loader.multi_view_dataset",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
@@ -48,19 +55,24 @@ _PUBLIC = {
     "query": "framedex.auditor.audit",
     "shard": "framedex.sharder.shard",
     "verify": "framedex.loader.verify",
+    "visual_tokens": "framedex.loader.order.tokens",
 }
 
 __all__ = [
     "AudioOptions",
+    "BucketSampler",
     "ClipDataset",
     "ClipLoader",
     "ClipSampler",
     "ClipStream",
+    "ConcatClips",
     "DiskCache",
     "EncodeOptions",
     "FramedexError",
     "ImageOptions",
     "Index",
+    "MixtureSampler",
+    "MultiViewDataset",
     "__version__",
     "audit",
     "clip_pipeline",
@@ -70,6 +82,7 @@ __all__ = [
     "query",
     "shard",
     "verify",
+    "visual_tokens",
 ]
 
 

@@ -13,6 +13,7 @@ Device = Literal["cpu", "gpu"]
 Decode = Literal["auto", "gpu", "cpu"]
 Last = Literal["partial", "drop", "pad"]
 Output = Literal["torch", "numpy"]
+Unit = Literal["clips", "batches"]  # what a sampler yields
 
 
 def placed(device: object, device_id: int) -> tuple[Device, int]:
@@ -80,6 +81,25 @@ def check_normalize(normalize: object) -> None:
             found=repr(normalize)[:80],
             allowed="such as ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))",
         )
+
+
+def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None:
+    """Raise FramedexError for arguments that a sampler of batches takes the place of."""
+    given = {"batch_size": batch_size != 1, "sampler": sampler is not None, "last": last != "partial"}
+    twice = [name for name, is_given in given.items() if is_given]
+    if twice:
+        raise FramedexError(
+            "batch_sampler says which clips make a batch",
+            found=f"also {', '.join(twice)}",
+            remedy=f"leave out {', '.join(twice)}, or batch_sampler",
+        )
+
+
+def check_unit(found: Unit, wanted: Unit) -> None:
+    """Raise FramedexError for a sampler of batches in place of one of clips, or the other way round."""
+    if found != wanted:
+        right = "sampler" if found == "clips" else "batch_sampler"
+        raise FramedexError(f"the sampler yields {found}, not {wanted}", remedy=f"give it as {right}=")
 
 
 def check_together(device: Device, decode: Decode, output: Output) -> None:

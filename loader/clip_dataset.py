@@ -200,6 +200,11 @@ class ClipDataset:
         """Decoder threads per clip."""
         return self._options.threads
 
+    @property
+    def frame_columns(self) -> FrameColumns | None:
+        """The columns of the frames' table that items have."""
+        return self._options.frame_columns
+
     def resized(self, size: Size | None) -> Self:
         """Return the same clips, scaled to another size. Raises FramedexError."""
         other = copy.copy(self)
@@ -244,6 +249,15 @@ class ClipDataset:
     def columns(self) -> list[str]:
         """The user's columns: those of a listing, of explicit clips and of a split; and the one of labels' names."""
         return [*self.origin.columns, *([] if self._labels is None else [self._labels.name_column])]
+
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the values that items have in `columns`."""
+        types = dict(self.origin.column_types)
+        if self._labels is not None:
+            types[self._labels.name_column] = types.get(self._labels.column, pa.string())
+            types[self._labels.column] = pa.int64()
+        return types
 
     @property
     def classes(self) -> list[str]:
@@ -304,6 +318,25 @@ class ClipDataset:
             numbers = labels.numbered(found, str(self.origin.path))
             return pa.chunked_array([numbers]) if as_arrow else numbers
         return plain(found) if as_arrow else column_as_numpy(found, name)
+
+    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. No clip is read.
+
+        Frames include padding. Sizes are `size`, or as the clips are stored. With `from_index`, a policy whose clips
+        differ in their number of frames is applied to all media, which reads their packets (1 ms per medium).
+
+        Args:
+            upright: sizes of the upright pictures, as ClipLoader delivers them with rotation="apply".
+
+        Raises:
+            FormatError: the dataset or the index is damaged or was replaced.
+        """
+        shapes = self.origin.shapes(upright=upright)
+        if self._numbers is not None:
+            shapes = shapes[self._numbers]
+        if self.size is not None:
+            shapes[:, 1:] = self.size
+        return shapes
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.

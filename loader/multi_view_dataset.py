@@ -145,15 +145,22 @@ class MultiViewDataset:
         found = self.clips.column(name, as_arrow=True).take(pa.array(clips, mask=clips == ABSENT))
         return found if as_arrow else column_as_numpy(found, name)
 
+    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames, height and width of the first view of each clip, as `ClipDataset.shapes`."""
+        return self.clips.shapes(upright=upright)[self._first_views()]
+
     def places(self, kind: Any) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that the first view of each clip is read from.
 
         Raises:
             FramedexError: as `ClipDataset.places`.
         """
+        return self.clips.places(kind)[self._first_views()]
+
+    def _first_views(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the number of the clip of the first view that each clip has."""
         first = np.argmax(self._table != ABSENT, axis=1)
-        rows = self.clips.places(kind)
-        return np.asarray(rows[self._table[np.arange(len(self)), first]], np.int64)
+        return np.asarray(self._table[np.arange(len(self)), first], np.int64)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` of all views. Negative numbers count from the end.

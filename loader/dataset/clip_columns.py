@@ -28,6 +28,7 @@ from framedex.sharder.clips.fields import (
 )
 from framedex.sharder.clips.labels import Labels, plain
 from framedex.sharder.clips.multiview import ViewsOfClips
+from framedex.sharder.clips.shapes import SHAPE_FIELDS, SIZE_FIELDS, shapes_of
 from framedex.sharder.configuration.views import Missing
 from framedex.sharder.schema import CLIPS, CLIPS_FOLDER, COLUMNS_NAME, FIELDS, FIELDS_NAME, MEDIA, MEDIA_FOLDER
 from framedex.storage.places import Stored, parquet_file
@@ -111,6 +112,22 @@ class ClipColumns:
         if name in FRAME_FIELDS:
             return frame_field(name, self._part_column(FRAME_FIELDS[name]))
         return media_field(name, self._media(media_columns_of(name))).take(pa.array(self.media_rows()))
+
+    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright.
+
+        Raises:
+            FormatError: a file is missing or damaged.
+        """
+        if self._filed is not None:
+            frames, *sides = (plain(self._filed_column(FIELDS_NAME, name, FIELDS)) for name in SHAPE_FIELDS)
+        else:
+            media, rows = self._media(SIZE_FIELDS), pa.array(self.media_rows())
+            frames = frame_field("wanted_frames", self._part_column("mask"))  # as long as the frames, and smaller
+            sides = [media[name].take(rows) for name in SIZE_FIELDS]
+        if any(column.null_count for column in (frames, *sides)):
+            raise FormatError("a clip has no shape", where=str(self.path), found="null", remedy=REMEDY)
+        return shapes_of(frames, *sides, upright=upright)
 
     def label_values(self, name: str) -> pa.ChunkedArray:
         """Return the values of a column that are numbered: those of all clips. Raises FramedexError."""

@@ -163,6 +163,11 @@ class Manifest(ClipColumns):
         """The user's columns, which every clip has."""
         return self._user_columns() if len(self) else []
 
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the user's columns."""
+        return {name: self._part(CLIPS_FOLDER, 0).schema_arrow.field(name).type for name in self.columns}
+
     def clip_id(self, number: int) -> str:
         """Return the name of clip `number`, whose row may be damaged.
 

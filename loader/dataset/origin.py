@@ -50,8 +50,17 @@ class Origin(Protocol):
         """Return the numbers of the clips whose columns have these values."""
         ...
 
+    @property
+    def column_types(self) -> Mapping[str, pa.DataType]:
+        """The types of the user's columns."""
+        ...
+
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Raises FramedexError."""
+        ...
+
+    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright."""
         ...
 
     @property

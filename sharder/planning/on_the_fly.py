@@ -39,6 +39,7 @@ from framedex.sharder.clips.fields import (
 )
 from framedex.sharder.clips.medium import Locations, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
+from framedex.sharder.clips.shapes import SIZE_FIELDS, shapes_of
 from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.planning.counting import FACTS, OPEN_MEDIA, Counting, Opening, joined, views_of_clips
 from framedex.sharder.planning.indexed_medium import IndexedMedium
@@ -178,6 +179,11 @@ class ClipPlans:
         """The columns of the listing and the split, which every clip has."""
         return [name for name in self._table.columns.column_names if name != "media_id"]
 
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the user's columns."""
+        return {name: self._table.columns.schema.field(name).type for name in self.columns}
+
     def column(self, name: str) -> pa.ChunkedArray:
         """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Plans no clip.
 
@@ -201,6 +207,36 @@ class ClipPlans:
             media = self._index.columns(["status", *media_columns_of(name)])
         usable = media.filter(pc.equal(media["status"], OK))
         return media_field(name, usable).take(pa.array(self.media_rows()))
+
+    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright.
+
+        They are those of epoch 0. If the policy's clips differ in their number of frames, all media are sampled, which
+        reads their packets.
+
+        Raises:
+            FormatError: The index was changed in the meantime.
+        """
+        with self._lock:
+            media = self._index.columns(["status", *SIZE_FIELDS])
+            usable, rows = media.filter(pc.equal(media["status"], OK)), pa.array(self.media_rows())
+            frames = pa.chunked_array([self._frame_counts()])
+            return shapes_of(frames, *(usable[name].take(rows) for name in SIZE_FIELDS), upright=upright)
+
+    def _frame_counts(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: how many frames each clip has in epoch 0."""
+        policy = self._policy
+        if policy.length is not None and policy.last != "partial" and policy.views is None:
+            return np.full(len(self), policy.length, np.int64)
+        counts: list[int] = []
+        for unit in range(len(self._units)):
+            if self._first[unit] == self._first[unit + 1]:
+                continue
+            clips = self._sampling(unit, 0).clips
+            planned = self._planned.get(unit)
+            chosen = clips if planned is None else [clips[place] for place in planned.tolist()]
+            counts += [len(clip.sampled.frames) for clip in chosen]
+        return np.array(counts, np.int64)
 
     @property
     def labels(self) -> None:
