@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
+    from framedex.loader.pixels.framing import Framing as Framing
+    from framedex.loader.pixels.smart_resize import SmartResize as SmartResize
     from framedex.loader.streams.decode_sample import decode_sample as decode_sample
     from framedex.loader.verify import verify as verify
     from framedex.sharder.clips.audio import AudioOptions as AudioOptions
@@ -36,9 +38,11 @@ _PUBLIC = {
     "DiskCache": "framedex.storage.cache",
     "EncodeOptions": "framedex.sharder.packing.encode_options",
     "FramedexError": "framedex.errors",
+    "Framing": "framedex.loader.pixels.framing",
     "ImageOptions": "framedex.sharder.packing.image_files",
     "Index": "framedex.indexer.parts.index",
     "MultiViewDataset": "framedex.loader.multi_view_dataset",
+    "SmartResize": "framedex.loader.pixels.smart_resize",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
     "decode_sample": "framedex.loader.streams.decode_sample",
@@ -57,8 +61,11 @@ __all__ = [
     "DiskCache",
     "EncodeOptions",
     "FramedexError",
+    "Framing",
     "ImageOptions",
     "Index",
+    "MultiViewDataset",
+    "SmartResize",
     "__version__",
     "audit",
     "clip_pipeline",

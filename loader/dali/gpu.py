@@ -17,6 +17,7 @@ from framedex.loader.dali.cuda import check_cuda, free_memory, is_out_of_memory
 from framedex.loader.dali.decoder import GpuDecoder, owned_tensors
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, transformers
+from framedex.loader.pixels.layouts import CHANNEL_AXIS
 
 THREADS = 2  # while one lays out its movies or copies frames, those of the other are decoded
 FEWEST_CLIPS = 8
@@ -118,9 +119,8 @@ class GpuFrames:
         if self._finish.normalize is not None:
             scale, offset = (torch.from_numpy(values).to(self._device) for values in self._finish.scale_and_offset())
             frames = torch.addcmul(offset, frames.float(), scale)
-        if self._finish.layout == "FCHW":
-            frames = frames.movedim(-1, -3).contiguous()
-        return frames
+        axis = CHANNEL_AXIS[self._finish.layout]
+        return frames if axis == -1 else frames.movedim(-1, axis).contiguous()
 
 
 def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 
 import av
@@ -19,7 +20,9 @@ from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.images.rgb import resize_rgb, rgb_md5, rgb_of
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.rgb import kept_converter
+from framedex.sharder.decoding.cropping import Cropper
+from framedex.sharder.decoding.cutout import Cutout, cut_into
+from framedex.sharder.decoding.rgb import RgbConverter, kept_converter
 from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
@@ -81,25 +84,34 @@ def _undecodable(clip: Clip, what: str) -> DecodeError:
     )
 
 
-def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
-    """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded.
+def decode_rgb(
+    clip: Clip, encoded: EncodedClip, *, size: Size | None = None, cutout: Cutout | None = None, threads: int = 1
+) -> NDArray[np.uint8]:
+    """Return RGB of the wanted frames in order, zeros where padded.
 
     Pixels of images are those of `rgb.rgb_of`; an image whose size differs from the medium's is scaled to it. Pixels of
     videos are those of `rgb.RgbConverter`.
 
     Args:
+        clip: The clip.
+        encoded: Its packets.
         size: (height, width) to scale to, in the same step, with an antialiasing triangle filter; None for the medium's
             size.
+        cutout: In place of `size`: how frames are scaled and then cut.
+        threads: Decoder threads.
+
+    Returns:
+        uint8 [F, H, W, 3], or [windows, F, h, w, 3] if the windows of `cutout` are stacked.
 
     Raises:
         DecodeError: The clip does not decode, or needs more memory than there is.
     """
-    height, width = size or (clip.medium.height, clip.medium.width)
-    places: dict[int, list[int]] = {}
-    for place, rank in enumerate(clip.recipe.position.tolist()):
-        places.setdefault(rank, []).append(place)
+    if cutout is not None and not cutout.is_whole:
+        return _decode_cut(clip, encoded, cutout, threads)
+    height, width = (size or (clip.medium.height, clip.medium.width)) if cutout is None else cutout.scaled
+    places = _places(clip)
     # Made only after a picture has shown that the medium's size is right.
-    room = functools.cache(lambda: _room(clip, height, width).reshape(-1, height, 3 * width))
+    room = functools.cache(lambda: _room(clip, (), height, width).reshape(-1, height, 3 * width))
     for rank, pixels in _pictures_in(clip, encoded, height, width, threads, lambda rank: room()[places[rank][0]]):
         for place in places[rank]:
             if not np.shares_memory(room()[place], pixels):
@@ -107,18 +119,69 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     return room().reshape(-1, height, width, 3)
 
 
-def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
-    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is."""
+def _decode_cut(clip: Clip, encoded: EncodedClip, cutout: Cutout, threads: int) -> NDArray[np.uint8]:
+    """Return uint8 [F, h, w, 3] or [windows, F, h, w, 3]: scaled frames, cut one by one."""
+    places = _places(clip)
+    room = functools.cache(lambda: _room(clip, cutout.leading, *cutout.size, clear=cutout.stands_out))
+    for rank, pixels, shown in _parts_in(clip, encoded, cutout, threads):
+        windows = room() if cutout.is_stacked else room()[None]
+        first, *others = places[rank]
+        cut_into(windows[:, first], pixels, shown, np.flip)
+        for place in others:
+            windows[:, place] = windows[:, first]
+    return room()
+
+
+def _places(clip: Clip) -> dict[int, list[int]]:
+    """Return the places in the clip at which each rank is shown."""
+    places: dict[int, list[int]] = {}
+    for place, rank in enumerate(clip.recipe.position.tolist()):
+        places.setdefault(rank, []).append(place)
+    return places
+
+
+def _room(clip: Clip, leading: tuple[int, ...], height: int, width: int, *, clear: bool = False) -> NDArray[np.uint8]:
+    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is.
+
+    Args:
+        clip: The clip.
+        leading: The axes in front of the frames.
+        height: Of the frames.
+        width: Of the frames.
+        clear: Whether all of it is zeros.
+    """
     count = len(clip.recipe.position)
+    shape = (*leading, count, height, width, 3)
     check_room(
-        count * height * width * 3,
-        f"{count:,} frames of {width} × {height}",
+        math.prod(shape),
+        f"{math.prod(shape[:-3]):,} frames of {width} × {height}",
         where=f"clip {clip.clip_id} of {clip.medium.path}",
         remedy="make clips of fewer frames, or load them with a smaller size=(height, width)",
     )
-    frames = pixel_array((count, height, width, 3))
-    frames[clip.recipe.position == PAD] = 0
+    frames = pixel_array(shape)
+    frames[..., slice(None) if clear else clip.recipe.position == PAD, :, :, :] = 0
     return frames
+
+
+def _parts_in(
+    clip: Clip, encoded: EncodedClip, cutout: Cutout, threads: int
+) -> Iterator[tuple[int, NDArray[np.uint8], Cutout]]:
+    """Yield (rank, uint8 [H, W, 3], its windows) of every wanted picture, scaled, or a part that holds all windows."""
+    height, width = cutout.scaled
+    if clip.medium.kind == IMAGES:
+        for rank, rows in _pictures_in(clip, encoded, height, width, threads):
+            yield rank, rows.reshape(height, width, 3), cutout
+        return
+    converter, cropper, box = _converter(clip, threads), Cropper(), cutout.box()
+    for rank, picture in _sized_pictures(clip, encoded, threads):
+        if (picture.height, picture.width) == cutout.scaled:
+            picture, part = cropper.part(picture, box)
+            shown = cutout.within(part)
+        else:
+            shown = cutout
+        with _known_matrix(clip):
+            rows = converter.rows(picture, *shown.scaled)
+        yield rank, np.ascontiguousarray(rows).reshape(*shown.scaled, 3), shown
 
 
 def _pictures_in(
@@ -139,14 +202,31 @@ def _pictures_in(
             _check_size(clip, *rgb.shape[:2])
             yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
         return
-    color_range = RANGE_NUMBERS.get(clip.medium.color_range, 0)
-    converter = kept_converter(clip.medium.color_matrix, color_range, threads)
+    converter = _converter(clip, threads)
+    for rank, picture in _sized_pictures(clip, encoded, threads):
+        with _known_matrix(clip):
+            rows = converter.rows(picture, height, width, None if room is None else room(rank))
+        yield rank, rows
+
+
+def _converter(clip: Clip, threads: int) -> RgbConverter:
+    return kept_converter(clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0), threads)
+
+
+def _sized_pictures(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Yield as `decode_pictures` does. Raises DecodeError as `_check_size` does, too."""
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
         _check_size(clip, picture.height, picture.width)
-        try:
-            yield rank, converter.rows(picture, height, width, None if room is None else room(rank))
-        except OSError as error:
-            raise _undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
+        yield rank, picture
+
+
+@contextlib.contextmanager
+def _known_matrix(clip: Clip) -> Iterator[None]:
+    """Raise DecodeError for libswscale's OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise _undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
 
 
 def _check_size(clip: Clip, height: int, width: int) -> None:
