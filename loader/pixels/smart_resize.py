@@ -22,7 +22,8 @@ class SmartResize:
 
     Both sides are multiples of `factor`, and the pixels of a frame lie between two limits, the upper one of which
     becomes smaller for long clips. The numbers are those of `qwen_vl_utils.fetch_video` (0.0.14). The one exception are
-    long, thin pictures, of which that function makes pictures without rows: they keep a side of `factor`.
+    long, thin pictures, of which that function makes pictures without rows: they keep a side of `factor`, and may have
+    more pixels than the limit.
 
     Attributes:
         factor: sides are multiples of it: the patch times the patches that are merged. 28 for Qwen2-VL and Qwen2.5-VL,

@@ -46,8 +46,16 @@ class Cropper:
 
 
 def _is_cut(picture: av.VideoFrame) -> bool:
-    """Return whether pictures like this one are cut before conversion: planes of luma and chroma, or luma alone."""
-    return picture.format.is_planar and not picture.format.is_rgb and not picture.format.has_palette
+    """Return whether pictures like this one are cut before conversion: planes of luma and chroma, or luma alone.
+
+    Of a picture whose sides are not whole samples of chroma, libswscale stretches the chroma a little.
+    """
+    shape = picture.format
+    if shape.is_rgb or shape.has_palette or shape.is_bit_stream:
+        return False
+    sides = ((picture.width, shape.chroma_width), (picture.height, shape.chroma_height))
+    is_even = all(GRID * chroma(side) == side * chroma(GRID) for side, chroma in sides)
+    return is_even and (shape.is_planar or len(shape.components) == 1)
 
 
 def _widened(wanted: slice, full: int) -> slice:

@@ -34,7 +34,7 @@ def resized(case: dict[str, Any]) -> tuple[int, int]:
         found.append((int(size[0]), int(size[1])))
         return torch.zeros(1)
 
-    vision_process.VIDEO_READER_BACKENDS = {name: read for name in vision_process.VIDEO_READER_BACKENDS}
+    vision_process.VIDEO_READER_BACKENDS = dict.fromkeys(vision_process.VIDEO_READER_BACKENDS, read)
     vision_process.transforms.functional.resize = resize
     given = {name: case[name] for name in LIMITS if case[name] is not None}
     vision_process.fetch_video({"video": "none.mp4", **given}, image_patch_size=case["patch"])
