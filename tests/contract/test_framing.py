@@ -77,7 +77,7 @@ def test_both_decoders_show_the_same_windows(dataset: Path, device: str, name: s
         limit = 0 if device == "cpu" else 3 if "bt709" in clip or "shots" in clip else 9
         assert away <= limit, (clip, away)
         mirrored = np.abs(frames[..., ::-1, :].astype(np.int16) - expected[clip]).mean()
-        assert mirrored > 2 * limit + 1, (clip, mirrored)
+        assert mirrored > limit, (clip, "could be mirrored", mirrored)
         assert not frames[..., 2, :, :, :].any(), "padding is zeros"
     if device == "gpu":
         assert loader.report.decoded["nvdec"] >= 12
