@@ -21,9 +21,9 @@ from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
-from framedex.loader.pixels.framing import Framing, framing_of
+from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.layouts import Layout
-from framedex.loader.pixels.options import PixelOptions
+from framedex.loader.pixels.options import Dtype, PixelOptions
 from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
@@ -56,7 +56,7 @@ class ItemOptions:
         if self.decode == "movie" and not self.pixels.is_plain:
             raise FramedexError(
                 "decode='movie' leaves frames to another decoder",
-                found="framing, layout or transform",
+                found="framing, layout, dtype or transform",
                 remedy="decode='cpu', or do the same with what the other decoder returns",
             )
 
@@ -73,6 +73,9 @@ class ClipDataset:
         framing: other ways to a size: by the shorter or longer side, letterboxed, cropped, mirrored. Random crops are
             drawn again in each epoch (see `set_epoch`).
         layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". None: "FHWC", or "FCHW" with a `transform`.
+        dtype: "uint8": RGB of 8 bits. "uint16": RGB of 16 bits, white is 65535, which keeps the bits of video of 10 and
+            12 bits, of depth maps (gray16) and of PNGs of 16 bits. "raw": the samples as they are stored, [F, H, W, 1]
+            for grey and [F, H, W, 3] for planes of one size, uint8 or uint16.
         transform: a function of a clip's frames, such as `torchvision.transforms.v2.Compose`: uint8 [F, C, H, W] (or as
             `layout` says), a torch tensor where torch is installed, otherwise an array. `frames` is what it returns. It
             is called once per clip. The global generators of Python, numpy and torch are seeded for it by the seed, the
@@ -101,6 +104,7 @@ class ClipDataset:
         size: Size | None = None,
         framing: Framing | None = None,
         layout: Layout | None = None,
+        dtype: Dtype = "uint8",
         transform: Transform | None = None,
         seed: int = 0,
         threads: int = 1,
@@ -109,7 +113,7 @@ class ClipDataset:
         frame_columns: FrameColumns | None = None,
         cache: DiskCache | None = None,
     ) -> None:
-        pixels = PixelOptions(framing=framing_of(size, framing), layout=layout, transform=transform, seed=seed)
+        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
         options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
         manifest = Manifest(path, root=root, cache=cache)
         self._hold(manifest, where, SharedEpoch(), options, cache)
@@ -128,6 +132,7 @@ class ClipDataset:
         size: Size | None = None,
         framing: Framing | None = None,
         layout: Layout | None = None,
+        dtype: Dtype = "uint8",
         transform: Transform | None = None,
         threads: int = 1,
         root: Root | None = None,
@@ -153,6 +158,7 @@ class ClipDataset:
             size: as for the class.
             framing: as for the class.
             layout: as for the class.
+            dtype: as for the class.
             transform: as for the class.
             threads: as for the class.
             root: as for the class.
@@ -168,7 +174,7 @@ class ClipDataset:
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
 
-        pixels = PixelOptions(framing=framing_of(size, framing), layout=layout, transform=transform, seed=seed or 0)
+        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed or 0)
         options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
         plans = ClipPlans(
             place(index, cache),
@@ -383,7 +389,7 @@ class ClipDataset:
         clip = self.origin.clip(
             place if self._numbers is None else int(self._numbers[place]), self.epoch if epoch is None else epoch
         )
-        if self._options.decode == "cpu":
+        if self._options.decode == "cpu" and self.pixels.dtype == "uint8":
             warn_of_lost_bits(str(self.origin.path), clip.medium)
         return clip
 

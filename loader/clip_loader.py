@@ -130,6 +130,7 @@ class ClipLoader:
             normalize=normalize,
             layout=layout or ("FHWC" if clips.pixels.transform else clips.pixels.axes),
             collate=collate,
+            dtype=clips.pixels.dtype,
         )
         check_together(device, decode, output)
         check_pixels(decoding, finish, has_layout=layout is not None)

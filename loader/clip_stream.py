@@ -22,9 +22,9 @@ from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
-from framedex.loader.pixels.framing import Framing, framing_of
+from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.layouts import Layout
-from framedex.loader.pixels.options import PixelOptions
+from framedex.loader.pixels.options import Dtype, PixelOptions
 from framedex.loader.pixels.transforms import Transform
 from framedex.loader.streams.batches import Batching, Loader, batching_of
 from framedex.loader.streams.history import History, Skip
@@ -71,6 +71,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         size: (height, width) to which frames are stretched, which changes their proportions: as for ClipDataset.
         framing: as for ClipDataset.
         layout: as for ClipDataset.
+        dtype: as for ClipDataset.
         transform: as for ClipDataset.
         threads: decoder threads per clip. 1 is right under DataLoader workers.
         where: keep only the clips whose columns have these values, such as {"split": "train"}.
@@ -97,6 +98,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         size: Size | None = None,
         framing: Framing | None = None,
         layout: Layout | None = None,
+        dtype: Dtype = "uint8",
         transform: Transform | None = None,
         threads: int = 1,
         where: Mapping[str, object] | None = None,
@@ -108,7 +110,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, get_args(OnError)))
         _check_shuffle(shuffle)
         self.rank, self.world_size = place_among_ranks(rank, world_size)
-        pixels = PixelOptions(framing=framing_of(size, framing), layout=layout, transform=transform, seed=seed)
+        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
         self._options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
         self._on_error = on_error
         self._manifest = Manifest(path, root=root, cache=cache)
@@ -269,7 +271,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         clip, held, options = read.clip, read.held, self._options
         assert clip is not None  # otherwise there is an error
         assert held is not None
-        if options.decode == "cpu":
+        if options.decode == "cpu" and options.pixels.dtype == "uint8":
             warn_of_lost_bits(str(self._manifest.path), clip.medium)
         encoded = held.read(clip.source, clip.recipe, clip.medium.states)
         shown = picture(

@@ -18,9 +18,10 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.cutouts import Draw
 from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.pixels.transforms import sendable
+from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.multiview import ABSENT
 
-Blank = tuple[dict[str, Any], NDArray[np.uint8]]
+Blank = tuple[dict[str, Any], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +29,12 @@ class ViewShape:
     """The shape of a view's frames and audio, for clips that lack it.
 
     Attributes:
-        size: (height, width) as stored.
-        rotation_degrees: as in items.
+        medium: that of a clip of the view.
         frames: how many frames a clip has. None: as many as the view that leads.
         audio: None if clips have no audio.
     """
 
-    size: tuple[int, int]
-    rotation_degrees: int
+    medium: Medium
     frames: int | None
     audio: AudioShape | None
 
@@ -49,9 +48,10 @@ class ViewShape:
             upright: whether frames are turned as their medium says.
         """
         count = len(leading["mask"]) if self.frames is None else self.frames
-        turned = upright and quarter_turns(self.rotation_degrees) % 2
-        size = self.size[::-1] if turned else self.size
-        return blank(leading, count, self.audio), pixels.blank(size, count, draw)
+        turned = upright and quarter_turns(self.medium.rotation_degrees) % 2
+        height, width = self.medium.height, self.medium.width
+        size = (width, height) if turned else (height, width)
+        return blank(leading, count, self.audio), pixels.blank(self.medium, size, count, draw)
 
 
 class MultiViewDataset:
@@ -164,8 +164,7 @@ class MultiViewDataset:
         own, other = (self.clips.origin.clip(number) for number in self._examples[view])
         same = len(own.frame_index) == len(other.frame_index)
         return ViewShape(
-            size=(own.medium.height, own.medium.width),
-            rotation_degrees=own.medium.rotation_degrees,
+            medium=own.medium,
             frames=None if same else len(own.frame_index),
             audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
         )

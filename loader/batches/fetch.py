@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +24,7 @@ from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.cutout import Cutout, cut
-from framedex.sharder.decoding.video import decode_rgb
+from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
@@ -88,7 +88,7 @@ class Fetcher:
             bytes_read=len(encoded.payload),
             packets=len(clip.recipe.packet_size),
         )
-        is_for_gpu = wanted.on_gpu and self._prepare(fetched, clip, encoded)
+        is_for_gpu = wanted.on_gpu and pixels.dtype == "uint8" and self._prepare(fetched, clip, encoded)
         if is_for_gpu and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
@@ -97,13 +97,13 @@ class Fetcher:
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
 
-    def _decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, degrees: int) -> NDArray[np.uint8]:
+    def _decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, degrees: int) -> NDArray[Any]:
         """Return a clip's frames, decoded on the CPU, turned and then cut."""
-        threads = self._options.threads
+        pixels, threads = self._options.pixels, self._options.threads
         if not quarter_turns(degrees):
-            return decode_rgb(clip, encoded, cutout=cutout, threads=threads)
-        turned = upright(decode_rgb(clip, encoded, size=stored_size(cutout.scaled, degrees), threads=threads), degrees)
-        return cut(turned, cutout)
+            return pixels.decoded(clip, encoded, cutout, threads=threads)
+        stored = pixels.decoded(clip, encoded, whole(stored_size(cutout.scaled, degrees)), threads=threads)
+        return cut(upright(stored, degrees), cutout)
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
         """Add what a GPU decodes to a fetched clip. Return False if the CPU must decode it."""

@@ -18,6 +18,7 @@ from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.options import DecodeOptions
 from framedex.loader.pixels.layouts import Layout, laid_out
+from framedex.loader.pixels.options import Dtype
 from framedex.loader.pixels.transforms import check_transform
 
 Decode = Callable[[Sequence[Fetched], LoaderReport], list[Any]]
@@ -35,6 +36,7 @@ class Finish:
         normalize: (mean, std) for RGB in 0…1. It makes frames float32.
         layout: the layout of the delivered frames.
         collate: what to do if clips differ in shape.
+        dtype: the type of decoded frames.
     """
 
     transform: Callable[[Any], Any] | None
@@ -42,6 +44,7 @@ class Finish:
     normalize: Normalize | None
     layout: Layout
     collate: Collate
+    dtype: Dtype = "uint8"
 
     def __post_init__(self) -> None:
         check_choices(layout=(self.layout, get_args(Layout)))
@@ -50,7 +53,8 @@ class Finish:
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return (scale, offset), float32 [3] each: normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
-        return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+        white = 255 if self.dtype == "uint8" else 65535
+        return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
 
 
 def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -> None:
@@ -67,6 +71,10 @@ def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -
             found=f"framing with position={decoding.pixels.framing.position!r}",
             remedy="leave out the transform, or give ClipDataset a transform of its own",
         )
+    if finish.transform is not None and finish.dtype != "uint8":
+        raise FramedexError("ClipLoader's transform takes frames of 8 bits", found=f"dtype={finish.dtype!r}")
+    if finish.normalize is not None and finish.dtype == "raw":
+        raise FramedexError("normalize is for RGB in 0…1", found="dtype='raw'", remedy="dtype='uint16'")
     if decoding.pixels.transform is None:
         return
     if decoding.device == "gpu":

@@ -53,7 +53,7 @@ class ProxiedDataset:
         if not pixels.is_plain:
             raise FramedexError(
                 "a pipeline for DALI Proxy stretches frames to a size, and does nothing else of itself",
-                found="a dataset with framing, layout or transform",
+                found="a dataset with framing, layout, dtype or transform",
                 allowed="size=(height, width)",
                 remedy="crop, mirror and lay out in the pipeline: clip_pipeline(transform=…)",
             )

@@ -91,11 +91,11 @@ def whole(size: Size) -> Cutout:
     return Cutout(scaled=size, size=size)
 
 
-def cut(frames: NDArray[np.uint8], cutout: Cutout) -> NDArray[np.uint8]:
-    """Return the windows of scaled frames, uint8 [F, h, w, 3] or [windows, F, h, w, 3].
+def cut(frames: NDArray[Any], cutout: Cutout) -> NDArray[Any]:
+    """Return the windows of scaled frames, [F, h, w, C] or [windows, F, h, w, C].
 
     Args:
-        frames: uint8 [F, H, W, 3].
+        frames: [F, H, W, C].
         cutout: The windows.
     """
     if cutout.is_whole:

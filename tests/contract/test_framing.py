@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -108,3 +109,29 @@ def test_crops_are_normalised_and_laid_out(dataset: Path, device: str, layout: s
     shapes = {tuple(batch["frames"].shape) for batch in some(loader)}
     loader.close()
     assert shapes == {(3, 3, *((4, 3) if layout == "FCHW" else (3, 4)), 96, 96)}
+
+
+@pytest.mark.parametrize("collate", ["error", "pad", "list"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_frames_of_sixteen_bits_are_those_of_items_on_every_device(dataset: Path, device: str, collate: str) -> None:
+    options = {"batch_size": 4, "device": device, "collate": collate}
+    framing = FRAMINGS["own size" if collate == "error" else "smart"]
+    clips = ClipDataset(dataset, dtype="uint16", framing=framing, layout="FCHW")
+    own = {item["clip_id"]: item["frames"] for item in (clips[number] for number in range(len(clips)))}
+    mean, std = 0.4, 0.2
+    plain, normalised = (
+        [(name, frames) for batch in loader for name, frames in zip(batch["clip_id"], batch["frames"], strict=True)]
+        for loader in (
+            ClipLoader(clips, **options),  # type: ignore[arg-type]
+            ClipLoader(clips, normalize=((mean,) * 3, (std,) * 3), **options),  # type: ignore[arg-type]
+        )
+    )
+    assert len(plain) == len(normalised) == len(own)
+    for name, frames in plain:
+        assert (frames.dtype, frames.is_cuda) == (torch.uint16, device == "gpu")
+        height, width = own[name].shape[-2:]
+        assert np.array_equal(frames.cpu().numpy()[..., :height, :width], own[name]), name
+    for name, frames in normalised:
+        height, width = own[name].shape[-2:]
+        away = frames.cpu().numpy()[..., :height, :width] - (own[name] / 65535 - mean) / std
+        assert np.abs(away).max() < 1e-5, name
