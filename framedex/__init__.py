@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     from framedex.loader.clip_dataset import ClipDataset as ClipDataset
     from framedex.loader.clip_loader import ClipLoader as ClipLoader
     from framedex.loader.clip_stream import ClipStream as ClipStream
+    from framedex.loader.concat_clips import ConcatClips as ConcatClips
     from framedex.loader.dali.pipelines import clip_pipeline as clip_pipeline
     from framedex.loader.multi_view_dataset import MultiViewDataset as MultiViewDataset
+    from framedex.loader.order.bucket_sampler import BucketSampler as BucketSampler
+    from framedex.loader.order.mixture_sampler import MixtureSampler as MixtureSampler
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
+    from framedex.loader.order.tokens import visual_tokens as visual_tokens
     from framedex.loader.pixels.framing import Framing as Framing
     from framedex.loader.pixels.smart_resize import SmartResize as SmartResize
     from framedex.loader.streams.decode_sample import decode_sample as decode_sample
@@ -31,16 +35,19 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "AudioOptions": "framedex.sharder.clips.audio",
+    "BucketSampler": "framedex.loader.order.bucket_sampler",
     "ClipDataset": "framedex.loader.clip_dataset",
     "ClipLoader": "framedex.loader.clip_loader",
     "ClipSampler": "framedex.loader.order.sampler",
     "ClipStream": "framedex.loader.clip_stream",
+    "ConcatClips": "framedex.loader.concat_clips",
     "DiskCache": "framedex.storage.cache",
     "EncodeOptions": "framedex.sharder.packing.encode_options",
     "FramedexError": "framedex.errors",
     "Framing": "framedex.loader.pixels.framing",
     "ImageOptions": "framedex.sharder.packing.image_files",
     "Index": "framedex.indexer.parts.index",
+    "MixtureSampler": "framedex.loader.order.mixture_sampler",
     "MultiViewDataset": "framedex.loader.multi_view_dataset",
     "SmartResize": "framedex.loader.pixels.smart_resize",
     "audit": "framedex.auditor.audit",
@@ -50,20 +57,24 @@ _PUBLIC = {
     "query": "framedex.auditor.audit",
     "shard": "framedex.sharder.shard",
     "verify": "framedex.loader.verify",
+    "visual_tokens": "framedex.loader.order.tokens",
 }
 
 __all__ = [
     "AudioOptions",
+    "BucketSampler",
     "ClipDataset",
     "ClipLoader",
     "ClipSampler",
     "ClipStream",
+    "ConcatClips",
     "DiskCache",
     "EncodeOptions",
     "FramedexError",
     "Framing",
     "ImageOptions",
     "Index",
+    "MixtureSampler",
     "MultiViewDataset",
     "SmartResize",
     "__version__",
@@ -74,6 +85,7 @@ __all__ = [
     "query",
     "shard",
     "verify",
+    "visual_tokens",
 ]
 
 

@@ -82,6 +82,18 @@ def check_normalize(normalize: object) -> None:
         )
 
 
+def check_batch_sampler(*, batch_size: int, sampler: object, last: Last) -> None:
+    """Raise FramedexError for arguments that a sampler of batches takes the place of."""
+    given = {"batch_size": batch_size != 1, "sampler": sampler is not None, "last": last != "partial"}
+    twice = [name for name, is_given in given.items() if is_given]
+    if twice:
+        raise FramedexError(
+            "batch_sampler says which clips make a batch",
+            found=f"also {', '.join(twice)}",
+            remedy=f"leave out {', '.join(twice)}, or batch_sampler",
+        )
+
+
 def check_together(device: Device, decode: Decode, output: Output) -> None:
     """Raise FramedexError for arguments that contradict each other."""
     if device == "cpu" and decode == "gpu":

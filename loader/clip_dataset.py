@@ -6,11 +6,13 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, overload
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from framedex.core.arrays import column_as_numpy
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.items import Decode, describe, picture, sound
@@ -24,6 +26,7 @@ from framedex.loader.order.epoch import SharedEpoch
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.layouts import Layout
 from framedex.loader.pixels.options import Dtype, PixelOptions
+from framedex.loader.pixels.sizes import delivered_sizes
 from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
@@ -225,6 +228,11 @@ class ClipDataset:
         """Decoder threads per clip."""
         return self._options.threads
 
+    @property
+    def frame_columns(self) -> FrameColumns | None:
+        """The columns of the frames' table that items have."""
+        return self._options.frame_columns
+
     def resized(self, size: Size | None) -> Self:
         """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
         other = copy.copy(self)
@@ -278,6 +286,57 @@ class ClipDataset:
 
     def __len__(self) -> int:
         return len(self.origin) if self._numbers is None else len(self._numbers)
+
+    @overload
+    def column(self, name: str, *, as_arrow: Literal[False] = False) -> NDArray[Any]: ...
+
+    @overload
+    def column(self, name: str, *, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
+
+    def column(self, name: str, *, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
+        """Return a value of each clip, in the order of the clips. No clip is read or decoded.
+
+        Args:
+            name: one of `columns`, or what every clip has: `clip_id`; `wanted_frames` (padding included),
+                `begin_seconds` and `end_seconds` of its frames; `multiview_id` and `view_name` of clips of several
+                views; `media_id`, `uri`, `member`, `kind`, `codec`, `width` and `height` (as stored),
+                `rotation_degrees`, `color_transfer` and `duration_seconds` of its medium. A column of your own hides
+                a field of the medium of the same name. With `from_index`, fields that only planning shows are not
+                available: the first six.
+            as_arrow: return Arrow's array, which tells nulls from all values.
+
+        Returns:
+            [clips]. Numbers have the column's type; with nulls, they are float64 with NaN. Yes and no is bool, or
+            objects with None where there are nulls. Texts are objects, None for null. Times are datetime64, NaT for
+            null.
+
+        Raises:
+            FramedexError: the clips have no such column, or whole numbers beside nulls are too large for float64.
+            FormatError: the dataset or the index is damaged or was replaced.
+        """
+        found = self.origin.column(name)
+        if self._numbers is not None:
+            found = found.take(pa.array(self._numbers))
+        return found if as_arrow else column_as_numpy(found, name)
+
+    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. No clip is read.
+
+        Frames include padding. Sizes are those of `size` or `framing`, or as the clips are stored. With `from_index`, a
+        policy whose clips differ in their number of frames is applied to all media, which reads their packets (1 ms per
+        medium).
+
+        Args:
+            upright: sizes of the upright pictures, as ClipLoader delivers them with rotation="apply".
+
+        Raises:
+            FormatError: the dataset or the index is damaged or was replaced.
+        """
+        shapes = self.origin.shapes(upright=upright)
+        if self._numbers is not None:
+            shapes = shapes[self._numbers]
+        frames, heights, widths = shapes.T
+        return np.stack([frames, *delivered_sizes(self.pixels.framing, heights, widths, frames)], axis=1)
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.

@@ -9,26 +9,31 @@ import collections
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from framedex.errors import FramedexError
-from framedex.loader.arguments import Decode, Last, Output, check_together, placed
+from framedex.loader.arguments import Decode, Last, Output, check_batch_sampler, check_together, placed
 from framedex.loader.batches.collate import Collate
 from framedex.loader.batches.faults import Fault, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Normalize, check_pixels
+from framedex.loader.batches.grouping import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.options import BatchOptions, DecodeOptions
 from framedex.loader.batches.rotation import Rotation
-from framedex.loader.batches.supply import ClipSupply
+from framedex.loader.batches.supply import ClipSupply, Others
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.concat_clips import ConcatClips, is_joined
 from framedex.loader.multi_view_dataset import MultiViewDataset, ViewJoiner, check_stack
+from framedex.loader.order.bucket_sampler import BucketSampler
+from framedex.loader.order.elastic import ElasticSampler
 from framedex.loader.order.sampler import ClipSampler
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.layouts import Layout
+from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.driver import driver_support
@@ -42,9 +47,12 @@ class ClipLoader:
     """Iterates over batches of decoded clips: dicts with the keys of `ClipDataset.__getitem__`, batched.
 
     Args:
-        dataset: the clips; of a MultiViewDataset, each clip of a batch has all of its views.
+        dataset: the clips; of a MultiViewDataset, each clip of a batch has all of its views. Several ClipDatasets are
+            joined by ConcatClips, or by a torch ConcatDataset, which is loaded as a ConcatClips.
         batch_size: clips per batch.
         sampler: yields clip numbers. None: a ClipSampler without shuffling.
+        batch_sampler: yields lists of clip numbers, each the clips of a batch, such as a BucketSampler. It takes the
+            place of `batch_size`, `sampler` and `last`.
         device: where frames are delivered: "cpu", "cuda", "cuda:1", a torch.device, or "gpu" with `device_id`.
         device_id: number of the GPU, if `device` does not name it.
         decode: what decodes. "cpu": workers alone. "gpu": NVDEC and nvJPEG decode what is proven exact there
@@ -84,10 +92,11 @@ class ClipLoader:
 
     def __init__(
         self,
-        dataset: ClipDataset | MultiViewDataset,
+        dataset: ClipDataset | MultiViewDataset | ConcatClips | Any,
         *,
         batch_size: int = 1,
         sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
         device: object = "cpu",
         device_id: int = 0,
         decode: Decode = "auto",
@@ -109,7 +118,21 @@ class ClipLoader:
         output: Output = "torch",
     ) -> None:
         device, device_id = placed(device, device_id)
+        dataset = _loadable(dataset)
+        largest: int | None = batch_size
+        if batch_sampler is not None:
+            check_batch_sampler(batch_size=batch_size, sampler=sampler, last=last)
+            largest = largest_batch(batch_sampler)
+            needs_size = device == "gpu" or transform is not None or audio_transform is not None
+            if largest is None and needs_size:
+                raise FramedexError(
+                    "pipelines on the GPU, and transforms, are made for the largest batch",
+                    found=f"{type(batch_sampler).__name__} without an attribute `largest_batch` or `batch_size`",
+                    remedy="a BucketSampler, or one of these attributes",
+                )
+            batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
+        pixels = _pixels(clips, size, framing)
         decoding = DecodeOptions(
             device=device,
             device_id=device_id,
@@ -117,7 +140,7 @@ class ClipLoader:
             cpu_share=cpu_share,
             colour=colour,
             rotation=rotation,
-            pixels=clips.pixels.reframed(size, framing),
+            pixels=pixels,
             threads=threads,
             num_workers=num_workers,
         )
@@ -128,22 +151,35 @@ class ClipLoader:
             transform=transform,
             audio_transform=audio_transform,
             normalize=normalize,
-            layout=layout or ("FHWC" if clips.pixels.transform else clips.pixels.axes),
+            layout=layout or ("FHWC" if pixels.transform else pixels.axes),
             collate=collate,
-            dtype=clips.pixels.dtype,
+            dtype=pixels.dtype,
         )
         check_together(device, decode, output)
         check_pixels(decoding, finish, has_layout=layout is not None)
         check_stack(dataset, collate)
         self.dataset = dataset
-        self.sampler: Iterable[int] = ClipSampler(dataset) if sampler is None else sampler
+        self.batch_sampler = batch_sampler
+        self.sampler: Iterable[int] | None = None
+        if batch_sampler is not None:
+            self._groups: Groups = GivenGroups(sampler=batch_sampler, clips=len(dataset), largest=largest)
+        else:
+            self.sampler = ClipSampler(dataset) if sampler is None else sampler
+            self._groups = GroupsOfSize(sampler=self.sampler, clips=len(dataset), batch_size=batch_size, last=last)
+        order = self.sampler if batch_sampler is None else batch_sampler
+        self._order: ElasticSampler[Any] | None = order if isinstance(order, ElasticSampler) else None
         self.report = LoaderReport()
         self._batching, self._ahead = batching, batching.ahead(decoding)
         self._share = fixed_share(device, decode, cpu_share, num_workers)
         self._balance = Balance() if self._share is None else None
         self._begun = 0  # batches
         self._supply = ClipSupply(
-            clips, _fetching(decoding), workers=num_workers, on_error=on_error, report=self.report
+            clips,
+            _fetching(decoding),
+            workers=num_workers,
+            on_error=on_error,
+            report=self.report,
+            others=_others(dataset, batch_sampler),
         )
         self._maker = BatchMaker(
             self._supply,
@@ -154,28 +190,24 @@ class ClipLoader:
             size=decoding.pixels.framing.fixed_size,
             report=self.report,
             views=_joiner(dataset, decoding),
+            as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
         self._asked = 0  # clips requested in this iteration
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch."""
-        count = len(self.sampler) if isinstance(self.sampler, Sized) else len(self.dataset)
-        return (
-            count // self._batching.batch_size
-            if self._batching.last == "drop"
-            else -(-count // self._batching.batch_size)
-        )
+        return len(self._groups)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the batches of an epoch. After an interrupted iteration, yield the rest of that epoch."""
-        numbers_of_epoch = iter(self.sampler)
+        groups = iter(self._groups)
         self._asked = 0
-        self._count_delivered(0)
-        if isinstance(self.sampler, ClipSampler):
-            self.dataset.set_epoch(self.sampler.epoch)  # has no effect on a dataset on disk
+        self._count_delivered(clips=0, batches=0)
+        if self._order is not None:
+            self.dataset.set_epoch(self._order.epoch)  # has no effect on a dataset on disk
         waiting: collections.deque[Batch] = collections.deque()
         try:
-            for numbers, padding in self._batches(numbers_of_epoch):
+            for numbers, padding in groups:
                 waiting.append(self._begin(numbers, padding))
                 if len(waiting) > self._ahead:
                     yield self._deliver(waiting.popleft())
@@ -184,13 +216,13 @@ class ClipLoader:
         finally:
             for batch in waiting:
                 self._maker.cancel(batch)
-        if isinstance(self.sampler, ClipSampler):
-            self.sampler.set_epoch(self.sampler.epoch + 1)
+        if self._order is not None:
+            self._order.set_epoch(self._order.epoch + 1)
 
-    def _count_delivered(self, clips: int) -> None:
-        """Tell a ClipSampler how many clips were delivered, because more clips were requested from it ahead of time."""
-        if isinstance(self.sampler, ClipSampler):
-            self.sampler.deliver(clips)
+    def _count_delivered(self, *, clips: int, batches: int) -> None:
+        """Tell an ElasticSampler what was delivered, because more was requested from it ahead of time."""
+        if self._order is not None:
+            self._order.deliver(clips if self._order.UNIT == "clips" else batches)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -198,35 +230,30 @@ class ClipLoader:
         self._supply.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state from which a ClipSampler continues after the last delivered batch."""
-        return self._clip_sampler().state_dict()
+        """Return the state from which the sampler continues after the last delivered batch.
+
+        Raises:
+            FramedexError: the sampler is none of framedex's.
+        """
+        return self._resumable().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that `state_dict` returned: the next iteration yields the rest of its epoch."""
-        self._clip_sampler().load_state_dict(state)
+        """Continue from a state that `state_dict` returned: the next iteration yields the rest of its epoch.
 
-    def _clip_sampler(self) -> ClipSampler:
-        if not isinstance(self.sampler, ClipSampler):
+        Raises:
+            FramedexError: the sampler is none of framedex's, or the state belongs to another order.
+        """
+        self._resumable().load_state_dict(state)
+
+    def _resumable(self) -> ElasticSampler[Any]:
+        if self._order is None:
+            found = self.sampler if self.batch_sampler is None else self.batch_sampler
             raise FramedexError(
-                "resuming needs a ClipSampler", found=type(self.sampler).__name__, remedy="sampler=ClipSampler(dataset)"
+                "resuming needs a ClipSampler, MixtureSampler or BucketSampler",
+                found=type(found).__name__,
+                remedy="sampler=ClipSampler(dataset)",
             )
-        return self.sampler
-
-    def _batches(self, numbers_of_epoch: Iterator[int]) -> Iterator[tuple[list[int], int]]:
-        """Yield the clip numbers of each batch, and how many clips at its end are padding."""
-        numbers: list[int] = []
-        for number in numbers_of_epoch:
-            if not -len(self.dataset) <= number < len(self.dataset):
-                raise IndexError(f"the sampler asks for clip {number} of {len(self.dataset)}")
-            numbers.append(int(number))
-            if len(numbers) == self._batching.batch_size:
-                yield numbers, 0
-                numbers = []
-        if numbers and self._batching.last == "partial":
-            yield numbers, 0
-        elif numbers and self._batching.last == "pad":
-            padding = self._batching.batch_size - len(numbers)
-            yield [numbers[place % len(numbers)] for place in range(self._batching.batch_size)], padding
+        return self._order
 
     def _begin(self, items: list[int], padding: int) -> Batch:
         """Request the clips of a batch."""
@@ -274,11 +301,37 @@ class ClipLoader:
         begun = time.perf_counter()
         made = self._maker.result(batch)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
-        self._count_delivered(batch.items - batch.padding)
+        self._count_delivered(clips=batch.items - batch.padding, batches=1)
         return made.hand_over()
 
 
-def _joiner(dataset: ClipDataset | MultiViewDataset, decoding: DecodeOptions) -> ViewJoiner | None:
+def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
+    """Return a dataset as ClipLoader loads it. Raises FramedexError for anything that has no clips by number."""
+    if isinstance(dataset, ClipDataset | MultiViewDataset | ConcatClips):
+        return dataset
+    if is_joined(dataset):
+        return ConcatClips(dataset.datasets)
+    raise FramedexError(
+        "ClipLoader does not load such a dataset",
+        found=type(dataset).__name__,
+        allowed="ClipDataset, MultiViewDataset, ConcatClips, torch's ConcatDataset",
+        remedy="for some clips of a dataset, give their numbers as sampler=",
+    )
+
+
+def _pixels(clips: ClipDataset | ConcatClips, size: Size | None, framing: Framing | None) -> PixelOptions:
+    """Return what frames are like: as the dataset says, or of another size. Raises FramedexError."""
+    return clips.pixels_of(size, framing) if isinstance(clips, ConcatClips) else clips.pixels.reframed(size, framing)
+
+
+def _others(dataset: object, batch_sampler: object) -> Others | None:
+    """Return what names the clips that may replace another one: of its bucket, or of its dataset. None: any clip."""
+    if isinstance(batch_sampler, BucketSampler):
+        return batch_sampler.others
+    return dataset.others if isinstance(dataset, ConcatClips) else None
+
+
+def _joiner(dataset: ClipDataset | MultiViewDataset | ConcatClips, decoding: DecodeOptions) -> ViewJoiner | None:
     """Return what joins the views of a dataset that has views."""
     if not isinstance(dataset, MultiViewDataset):
         return None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from framedex.core.arrays import column_as_numpy
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.batches.fetched import Fetched
@@ -117,15 +119,48 @@ class MultiViewDataset:
         own = zip(self.views, self._table[number].tolist(), strict=True)
         return {view: clip for view, clip in own if clip != ABSENT}
 
+    @overload
+    def column(self, name: str, *, view: str | None = None, as_arrow: Literal[False] = False) -> NDArray[Any]: ...
+
+    @overload
+    def column(self, name: str, *, view: str | None = None, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
+
+    def column(self, name: str, *, view: str | None = None, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
+        """Return a value of each clip, in the order of the clips, as `ClipDataset.column` does.
+
+        Args:
+            name: as for `ClipDataset.column`.
+            view: a view, whose values are null for clips that lack it. None: the view whose columns items have.
+            as_arrow: return Arrow's array.
+
+        Raises:
+            FramedexError: there is no such view; or as `ClipDataset.column`.
+        """
+        if view is None:
+            clips = np.where(self._table == ABSENT, len(self.clips), self._table).min(axis=1, initial=len(self.clips))
+        elif view in self.views:
+            clips = self._table[:, self.views.index(view)]
+        else:
+            raise FramedexError("there is no such view", found=repr(view), allowed=", ".join(self.views))
+        found = self.clips.column(name, as_arrow=True).take(pa.array(clips, mask=clips == ABSENT))
+        return found if as_arrow else column_as_numpy(found, name)
+
+    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames, height and width of the first view of each clip, as `ClipDataset.shapes`."""
+        return self.clips.shapes(upright=upright)[self._first_views()]
+
     def places(self, kind: Any) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that the first view of each clip is read from.
 
         Raises:
             FramedexError: as `ClipDataset.places`.
         """
+        return self.clips.places(kind)[self._first_views()]
+
+    def _first_views(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: the number of the clip of the first view that each clip has."""
         first = np.argmax(self._table != ABSENT, axis=1)
-        rows = self.clips.places(kind)
-        return np.asarray(rows[self._table[np.arange(len(self)), first]], np.int64)
+        return np.asarray(self._table[np.arange(len(self)), first], np.int64)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` of all views. Negative numbers count from the end.

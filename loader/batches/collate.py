@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ PADDINGS = {
 }
 
 
-def collate_clips(items: list[dict[str, Any]], mode: Collate) -> dict[str, Any]:
+def collate_clips(items: list[dict[str, Any]], mode: Collate, as_lists: frozenset[str] = frozenset()) -> dict[str, Any]:
     """Return one dict of batched values from the dicts of several clips.
 
     Arrays are stacked along a new first axis. Numbers become an array. Everything else becomes a list.
@@ -32,11 +33,29 @@ def collate_clips(items: list[dict[str, Any]], mode: Collate) -> dict[str, Any]:
         items: one dict per clip.
         mode: what to do if shapes differ. "error" raises FramedexError. "pad" pads at the end of each axis (frames with
             zeros, mask with False). "list" leaves all arrays of the batch in lists.
+        as_lists: names whose values become a list, whatever they are.
 
     Raises:
-        FramedexError: shapes differ, and `mode` is "error".
+        FramedexError: shapes differ, and `mode` is "error"; or clips differ in which values they have.
     """
-    return {name: _collate_column(name, [item.get(name) for item in items], mode) for name in items[0]}
+    _check_names(items)
+    found: dict[str, Any] = {}
+    for name in items[0]:
+        values = [item[name] for item in items]
+        found[name] = values if name in as_lists else _collate_column(name, values, mode)
+    return found
+
+
+def _check_names(items: list[dict[str, Any]]) -> None:
+    """Raise FramedexError if clips differ in which values they have, such as clips with audio beside others."""
+    counts = Counter(name for item in items for name in item)
+    some = {name: count for name, count in counts.items() if count < len(items)}
+    if some:
+        raise FramedexError(
+            "clips of one batch differ in which values they have",
+            found=", ".join(f"{name} of {count} of {len(items)} clips" for name, count in some.items()),
+            remedy="join datasets that are alike: all of them with audio, or none; all of several views, or none",
+        )
 
 
 def _collate_column(name: str, values: list[Any], mode: Collate) -> Any:

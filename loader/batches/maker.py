@@ -69,6 +69,7 @@ class BatchMaker:
         size: (height, width) to which frames are scaled, for messages.
         report: counts clips and seconds.
         views: joins the views of an item. None: each clip is an item.
+        as_lists: entries of items that are lists in each batch, whatever values they have.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class BatchMaker:
         size: Size | None,
         report: LoaderReport,
         views: JoinsViews | None = None,
+        as_lists: frozenset[str] = frozenset(),
     ) -> None:
-        self._views = views
+        self._views, self._as_lists = views, as_lists
         self._supply, self._frames, self._options, self._balance = supply, frames, options, balance
         self._size, self._report = size, report
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="framedex-batch") if threads else None
@@ -172,7 +174,10 @@ class BatchMaker:
             raise DecodeError(
                 f"DALI failed on a batch of clips {names}", found=error, remedy="look at the transform"
             ) from error
-        return self._tensors({"frames": finished} | sound | collate_clips(items, self._options.collate))
+        return self._tensors({"frames": finished} | sound | self._collated(items))
+
+    def _collated(self, items: list[dict[str, Any]]) -> dict[str, Any]:
+        return collate_clips(items, self._options.collate, self._as_lists)
 
     def _tensors(self, content: dict[str, Any]) -> dict[str, Any]:
         """Return a batch's values as delivered: torch tensors or numpy arrays."""
@@ -199,7 +204,7 @@ class BatchMaker:
             item |= {view: self._blank(view, clip) for view in self._views.views if view not in item}
         of_view = {view: self._finished_view([item[view] for item in items]) for view in self._views.views}
         shared = self._marked([shared_of(clip.item) for clip in leading], is_padding)
-        return self._views.join(of_view, self._tensors(collate_clips(shared, self._options.collate)))
+        return self._views.join(of_view, self._tensors(self._collated(shared)))
 
     def _finished_view(self, decoded: list[Decoded]) -> dict[str, Any]:
         """Return what the clips of one view have for themselves, as a batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 
@@ -17,6 +18,8 @@ from framedex.loader.batches.pool import WorkerDiedError, WorkerPool
 from framedex.loader.batches.views import DrawsItems
 from framedex.loader.routing.balance import Balance
 
+Others = Callable[[int, int], list[int]]
+("Returns clips that may replace a clip: takes its number, and how many are wanted.")
 TASK_SECONDS = 600.0  # a clip may take in a worker
 TRIES = 8  # other clips that are tried in place of a bad one
 LOG = logging.getLogger("framedex.loader")
@@ -31,16 +34,24 @@ class ClipSupply:
         workers: processes; 0 fetches in this one.
         on_error: what to do with a clip that is not available: raise, skip, or replace.
         report: counts and keeps what went wrong.
+        others: names the clips that may replace a clip. None: any clip may.
     """
 
     def __init__(
-        self, dataset: ClipSource, options: FetchOptions, *, workers: int, on_error: OnError, report: LoaderReport
+        self,
+        dataset: ClipSource,
+        options: FetchOptions,
+        *,
+        workers: int,
+        on_error: OnError,
+        report: LoaderReport,
+        others: Others | None = None,
     ) -> None:
         self.dataset = dataset
         self.pool: WorkerPool[ClipRequest, Fetched | Fault] = WorkerPool(
             Fetcher(dataset, options), workers=workers, timeout_seconds=TASK_SECONDS
         )
-        self._on_error, self._report = on_error, report
+        self._on_error, self._report, self._others = on_error, report, others
 
     def submit(self, number: int, *, on_gpu: bool) -> Future[Fetched | Fault]:
         """Have a worker fetch a clip. on_gpu: prepare it for a GPU, if that may decode it."""
@@ -86,8 +97,7 @@ class ClipSupply:
 
         Raises DecodeError where none of them is available.
         """
-        draws = np.random.default_rng(number).integers(0, len(self.dataset), TRIES).tolist()
-        for draw in draws:
+        for draw in self._drawn(number):
             result = self._result(draw, self.submit(draw, on_gpu=False))
             if isinstance(result, Fetched):
                 self._report.add(replaced=1)
@@ -97,6 +107,13 @@ class ClipSupply:
             f"neither clip {number} nor any of {TRIES} drawn in its place can be loaded",
             remedy="look at framedex verify, and at report.faults",
         )
+
+    def _drawn(self, number: int) -> list[int]:
+        """Return the clips that are tried in place of a clip."""
+        if self._others is not None:
+            return self._others(number, TRIES)
+        drawn: list[int] = np.random.default_rng(number).integers(0, len(self.dataset), TRIES).tolist()
+        return drawn
 
     def another_item(self, number: int, views: DrawsItems) -> dict[str, Fetched]:
         """Return the views of another item in place of one that is not available, drawn by its number.

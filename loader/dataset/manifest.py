@@ -7,7 +7,7 @@ import difflib
 import functools
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from framedex.core.arrays import column_as_numpy
 from framedex.core.column_rules import RowAt, check_columns, check_header, check_row, reading
 from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError
@@ -25,9 +26,19 @@ from framedex.files.parquet_parts import part_path
 from framedex.indexer.parts.row_checks import check_video
 from framedex.sharder.clips.byte_source import CONTENT_ALONE, ByteSource
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.fields import (
+    CLIP_FIELDS,
+    FIELDS,
+    FRAME_FIELDS,
+    frame_field,
+    media_columns_of,
+    media_field,
+    no_such_column,
+)
 from framedex.sharder.clips.medium import Locations, Medium, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
 from framedex.sharder.clips.rows import clip_from, own_columns
+from framedex.sharder.clips.shapes import SIZE_COLUMNS, shapes_of
 from framedex.sharder.configuration.views import Missing
 from framedex.sharder.packing.encode_options import EncodeOptions
 from framedex.sharder.packing.image_files import ImageOptions
@@ -155,9 +166,12 @@ class Manifest:
     @property
     def columns(self) -> list[str]:
         """The user's columns, which every clip has."""
-        if not len(self):
-            return []
-        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in self._own]
+        return self._user_columns() if len(self) else []
+
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the user's columns."""
+        return {name: self._part(CLIPS_FOLDER, 0).schema_arrow.field(name).type for name in self.columns}
 
     def clip_id(self, number: int) -> str:
         """Return the name of clip `number`, whose row may be damaged.
@@ -285,6 +299,57 @@ class Manifest:
             values = {name: tally(chunk for part in self._column(name) for chunk in part.chunks) for name in wanted}
             raise no_clip_has(wanted, values, self.path)
         return found
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips.
+
+        Reads only what it is made of.
+
+        Raises:
+            FramedexError: the clips have no such column.
+            FormatError: a part is missing or damaged.
+        """
+        own = self._user_columns()
+        if name in own or name in CLIP_FIELDS:
+            return self._whole_column(name)
+        if name in FRAME_FIELDS:
+            return frame_field(name, self._whole_column(FRAME_FIELDS[name]))
+        if name not in FIELDS:
+            raise no_such_column(name, own, self.path)
+        return media_field(name, self._media(media_columns_of(name))).take(pa.array(self.media_rows()))
+
+    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright.
+
+        Reads two columns of all parts of the clips, and the sizes of media.
+
+        Raises:
+            FormatError: a part is missing or damaged.
+        """
+        frames = column_as_numpy(frame_field("wanted_frames", self._whole_column("frames")), "frames")
+        return shapes_of(frames, self._media(SIZE_COLUMNS), self.media_rows(), upright=upright)
+
+    def _user_columns(self) -> list[str]:
+        """Return the user's columns, those of a dataset without clips included."""
+        return [name for name in self._part(CLIPS_FOLDER, 0).schema_arrow.names if name not in self._own]
+
+    def _whole_column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of `clips`. There must be such a column."""
+        parts = list(self._column(name))
+        return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)
+
+    def _media(self, names: Sequence[str]) -> pa.Table:
+        """Return columns of `media`."""
+        tables = []
+        for part in range(len(self._first[MEDIA_FOLDER]) - 1):
+            with self._lock, reading(self._file(MEDIA_FOLDER, part), REMEDY):
+                read = self._open_part(MEDIA_FOLDER, part).read(list(names), use_threads=False)
+            columns = [
+                read[name] if name in read.column_names else pa.nulls(len(read), MEDIA.field(name).type)
+                for name in names
+            ]
+            tables.append(pa.table(columns, list(names)))
+        return pa.concat_tables(tables)
 
     def _column(self, name: str) -> Iterator[pa.ChunkedArray]:
         """Yield a column of `clips`, part by part. Raises KeyError."""

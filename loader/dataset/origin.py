@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.sharder.clips.clip import Clip, Failure
@@ -46,6 +47,19 @@ class Origin(Protocol):
 
     def where(self, wanted: Mapping[str, object]) -> NDArray[np.int64]:
         """Return the numbers of the clips whose columns have these values."""
+        ...
+
+    @property
+    def column_types(self) -> Mapping[str, pa.DataType]:
+        """The types of the user's columns."""
+        ...
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Raises FramedexError."""
+        ...
+
+    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright."""
         ...
 
     def media_rows(self) -> NDArray[np.int64]:

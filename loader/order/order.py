@@ -27,11 +27,27 @@ def epoch_order(
     """
     if not shuffle:
         return np.arange(count, dtype=np.int64)
-    rng = np.random.Generator(np.random.Philox(key=np.array([seed, epoch], np.uint64)))
-    if blocks is None:
-        return rng.permutation(count).astype(np.int64)
+    if blocks is not None:
+        return in_blocks(blocks, window, generator(seed, epoch))
+    return generator(seed, epoch).permutation(count).astype(np.int64)
+
+
+def in_blocks(blocks: NDArray[np.int64], window: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return int64 [count]: an order of clips by blocks, as in `epoch_order`. `blocks`: the block of each clip."""
     place = rng.permutation(int(blocks.max(initial=-1)) + 1)  # of each block among all
-    return np.lexsort((rng.permutation(count), place[blocks] // window)).astype(np.int64)
+    return np.lexsort((rng.permutation(len(blocks)), place[blocks] // window)).astype(np.int64)
+
+
+def generator(seed: int, epoch: int, stream: int = 0) -> np.random.Generator:
+    """Return a generator of random numbers that depends on nothing else.
+
+    Args:
+        seed: the seed, below 2**64.
+        epoch: number of the epoch.
+        stream: streams of one epoch are independent of each other.
+    """
+    key = np.array([seed, epoch], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=np.array([0, 0, 0, stream], np.uint64)))
 
 
 def rank_share(

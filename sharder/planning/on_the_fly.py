@@ -24,10 +24,22 @@ from numpy.typing import NDArray
 from framedex.core.tallies import no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError, StaleError
 from framedex.indexer.parts.index import Index
+from framedex.indexer.schema import OK
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure, WantedClip
+from framedex.sharder.clips.fields import (
+    CLIP_FIELDS,
+    DURATION,
+    FIELDS,
+    FRAME_FIELDS,
+    MEDIA_FIELDS,
+    media_columns_of,
+    media_field,
+    no_such_column,
+)
 from framedex.sharder.clips.medium import Locations, Root
 from framedex.sharder.clips.multiview import ViewsOfClips
+from framedex.sharder.clips.shapes import SIZE_COLUMNS, shapes_of
 from framedex.sharder.planning.batches import missed_clip, plan_clip, wanted_clip
 from framedex.sharder.planning.counting import FACTS, OPEN_MEDIA, Counting, Opening, joined, views_of_clips
 from framedex.sharder.planning.indexed_medium import IndexedMedium
@@ -166,6 +178,64 @@ class ClipPlans:
     def columns(self) -> list[str]:
         """The columns of the listing and the split, which every clip has."""
         return [name for name in self._table.columns.column_names if name != "media_id"]
+
+    @property
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the user's columns."""
+        return {name: self._table.columns.schema.field(name).type for name in self.columns}
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the user's, or a field of `sharder.clips.fields`, of all clips. Plans no clip.
+
+        Raises:
+            FramedexError: The clips have no such column, or only planning them shows it.
+            FormatError: The index was changed in the meantime.
+        """
+        if name in self.columns:
+            return self._table.columns[name].take(pa.array(self._mentions()))
+        if name not in FIELDS:
+            raise no_such_column(name, self.columns, self.path)
+        if name in CLIP_FIELDS or name in FRAME_FIELDS:
+            raise FramedexError(
+                "only planning the clips shows this field",
+                where=str(self.path),
+                found=name,
+                allowed=", ".join([*self.columns, *MEDIA_FIELDS, DURATION]),
+                remedy="write a dataset with `framedex shard`, or read it from each item",
+            )
+        with self._lock:
+            media = self._index.columns(["status", *media_columns_of(name)])
+        usable = media.filter(pc.equal(media["status"], OK))
+        return media_field(name, usable).take(pa.array(self.media_rows()))
+
+    def shapes(self, *, upright: bool) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames (padding included), height and width, as stored or as turned upright.
+
+        They are those of epoch 0. If the policy's clips differ in their number of frames, all media are sampled, which
+        reads their packets.
+
+        Raises:
+            FormatError: The index was changed in the meantime.
+        """
+        with self._lock:
+            media = self._index.columns(["status", *SIZE_COLUMNS])
+            usable = media.filter(pc.equal(media["status"], OK))
+            return shapes_of(self._frame_counts(), usable, self.media_rows(), upright=upright)
+
+    def _frame_counts(self) -> NDArray[np.int64]:
+        """Return int64 [clips]: how many frames each clip has in epoch 0."""
+        policy = self._policy
+        if policy.length is not None and policy.last != "partial" and policy.views is None:
+            return np.full(len(self), policy.length, np.int64)
+        counts: list[int] = []
+        for unit in range(len(self._units)):
+            if self._first[unit] == self._first[unit + 1]:
+                continue
+            clips = self._sampling(unit, 0).clips
+            planned = self._planned.get(unit)
+            chosen = clips if planned is None else [clips[place] for place in planned.tolist()]
+            counts += [len(clip.sampled.frames) for clip in chosen]
+        return np.array(counts, np.int64)
 
     def media_rows(self) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of every clip's medium."""

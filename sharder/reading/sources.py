@@ -49,14 +49,17 @@ class SourceFiles:
 
     Args:
         cache: Holds ranges of objects.
+
+    Attributes:
+        cache: As given.
     """
 
     def __init__(self, cache: DiskCache | None = None) -> None:
-        self._cache = cache
+        self.cache = cache
         self._files, self._objects = RecordedFiles(), Objects(cache)
 
     def __reduce__(self) -> tuple[type[SourceFiles], tuple[DiskCache | None]]:
-        return SourceFiles, (self._cache,)
+        return SourceFiles, (self.cache,)
 
     def _of(self, source: ByteSource) -> RecordedFiles | Objects:
         """Return the reader of a source."""

@@ -1,0 +1,301 @@
+"""ConcatClips: several ClipDatasets one after the other, as one dataset for any DataLoader and Sampler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, replace
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from framedex.core.arrays import column_as_numpy
+from framedex.core.tallies import counted
+from framedex.errors import FramedexError
+from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.options import PixelOptions
+from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.fields import FIELDS
+from framedex.sharder.decoding.video import Size
+from framedex.sharder.reading.sources import SourceFiles
+
+PIXELS = tuple(field.name for field in fields(PixelOptions))
+NUMBER = "dataset_number"  # the key of items that says which dataset they come from
+Columns = Literal["all", "common"]
+
+
+class ConcatClips:
+    """Several ClipDatasets one after the other: map-style and picklable, without torch.
+
+    Clips are numbered as in torch's `ConcatDataset`. Items have one key more, `dataset_number`: the place of their
+    dataset in `datasets`.
+
+    Args:
+        datasets: ClipDatasets, or other joined datasets, whose datasets are taken in their place.
+        columns: the user's columns that items have. "all": those of all datasets; the value of a column that a dataset
+            does not have is None. "common": those that every dataset has.
+
+    Attributes:
+        datasets: the ClipDatasets.
+        cumulative_sizes: for each, the number of clips up to its end.
+        sources: where packets are read from.
+
+    Raises:
+        FramedexError: something else is to be joined, or the datasets do not fit together.
+    """
+
+    def __init__(self, datasets: Iterable[Any], *, columns: Columns = "all") -> None:
+        if columns not in get_args(Columns):
+            raise FramedexError("unknown columns", found=repr(columns), allowed="'all', 'common'")
+        self.datasets = list(_flattened(datasets))
+        if not self.datasets:
+            raise FramedexError("there is no dataset to join", allowed="at least one ClipDataset")
+        self._columns = columns
+        self.cumulative_sizes: list[int] = np.cumsum([len(dataset) for dataset in self.datasets]).tolist()
+        self._same("decode")
+        self._same("frame_columns")
+        names = [dataset.columns for dataset in self.datasets]
+        if any(NUMBER in own for own in names):
+            raise FramedexError(f"a dataset has a column {NUMBER}, which joined datasets add", remedy="rename it")
+        every = dict.fromkeys(name for own in names for name in own)
+        self._partial = frozenset(name for name in every if any(name not in own for own in names))
+        self._names = [name for name in every if columns == "all" or name not in self._partial]
+        self.sources = SourceFiles(self._cache())
+
+    def _same(self, option: str, remedy: str | None = None) -> Any:
+        """Return an option that all datasets share. Raises FramedexError if they differ in it."""
+        values = [getattr(dataset, option) for dataset in self.datasets]
+        if any(value != values[0] for value in values):
+            found = ", ".join(f"{value!r} of dataset {number}" for number, value in enumerate(values))
+            remedy = remedy or f"open all datasets with the same {option}"
+            raise FramedexError(f"joined datasets differ in {option}", found=found, remedy=remedy)
+        return values[0]
+
+    def _cache(self) -> Any:
+        caches = [dataset.sources.cache for dataset in self.datasets]
+        given = [cache for cache in caches if cache is not None]
+        if len({cache.folder for cache in given}) > 1:
+            found = ", ".join(str(cache.folder) for cache in given)
+            raise FramedexError("joined datasets have different caches", found=found, remedy="share one DiskCache")
+        return given[0] if given else None
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+    def __repr__(self) -> str:
+        """Return a description: the number of clips, and those of each dataset."""
+        parts = ", ".join(counted(len(dataset), "clip") for dataset in self.datasets)
+        return f"<ConcatClips: {counted(len(self), 'clip')} of {counted(len(self.datasets), 'dataset')} ({parts})>"
+
+    @property
+    def columns(self) -> list[str]:
+        """The user's columns that items have, without `dataset_number`."""
+        return list(self._names)
+
+    @property
+    def uneven_columns(self) -> frozenset[str]:
+        """Columns of items that some datasets do not have, or have with values of another kind.
+
+        They are lists in each batch of ClipLoader, whatever values a batch has.
+        """
+        return frozenset(name for name in self._names if name in self._partial or len(self._kinds(name)) > 1)
+
+    def _kinds(self, name: str) -> set[str]:
+        """Return the kinds of values that a column of all datasets has."""
+        return {_kind(dataset.origin.column_types[name]) for dataset in self.datasets if len(dataset)}
+
+    @property
+    def size(self) -> Size | None:
+        """(height, width) to which frames are scaled. None: as they are stored.
+
+        Raises:
+            FramedexError: datasets differ in it.
+        """
+        size: Size | None = self._same("size", "give ClipLoader size=(height, width)")
+        return size
+
+    def pixels_of(self, size: Size | None, framing: Framing | None) -> PixelOptions:
+        """Return what frames are like in ClipLoader, which makes all of them alike.
+
+        Args:
+            size: replaces the datasets' own size or framing. None: it does not.
+            framing: the same.
+
+        Raises:
+            FramedexError: datasets differ in it.
+        """
+        own = [dataset.pixels.reframed(size, framing) for dataset in self.datasets]
+        for name in PIXELS:
+            values = [getattr(pixels, name) for pixels in own]
+            if any(value != values[0] for value in values):
+                remedy = f"open all datasets with the same {name}"
+                raise FramedexError(
+                    f"joined datasets differ in {name}",
+                    found=", ".join(f"{value!r} of dataset {number}" for number, value in enumerate(values)),
+                    remedy=f"{remedy}, or give ClipLoader size or framing" if name == "framing" else remedy,
+                )
+        return own[0]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random draws are used."""
+        return self.datasets[0].epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of random draws of all datasets, as `ClipDataset.set_epoch`."""
+        for dataset in self.datasets:
+            dataset.set_epoch(epoch)
+
+    def failures(self) -> Iterator[Failure]:
+        """Yield the clips that cannot be made, as `ClipDataset.failures`."""
+        for dataset in self.datasets:
+            yield from dataset.failures()
+
+    def locate(self, number: int) -> tuple[int, int]:
+        """Return the number of a clip's dataset, and the clip's number in it.
+
+        Args:
+            number: negative numbers count from the end.
+
+        Raises:
+            IndexError: there is no such clip.
+        """
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"clip {number} of {len(self)}")
+        place = number % len(self)
+        part = int(np.searchsorted(self.cumulative_sizes, place, side="right"))
+        return part, place - self._first(part)
+
+    def _first(self, part: int) -> int:
+        return self.cumulative_sizes[part - 1] if part else 0
+
+    def others(self, number: int, count: int) -> list[int]:
+        """Return clips of a clip's dataset, drawn with its number as the seed. ClipLoader replaces clips by them.
+
+        Args:
+            number: a clip.
+            count: how many clips are drawn.
+        """
+        part, _ = self.locate(number)
+        bounds = self._first(part), self.cumulative_sizes[part]
+        drawn: list[int] = np.random.default_rng(number).integers(*bounds, count).tolist()
+        return drawn
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return clip `number`: the item of its ClipDataset with `dataset_number`, an int. Negative numbers count back.
+
+        Raises as `ClipDataset.__getitem__`.
+        """
+        part, own = self.locate(number)
+        dataset = self.datasets[part]
+        item = dict(dataset[own])
+        own_columns = {name: item.pop(name) for name in dataset.columns}
+        return item | self._row(own_columns, part)
+
+    def clip(self, number: int, *, epoch: int | None = None) -> Clip:
+        """Return clip `number` as `ClipDataset.clip`, with `dataset_number` among its columns.
+
+        Raises:
+            IndexError: there is no such clip.
+        """
+        part, own = self.locate(number)
+        clip = self.datasets[part].clip(own, epoch=epoch)
+        return replace(clip, columns=self._row(clip.columns, part))
+
+    def _row(self, columns: dict[str, Any], part: int) -> dict[str, Any]:
+        """Return the columns of a clip's item."""
+        left_out = self._partial if self._columns == "common" else frozenset()
+        own = {name: value for name, value in columns.items() if name not in left_out}
+        return dict.fromkeys(self._names) | own | {NUMBER: part}
+
+    def beside(self, clip: Clip) -> dict[str, Any]:
+        """Return the entries of an item that are read beside its frames, as `ClipDataset.beside`.
+
+        Args:
+            clip: a clip of this dataset.
+        """
+        return self.datasets[int(clip.columns[NUMBER])].beside(clip)
+
+    @overload
+    def column(self, name: str, *, as_arrow: Literal[False] = False) -> NDArray[Any]: ...
+
+    @overload
+    def column(self, name: str, *, as_arrow: Literal[True]) -> pa.ChunkedArray: ...
+
+    def column(self, name: str, *, as_arrow: bool = False) -> NDArray[Any] | pa.ChunkedArray:
+        """Return a value of each clip, as `ClipDataset.column`; null for clips whose dataset has no such column.
+
+        Args:
+            name: as for `ClipDataset.column`, or `dataset_number`.
+            as_arrow: return Arrow's array.
+
+        Raises:
+            FramedexError: no dataset has such a column, or its values in several datasets are of different kinds.
+        """
+        if name == NUMBER:
+            numbers = np.repeat(np.arange(len(self.datasets)), [len(dataset) for dataset in self.datasets])
+            return pa.chunked_array([pa.array(numbers)]) if as_arrow else numbers
+        has = [name in dataset.columns or name in FIELDS for dataset in self.datasets]
+        if not any(has):
+            has[0] = True  # raises, and says which columns there are
+        own = [
+            dataset.column(name, as_arrow=True) if there else pa.chunked_array([pa.nulls(len(dataset))])
+            for dataset, there in zip(self.datasets, has, strict=True)
+        ]
+        try:
+            tables = [pa.table([column], [name]) for column in own]
+            found = pa.concat_tables(tables, promote_options="permissive")[name]
+        except pa.ArrowException as error:
+            raise FramedexError(f"datasets differ in the type of column {name!r}", found=error) from error
+        return found if as_arrow else column_as_numpy(found, name)
+
+    def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
+        """Return int64 [clips]: the number of the tar or medium that each clip is read from, counted over all datasets.
+
+        Raises:
+            FramedexError: as `ClipDataset.places`.
+        """
+        found, first = [], 0
+        for dataset in self.datasets:
+            own = dataset.places(kind)
+            found.append(own + first)
+            first += int(own.max(initial=-1)) + 1
+        return np.concatenate(found)
+
+    def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
+        """Return int64 [clips, 3]: frames, height and width of each clip, as `ClipDataset.shapes`."""
+        return np.concatenate([dataset.shapes(upright=upright) for dataset in self.datasets])
+
+
+def is_joined(dataset: object) -> bool:
+    """Return whether something is joined datasets: a ConcatClips, or a torch ConcatDataset."""
+    return hasattr(dataset, "datasets") and hasattr(dataset, "cumulative_sizes")
+
+
+def _flattened(datasets: Iterable[Any]) -> Iterator[ClipDataset]:
+    """Yield the ClipDatasets of joined datasets in order. Raises FramedexError for anything else."""
+    for dataset in datasets:
+        if isinstance(dataset, ClipDataset):
+            yield dataset
+        elif is_joined(dataset):
+            yield from _flattened(dataset.datasets)
+        else:
+            raise FramedexError(
+                "only ClipDatasets can be joined",
+                found=type(dataset).__name__,
+                allowed="ClipDataset, ConcatClips, torch's ConcatDataset",
+                remedy="for clips of several views, index all of their listings together",
+            )
+
+
+@functools.cache
+def _kind(kind: pa.DataType) -> str:
+    """Return what values of an Arrow type become in a batch: equal kinds become arrays of one type."""
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_floating(kind):
+        return "float"
+    return str(kind)

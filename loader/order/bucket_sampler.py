@@ -1,0 +1,340 @@
+"""BucketSampler: visits batches of clips that are alike."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from framedex.errors import FramedexError
+from framedex.loader.arguments import check_choices, check_counts
+from framedex.loader.order.buckets import Layout, by_fit, epoch_batches, laid_out, numbered
+from framedex.loader.order.columns import codes_of, numbers_of, values_of
+from framedex.loader.order.elastic import ElasticSampler, Share
+from framedex.loader.order.order import Uneven
+
+Key = str | ArrayLike
+Tokens = str | ArrayLike | Callable[[NDArray[np.int64]], ArrayLike]
+Padding = Literal["tokens", "shape"]
+TooLarge = Literal["error", "alone", "drop"]
+LastBatch = Literal["partial", "drop"]
+OF_SHAPES = ("shape", "aspect", "frames")  # keys that need the shapes of clips
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """Clips that share batches.
+
+    Attributes:
+        clips: how many clips the bucket has.
+        batches: how many batches it has in an epoch.
+        batch_size: clips of its full batches.
+        tokens: tokens that a clip of it takes in a batch at most. None: clips have no tokens.
+    """
+
+    clips: int
+    batches: int
+    batch_size: int
+    tokens: int | None
+
+
+class BucketSampler(ElasticSampler[list[int]]):
+    """Visits batches of clips that are alike: lists of clip numbers, for `batch_sampler` of ClipLoader or DataLoader.
+
+    Each clip is in one bucket, and a batch has clips of one bucket. With `shuffle`, each epoch shuffles the clips of
+    each bucket and the order of all batches. Every clip comes once per epoch. All epochs have the same number of
+    batches.
+
+    The order of the batches depends only on seed and epoch. The ranks take batches from it in turn, so that whenever
+    all ranks have delivered the same number of batches, these are a prefix of the order. This prefix is the sampler's
+    state, and a run can continue from it with any number of ranks and workers.
+
+    Args:
+        dataset: the clips.
+        by: what clips of a bucket have in common. "shape": frames, height and width, so that batches need no padding.
+            "aspect" (width / height), "frames" or "tokens": about the same number. The name of a column, or an array
+            [clips]: about the same number, or the same value if it is no number. A tuple of these: all of them.
+        buckets: of a number: how many buckets, of about equally many clips, or their bounds, each the least number of a
+            bucket. None: 8; for "tokens" with `max_tokens`, a bucket for each number of clips that fit into a batch;
+            for all other values, a bucket for each. With a tuple in `by`, a tuple.
+        max_batch: clips of a batch at most. None: no limit.
+        max_tokens: tokens of a batch at most, padding included: the clips of a batch times the tokens of the largest
+            clip of its bucket. None: no limit.
+        tokens: tokens of each clip: an array [clips], the name of a column, or a function of the shapes, int64
+            [clips, 3] (frames, height, width), such as one that calls `visual_tokens`.
+        shapes: [clips, 3], the frames, height and width of each clip. None: `dataset.shapes()`. Give it if clips are
+            loaded with other sizes, such as `dataset.shapes(upright=True)` for rotation="apply".
+        padding: what clips of a batch are padded to. "tokens": to the most tokens. "shape": to the most frames, the
+            greatest height and the greatest width, as `collate="pad"` does; `tokens` is then a function.
+        too_large: what to do with a clip that alone has more than `max_tokens`: "error" raises, "alone" makes it a
+            batch of its own, "drop" leaves it out.
+        last: what to do with the last batch of a bucket if it is not full: "partial" delivers it, "drop" leaves it out.
+        alike: how many batches that follow each other are of one bucket. Ranks that work in step then have like
+            batches, if it is the number of ranks or a multiple of it.
+        shuffle: whether to shuffle. Without it, buckets and clips are in ascending order.
+        seed: the seed of the shuffle.
+        rank: number of this process in distributed training.
+        world_size: number of processes in distributed training.
+        uneven: what to do if batches cannot be divided evenly: "pad" repeats the epoch's first batches, "drop" leaves
+            out its last ones, and "allow" gives the first ranks one batch more.
+
+    Raises:
+        FramedexError: an argument is wrong, the dataset does not have what `by` or `tokens` needs, or a clip is too
+            large.
+    """
+
+    UNIT: ClassVar[Literal["clips", "batches"]] = "batches"
+
+    def __init__(
+        self,
+        dataset: Sized,
+        *,
+        by: Key | tuple[Key, ...] = "shape",
+        buckets: Any = None,
+        max_batch: int | None = None,
+        max_tokens: int | None = None,
+        tokens: Tokens | None = None,
+        shapes: ArrayLike | None = None,
+        padding: Padding = "tokens",
+        too_large: TooLarge = "error",
+        last: LastBatch = "partial",
+        alike: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        uneven: Uneven = "pad",
+    ) -> None:
+        check_choices(
+            padding=(padding, get_args(Padding)),
+            too_large=(too_large, get_args(TooLarge)),
+            last=(last, get_args(LastBatch)),
+        )
+        check_counts(alike=(alike, 1))
+        clips = _Clips(dataset, tokens=tokens, shapes=shapes, padding=padding)
+        limits = _Limits(max_batch=max_batch, max_tokens=max_tokens)
+        limits.check(clips)
+        number = _buckets_of(clips, limits, by, buckets)
+        visited, number = _fitting(clips, limits, number, too_large)
+        self._tokens = clips.largest(number, visited) if clips.has_tokens else None
+        most = limits.most(self._tokens, buckets=int(number.max(initial=-1)) + 1, clips=len(number))
+        self._layout = laid_out(number, most, visited, drops_last=last == "drop")
+        self.shuffle, self._alike = shuffle, alike
+        identity = {
+            "count": len(dataset),
+            "shuffle": shuffle,
+            "seed": seed,
+            "buckets": _named(self._layout),
+            "alike": alike,
+        }
+        entries = int(self._layout.batches.sum())
+        super().__init__(entries, identity, seed=seed, rank=rank, world_size=world_size, uneven=uneven)
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        """The buckets that have clips."""
+        layout, tokens = self._layout, self._tokens
+        sizes, batches = np.diff(layout.first).tolist(), layout.batches.tolist()
+        return [
+            Bucket(
+                clips=sizes[bucket],
+                batches=batches[bucket],
+                batch_size=int(layout.most[bucket]),
+                tokens=None if tokens is None else int(tokens[bucket]),
+            )
+            for bucket in np.flatnonzero(sizes).tolist()
+        ]
+
+    @property
+    def largest_batch(self) -> int:
+        """Clips of the largest batch."""
+        sizes = np.minimum(np.diff(self._layout.first), self._layout.most)
+        return int(sizes[self._layout.batches > 0].max(initial=1))
+
+    def others(self, number: int, count: int) -> list[int]:
+        """Return clips of the bucket of a clip, drawn with its number as the seed. ClipLoader replaces clips by them.
+
+        Args:
+            number: a clip.
+            count: how many clips are drawn.
+        """
+        first, stop = self._layout.first[self._layout.bucket_of(number) :][:2].tolist()
+        drawn: list[int] = self._layout.clips[np.random.default_rng(number).integers(first, stop, count)].tolist()
+        return drawn
+
+    def _visit(self, epoch: int, share: Share) -> Iterable[list[int]]:
+        batches = epoch_batches(self._layout, shuffle=self.shuffle, seed=self.seed, epoch=epoch, alike=self._alike)
+        for batch in share(np.arange(len(batches.first))).tolist():
+            yield batches.clips[batches.first[batch] : batches.stop[batch]].tolist()
+
+
+class _Clips:
+    """What is known of the clips of a dataset, read when it is needed."""
+
+    def __init__(self, dataset: Any, *, tokens: Tokens | None, shapes: ArrayLike | None, padding: Padding) -> None:
+        self.dataset, self._padding = dataset, padding
+        self._shapes = None if shapes is None else _checked_shapes(shapes, len(dataset))
+        self._function = tokens if callable(tokens) else None
+        self.has_tokens = tokens is not None
+        if padding == "shape" and self._function is None:
+            raise FramedexError(
+                "padding='shape' needs the tokens of a shape that no clip has",
+                allowed="tokens as a function of shapes",
+                remedy="padding='tokens'",
+            )
+        self.tokens = np.ones(len(dataset), np.int64)
+        if tokens is not None:
+            found = numbers_of(dataset, tokens if self._function is None else self._function(self.shapes), "tokens")
+            if (found < 0).any():
+                at = int(np.argmax(found < 0))
+                raise FramedexError("a clip has fewer than 0 tokens", found=f"{found[at]} for clip {at}")
+            self.tokens = np.maximum(1, np.ceil(found)).astype(np.int64)
+
+    @property
+    def shapes(self) -> NDArray[np.int64]:
+        """int64 [clips, 3]: frames, height and width."""
+        if self._shapes is None:
+            if not hasattr(self.dataset, "shapes"):
+                raise FramedexError(
+                    "the dataset does not tell the shapes of its clips",
+                    found=type(self.dataset).__name__,
+                    allowed="a ClipDataset",
+                    remedy="give an array with a value for each clip",
+                )
+            self._shapes = _checked_shapes(self.dataset.shapes(), len(self.dataset))
+        return self._shapes
+
+    def key(self, name: Key) -> NDArray[Any]:
+        """Return [clips]: what clips of a bucket have in common."""
+        if isinstance(name, str) and name in OF_SHAPES:
+            shapes = self.shapes
+            if name == "frames":
+                return shapes[:, 0]
+            return shapes[:, 2] / shapes[:, 1]
+        if isinstance(name, str) and name == "tokens":
+            if not self.has_tokens:
+                raise FramedexError("by='tokens' needs to know the tokens of clips", remedy="give tokens, too")
+            return self.tokens
+        return values_of(self.dataset, name, "by")
+
+    def largest(self, buckets: NDArray[np.int64], visited: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return int64 [buckets]: the tokens that a clip of each bucket takes in a batch at most."""
+        count = int(buckets.max(initial=-1)) + 1
+        own = np.zeros(count, np.int64)
+        np.maximum.at(own, buckets[visited], self.tokens[visited])
+        if self._padding == "tokens" or self._function is None:
+            return np.maximum(own, 1)
+        shapes = np.ones((count, 3), np.int64)
+        np.maximum.at(shapes, buckets[visited], self.shapes[visited])
+        padded = np.ceil(np.asarray(self._function(shapes), np.float64)).astype(np.int64)
+        return np.maximum(own, np.maximum(padded, 1))
+
+
+def _checked_shapes(shapes: ArrayLike, clips: int) -> NDArray[np.int64]:
+    """Return int64 [clips, 3]. Raises FramedexError."""
+    found = np.asarray(shapes)
+    if found.shape != (clips, 3) or found.dtype.kind not in "iu" or (found < 0).any():
+        raise FramedexError(
+            "shapes has the frames, height and width of each clip",
+            found=f"{found.dtype} {list(found.shape)}",
+            allowed=f"whole numbers [{clips}, 3]",
+        )
+    return found.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limits:
+    """How large a batch may be."""
+
+    max_batch: int | None
+    max_tokens: int | None
+
+    def __post_init__(self) -> None:
+        given = {"max_batch": self.max_batch, "max_tokens": self.max_tokens}
+        check_counts(**{name: (value, 1) for name, value in given.items() if value is not None})
+        if self.max_batch is None and self.max_tokens is None:
+            raise FramedexError("batches need a limit", remedy="give max_batch, max_tokens, or both")
+
+    def check(self, clips: _Clips) -> None:
+        """Raise FramedexError if tokens are bounded, and clips have none."""
+        if self.max_tokens is not None and not clips.has_tokens:
+            raise FramedexError(
+                "max_tokens needs to know the tokens of clips",
+                allowed="an array, a column's name, or a function of shapes",
+                remedy="tokens=lambda shapes: framedex.visual_tokens(shapes, patch=14, merge=2, temporal_patch=2)",
+            )
+
+    def most(self, tokens: NDArray[np.int64] | None, *, buckets: int, clips: int) -> NDArray[np.int64]:
+        """Return int64 [buckets]: clips of a full batch of each bucket.
+
+        Args:
+            tokens: int64 [buckets], tokens that a clip takes in a batch at most. None: clips have no tokens.
+            buckets: how many buckets there are.
+            clips: clips of the dataset.
+        """
+        most: NDArray[np.int64] = np.full(buckets, max(1, clips) if self.max_batch is None else self.max_batch)
+        if self.max_tokens is not None and tokens is not None:
+            most = np.minimum(most, np.maximum(1, self.max_tokens // tokens))
+        return most
+
+
+def _buckets_of(clips: _Clips, limits: _Limits, by: Key | tuple[Key, ...], buckets: Any) -> NDArray[np.int64]:
+    """Return int64 [clips]: the bucket of each clip, numbered from 0. Raises FramedexError."""
+    keys = by if isinstance(by, tuple) else (by,)
+    each = buckets if isinstance(by, tuple) and buckets is not None else [buckets] * len(keys)
+    if not keys or not isinstance(each, tuple | list) or len(each) != len(keys):
+        raise FramedexError("buckets has a value for each key of by", found=f"{by!r:.80}, {buckets!r:.80}")
+    codes = [_codes(clips, limits, key, wanted) for key, wanted in zip(keys, each, strict=True)]
+    return np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)[1].astype(np.int64).reshape(-1)
+
+
+def _codes(clips: _Clips, limits: _Limits, key: Key, buckets: int | Sequence[float] | None) -> NDArray[np.int64]:
+    """Return int64 [clips]: the bucket of each clip by one key."""
+    if type(buckets) is int:
+        check_counts(buckets=(buckets, 1))
+    if isinstance(key, str) and key == "shape":
+        if buckets is not None:
+            raise FramedexError("by='shape' has a bucket for each shape", found=f"buckets={buckets!r}")
+        return np.unique(clips.shapes, axis=0, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    if isinstance(key, str) and key == "tokens" and buckets is None and limits.max_tokens is not None:
+        clips.key(key)
+        return by_fit(clips.tokens, limits.max_tokens, limits.max_batch)
+    return numbered(clips.key(key), buckets)
+
+
+def _fitting(
+    clips: _Clips, limits: _Limits, buckets: NDArray[np.int64], too_large: TooLarge
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Return which clips are visited, and the bucket of each, for clips that alone are too large for a batch.
+
+    Raises:
+        FramedexError: `too_large` is "error", and there are such clips.
+    """
+    everything = np.ones(len(buckets), np.bool_)
+    if limits.max_tokens is None:
+        return everything, buckets
+    large = np.flatnonzero(clips.tokens > limits.max_tokens)
+    if not len(large):
+        return everything, buckets
+    if too_large == "error":
+        raise FramedexError(
+            f"a clip has more than max_tokens={limits.max_tokens:,}",
+            found=f"{clips.tokens[large].max():,} tokens; {len(large):,} such clips, the first {large[0]}",
+            remedy="a greater max_tokens, a smaller size=, or too_large='alone' or 'drop'",
+        )
+    if too_large == "drop":
+        everything[large] = False
+        return everything, buckets
+    apart = buckets.copy()
+    apart[large] += int(buckets.max()) + 1  # their buckets hold one clip in a batch
+    return everything, codes_of(apart)
+
+
+def _named(layout: Layout) -> str:
+    """Return a description of buckets for a state. It is enough to distinguish them from others."""
+    parts = (layout.clips, layout.first, layout.most, np.array([layout.drops_last]))
+    return f"{len(layout.most)} buckets, CRC-32 {zlib.crc32(b''.join(part.tobytes() for part in parts)):08x}"

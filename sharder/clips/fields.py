@@ -1,0 +1,91 @@
+"""Values that clips have beside the user's columns, by name: one value for each clip."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from framedex.core.arrays import as_numpy
+from framedex.errors import FramedexError
+
+# Columns of `clips` with one value for each clip.
+CLIP_FIELDS = ("clip_id", "multiview_id", "view_name")
+# Made of list columns of `clips`. The names are those of `framedex audit`.
+FRAME_FIELDS = {"wanted_frames": "frames", "begin_seconds": "seconds", "end_seconds": "seconds"}
+# Columns of `media`, which all clips of a medium share.
+MEDIA_FIELDS = (
+    "media_id",
+    "uri",
+    "member",
+    "kind",
+    "codec",
+    "width",
+    "height",
+    "rotation_degrees",
+    "color_transfer",
+)
+DURATION = "duration_seconds"  # of the medium, made of these columns of `media`
+DURATION_COLUMNS = ("duration_pts", "time_base_num", "time_base_den")
+FIELDS = (*CLIP_FIELDS, *FRAME_FIELDS, *MEDIA_FIELDS, DURATION)
+
+
+def media_columns_of(name: str) -> tuple[str, ...]:
+    """Return the columns of `media` that a field of MEDIA_FIELDS, or DURATION, is made of."""
+    return DURATION_COLUMNS if name == DURATION else (name,)
+
+
+def media_field(name: str, media: pa.Table) -> pa.ChunkedArray:
+    """Return a field of MEDIA_FIELDS, or DURATION, for each medium. `media` has its `media_columns_of`."""
+    if name != DURATION:
+        return media[name]
+    pts, num, den = (pc.cast(media[column], pa.float64(), safe=False) for column in DURATION_COLUMNS)
+    return pc.divide(pc.multiply(pts, num), den)
+
+
+def frame_field(name: str, lists: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a field of FRAME_FIELDS for each clip.
+
+    Args:
+        lists: the list column that it is made of.
+
+    Returns:
+        `wanted_frames`: int32, how many frames a clip has, padding included. `begin_seconds` and `end_seconds`:
+            float64, the least and the greatest time of its frames, null where all of them are padding.
+    """
+    if name == "wanted_frames":
+        return pc.list_value_length(lists)
+    nearest = np.fmin if name == "begin_seconds" else np.fmax
+    return pa.chunked_array([_reduced(chunk, nearest) for chunk in lists.chunks], pa.float64())
+
+
+def _reduced(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
+    """Return the least or greatest number of each list; null for lists without numbers."""
+    lengths = as_numpy(pc.list_value_length(lists).fill_null(0)).astype(np.int64)
+    values = as_numpy(lists.flatten().fill_null(np.nan)).astype(np.float64)
+    found = np.full(len(lists), np.nan)
+    filled = lengths > 0
+    if len(values):
+        found[filled] = nearest.reduceat(values, (np.cumsum(lengths) - lengths)[filled])
+    return pa.array(found, from_pandas=True)
+
+
+def no_such_column(name: str, own: Iterable[str], path: object) -> FramedexError:
+    """Return the error for a column that clips do not have.
+
+    Args:
+        own: the user's columns.
+        path: the path of the dataset or index.
+    """
+    columns = list(own)
+    close = difflib.get_close_matches(name, [*columns, *FIELDS], 1)
+    return FramedexError(
+        "the clips have no such column",
+        where=str(path),
+        found=name,
+        allowed=f"your columns: {', '.join(columns) or 'none'}; of every clip: {', '.join(FIELDS)}",
+        remedy=f"did you mean {close[0]!r}?" if close else None,
+    )
