@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from framedex.errors import FramedexError
@@ -18,7 +18,7 @@ SIZES = ("size", "short_side", "long_side", "smart_resize")  # at most one is gi
 MOST_SIDE = 1 << 16  # pixels
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Framing:
     """To which size frames are scaled, and which part of them is delivered.
 
@@ -114,6 +114,12 @@ class Framing:
                 raise FramedexError(f"{name} is out of range", found=repr(value), allowed=allowed)
         if type(self.flip) not in (int, float) or not 0 <= self.flip <= 1:
             raise FramedexError("flip is a probability", found=repr(self.flip), allowed="0 to 1")
+
+    def __repr__(self) -> str:
+        """Return the arguments that differ from their defaults."""
+        values = [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
+        shown = [f"{name}={value!r}" for name, value, default in values if value != default]
+        return f"Framing({', '.join(shown)})"
 
     @property
     def is_drawn_side(self) -> bool:

@@ -170,6 +170,13 @@ def test_a_crop_larger_than_the_frame_says_what_to_do() -> None:
     assert "short_side" in str(raised.value.remedy)
 
 
+def test_a_description_has_what_differs_from_the_defaults() -> None:
+    framing = Framing(short_side=256, crop=(224, 224), position="random", flip=0.5)
+    assert repr(framing) == "Framing(short_side=256, crop=(224, 224), position='random', flip=0.5)"
+    assert eval(repr(framing)) == framing
+    assert repr(Framing()) == "Framing()"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
