@@ -71,7 +71,7 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
 
 def _drawn_side(framing: Framing, draw: Draw) -> int | None:
     """Return the length of the shorter side that is drawn for a clip, if it is drawn."""
-    if not isinstance(framing.short_side, tuple | list):
+    if not isinstance(framing.short_side, tuple):
         return None
     least, most = framing.short_side
     return least + draw.up_to("short side", most - least)[0]

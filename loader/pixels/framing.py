@@ -62,6 +62,9 @@ class Framing:
     flip: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("size", "short_side", "crop", "scale", "ratio"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         check_choices(resize=(self.resize, get_args(Resize)), position=(self.position, get_args(Position)))
         _check_size("size", self.size)
         _check_size("crop", self.crop)
@@ -70,7 +73,7 @@ class Framing:
         self._check_ranges()
 
     def _check_sides(self) -> None:
-        sides = self.short_side if isinstance(self.short_side, tuple | list) else (self.short_side,)
+        sides = self.short_side if isinstance(self.short_side, tuple) else (self.short_side,)
         if len(sides) not in (1, 2) or any(side is not None and not _is_side(side) for side in sides):
             raise FramedexError(
                 "short_side is a number of pixels, or (least, most)", found=repr(self.short_side), allowed="1 or more"
@@ -124,7 +127,7 @@ class Framing:
     @property
     def is_drawn_side(self) -> bool:
         """Whether the length of the shorter side is drawn for each clip."""
-        return isinstance(self.short_side, tuple | list)
+        return isinstance(self.short_side, tuple)
 
     @property
     def scales(self) -> bool:
@@ -161,9 +164,7 @@ def framing_of(size: Size | None, framing: Framing | None) -> Framing:
 
 
 def _check_size(name: str, size: object) -> None:
-    if size is not None and (
-        not isinstance(size, tuple | list) or len(size) != 2 or not all(_is_side(side) for side in size)
-    ):
+    if size is not None and (not isinstance(size, tuple) or len(size) != 2 or not all(_is_side(side) for side in size)):
         raise FramedexError(f"{name} is (height, width), whole numbers above zero", found=repr(size))
 
 
@@ -173,7 +174,7 @@ def _is_side(side: object) -> bool:
 
 def _is_range(value: object, most: float) -> bool:
     return (
-        isinstance(value, tuple | list)
+        isinstance(value, tuple)
         and len(value) == 2
         and all(type(end) in (int, float) for end in value)
         and 0 < value[0] <= value[1] <= most

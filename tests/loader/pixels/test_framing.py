@@ -177,6 +177,12 @@ def test_a_description_has_what_differs_from_the_defaults() -> None:
     assert repr(Framing()) == "Framing()"
 
 
+def test_lists_are_as_good_as_tuples() -> None:
+    lists = Framing(short_side=[256, 320], crop=[224, 224])  # type: ignore[arg-type]
+    assert lists == Framing(short_side=(256, 320), crop=(224, 224))
+    assert framed(Framing(size=[8, 8]), VGA).is_whole  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
