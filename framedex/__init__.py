@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from framedex.loader.order.mixture_sampler import MixtureSampler as MixtureSampler
     from framedex.loader.order.sampler import ClipSampler as ClipSampler
     from framedex.loader.order.tokens import visual_tokens as visual_tokens
+    from framedex.loader.pixels.framing import Framing as Framing
+    from framedex.loader.pixels.smart_resize import SmartResize as SmartResize
     from framedex.loader.prompts import prompt_text as prompt_text
     from framedex.loader.streams.decode_sample import decode_sample as decode_sample
     from framedex.loader.verify import verify as verify
@@ -43,10 +45,12 @@ _PUBLIC = {
     "DiskCache": "framedex.storage.cache",
     "EncodeOptions": "framedex.sharder.packing.encode_options",
     "FramedexError": "framedex.errors",
+    "Framing": "framedex.loader.pixels.framing",
     "ImageOptions": "framedex.sharder.packing.image_files",
     "Index": "framedex.indexer.parts.index",
     "MixtureSampler": "framedex.loader.order.mixture_sampler",
     "MultiViewDataset": "framedex.loader.multi_view_dataset",
+    "SmartResize": "framedex.loader.pixels.smart_resize",
     "audit": "framedex.auditor.audit",
     "clip_pipeline": "framedex.loader.dali.pipelines",
     "decode_sample": "framedex.loader.streams.decode_sample",
@@ -69,10 +73,12 @@ __all__ = [
     "DiskCache",
     "EncodeOptions",
     "FramedexError",
+    "Framing",
     "ImageOptions",
     "Index",
     "MixtureSampler",
     "MultiViewDataset",
+    "SmartResize",
     "__version__",
     "audit",
     "clip_pipeline",

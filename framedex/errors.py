@@ -131,6 +131,10 @@ class DecodeError(FramedexError):
     """Decoding a clip's byte ranges did not produce the frames that the manifest promises."""
 
 
+class TransformError(FramedexError):
+    """The user's transform of a clip's frames failed."""
+
+
 class StorageError(FramedexError):
     """A request to an object store failed. `kind` is a short stable word: missing, exists, changed, denied, …"""
 

@@ -24,6 +24,11 @@ from framedex.loader.dataset.labelled import labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
+from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.layouts import Layout
+from framedex.loader.pixels.options import Dtype, PixelOptions
+from framedex.loader.pixels.sizes import delivered_sizes
+from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.labels import LabelsArgument, plain
@@ -46,19 +51,19 @@ class ItemOptions:
     """
 
     decode: Decode
-    size: Size | None
+    pixels: PixelOptions
     threads: int
     frame_columns: FrameColumns | None
 
     def __post_init__(self) -> None:
         if self.decode not in ("cpu", "movie"):
             raise FramedexError("unknown decode", found=repr(self.decode), allowed="'cpu', 'movie'")
-        if self.size is not None and (
-            not isinstance(self.size, tuple | list)
-            or len(self.size) != 2
-            or any(type(side) is not int or side < 1 for side in self.size)
-        ):
-            raise FramedexError("size is (height, width), whole numbers above zero", found=repr(self.size))
+        if self.decode == "movie" and not self.pixels.is_plain:
+            raise FramedexError(
+                "decode='movie' leaves frames to another decoder",
+                found="framing, layout, dtype or transform",
+                remedy="decode='cpu', or do the same with what the other decoder returns",
+            )
 
 
 class ClipDataset:
@@ -68,7 +73,19 @@ class ClipDataset:
         path: what `framedex shard` wrote: a folder, or a URI of object storage.
         decode: "cpu" decodes in `__getitem__`. "movie" returns the clip as a tiny MP4 instead, for a decoder or a DALI
             pipeline of your own.
-        size: (height, width) to which frames are scaled. None: as they are stored.
+        size: (height, width) to which frames are stretched, which changes their proportions. None: as they are stored,
+            or as `framing` says.
+        framing: other ways to a size: by the shorter or longer side, letterboxed, cropped, mirrored. Random crops are
+            drawn again in each epoch (see `set_epoch`).
+        layout: order of the axes of `frames`: "FHWC", "FCHW" or "CFHW". None: "FHWC", or "FCHW" with a `transform`.
+        dtype: "uint8": RGB of 8 bits. "uint16": RGB of 16 bits, white is 65535, which keeps the bits of video of 10 and
+            12 bits, of depth maps (gray16) and of PNGs of 16 bits. "raw": the samples as they are stored, [F, H, W, 1]
+            for grey and [F, H, W, 3] for planes of one size, uint8 or uint16.
+        transform: a function of a clip's frames, such as `torchvision.transforms.v2.Compose`: uint8 [F, C, H, W] (or as
+            `layout` says), a torch tensor where torch is installed, otherwise an array. `frames` is what it returns. It
+            is called once per clip. The global generators of Python, numpy and torch are seeded for it by the seed, the
+            epoch and the clip.
+        seed: seed of random crops, of mirroring and of the transform, from 0 to 2**64 - 1.
         threads: decoder threads per clip. 1 is right under DataLoader workers.
         root: where the sources are now, if they moved: a folder that replaces the recorded root, or a mapping
             {old prefix: new prefix}.
@@ -94,6 +111,11 @@ class ClipDataset:
         *,
         decode: Decode = "cpu",
         size: Size | None = None,
+        framing: Framing | None = None,
+        layout: Layout | None = None,
+        dtype: Dtype = "uint8",
+        transform: Transform | None = None,
+        seed: int = 0,
         threads: int = 1,
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
@@ -101,7 +123,8 @@ class ClipDataset:
         labels: LabelsArgument | None = None,
         cache: DiskCache | None = None,
     ) -> None:
-        options = ItemOptions(decode=decode, size=size, threads=threads, frame_columns=frame_columns)
+        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
+        options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
         manifest = Manifest(path, root=root, cache=cache)
         self._hold(manifest, where, labels, SharedEpoch(), options, cache)
 
@@ -117,6 +140,10 @@ class ClipDataset:
         audio: bool | AudioOptions = False,
         decode: Decode = "cpu",
         size: Size | None = None,
+        framing: Framing | None = None,
+        layout: Layout | None = None,
+        dtype: Dtype = "uint8",
+        transform: Transform | None = None,
         threads: int = 1,
         root: Root | None = None,
         where: Mapping[str, object] | None = None,
@@ -134,11 +161,16 @@ class ClipDataset:
             policy: a YAML file, the name of a policy that comes with framedex ("fps"), or the content of a policy file,
                 as a mapping or as YAML.
             epoch: the first epoch, 0 or more.
-            seed: replaces the policy's seed. None: the policy's own seed.
+            seed: replaces the policy's seed, and is the seed of crops and of the transform, as for the class. None: the
+                policy's own seed, and 0 for the others.
             keep_damaged: allow clips with frames of damaged GOPs.
             audio: whether clips carry audio; AudioOptions sets its rate, channels and length.
             decode: as for the class.
             size: as for the class.
+            framing: as for the class.
+            layout: as for the class.
+            dtype: as for the class.
+            transform: as for the class.
             threads: as for the class.
             root: as for the class.
             where: as for the class.
@@ -154,7 +186,8 @@ class ClipDataset:
         from framedex.sharder.planning.on_the_fly import ClipPlans  # importing it takes 0.2 s, in each worker too
         from framedex.sharder.policies.reading import with_seed
 
-        options = ItemOptions(decode=decode, size=size, threads=threads, frame_columns=frame_columns)
+        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed or 0)
+        options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
         plans = ClipPlans(
             place(index, cache),
             with_seed(policy, seed),
@@ -192,8 +225,14 @@ class ClipDataset:
 
     @property
     def size(self) -> Size | None:
-        """(height, width) to which frames are scaled. None: as they are stored."""
-        return self._options.size
+        """(height, width) to which frames are stretched. None: as they are stored, or as `pixels.framing` says."""
+        framing = self._options.pixels.framing
+        return framing.size if framing.is_plain else None
+
+    @property
+    def pixels(self) -> PixelOptions:
+        """What the frames of items are like: their framing, layout, transform and seed."""
+        return self._options.pixels
 
     @property
     def threads(self) -> int:
@@ -206,9 +245,9 @@ class ClipDataset:
         return self._options.frame_columns
 
     def resized(self, size: Size | None) -> Self:
-        """Return the same clips, scaled to another size. Raises FramedexError."""
+        """Return the same clips as uint8 [F, H, W, 3], stretched to another size alone. Raises FramedexError."""
         other = copy.copy(self)
-        other._options = replace(self._options, size=size)
+        other._options = replace(self._options, pixels=PixelOptions(framing=Framing(size=size)))
         return other
 
     @property
@@ -227,8 +266,8 @@ class ClipDataset:
         """Set the epoch of random draws, here and in all copies of this dataset in other processes of this machine.
 
         Workers that persist from epoch to epoch see the new epoch. Call this between two epochs: clips that are being
-        read at that time belong to either epoch. A dataset on disk is the same in all epochs. The number of clips,
-        their order and their names never change.
+        read at that time belong to either epoch. The frames of a dataset on disk are the same in all epochs, but random
+        crops, mirroring and transforms are not. The number of clips, their order and their names never change.
 
         Args:
             epoch: a whole number of 0 or more.
@@ -322,8 +361,9 @@ class ClipDataset:
     def shapes(self, *, upright: bool = False) -> NDArray[np.int64]:
         """Return int64 [clips, 3]: frames, height and width of each clip as it is delivered. No clip is read.
 
-        Frames include padding. Sizes are `size`, or as the clips are stored. With `from_index`, a policy whose clips
-        differ in their number of frames is applied to all media, which reads their packets (1 ms per medium).
+        Frames include padding. Sizes are those of `size` or `framing`, or as the clips are stored. With `from_index`, a
+        policy whose clips differ in their number of frames is applied to all media, which reads their packets (1 ms per
+        medium).
 
         Args:
             upright: sizes of the upright pictures, as ClipLoader delivers them with rotation="apply".
@@ -334,9 +374,8 @@ class ClipDataset:
         shapes = self.origin.shapes(upright=upright)
         if self._numbers is not None:
             shapes = shapes[self._numbers]
-        if self.size is not None:
-            shapes[:, 1:] = self.size
-        return shapes
+        frames, heights, widths = shapes.T
+        return np.stack([frames, *delivered_sizes(self.pixels.framing, heights, widths, frames)], axis=1)
 
     def places(self, kind: Literal["tar", "medium"]) -> NDArray[np.int64]:
         """Return int64 [clips]: the number of the tar or medium that each clip is read from.
@@ -372,7 +411,8 @@ class ClipDataset:
             proxy: the `proxy` of a server that runs `clip_pipeline` with this dataset's size.
             device_id: number of the GPU that decodes.
         """
-        return ProxiedDataset(self, proxy, size=self._options.size, threads=self._options.threads, device_id=device_id)
+        options = self._options
+        return ProxiedDataset(self, proxy, pixels=options.pixels, threads=options.threads, device_id=device_id)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return clip `number` as a dict. Negative numbers count from the end.
@@ -380,7 +420,8 @@ class ClipDataset:
         Returns:
             A dict with these keys:
 
-            - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB, zeros where padded.
+            - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB, zeros where padded; [crops, F, H, W, 3] with a
+            `framing` of several crops, in another order of axes with `layout`, or what `transform` returned.
             - `movie`, with decode="movie": uint8 [bytes], a tiny MP4.
             - `positions`, with decode="movie": int64 [F], each wanted frame's number in that movie, -1 where padded.
             - `pts`: int64 [F], timestamps in the medium's time base, the least int64 where padded.
@@ -405,13 +446,17 @@ class ClipDataset:
             IndexError: there is no such clip.
             StaleError: the source changed.
             DecodeError: the source does not decode.
+            FramedexError: the clip's pictures cannot be framed as `framing` says.
+            TransformError: the transform fails.
             PolicyError: with `from_index`, reading the source shows that the clip is impossible.
             FormatError: with `from_index`, the index changed.
         """
         clip = self.clip(number)
         encoded = self.sources.read(clip.source, clip.recipe, clip.medium.states)
         options = self._options
-        shown = picture(clip, encoded, decode=options.decode, size=options.size, threads=options.threads)
+        shown = picture(
+            clip, encoded, decode=options.decode, pixels=options.pixels, epoch=self.epoch, threads=options.threads
+        )
         return shown | self.beside(clip) | describe(clip)
 
     def beside(self, clip: Clip) -> dict[str, Any]:
@@ -443,7 +488,7 @@ class ClipDataset:
         clip = self.origin.clip(
             place if self._numbers is None else int(self._numbers[place]), self.epoch if epoch is None else epoch
         )
-        if self._options.decode == "cpu":
+        if self._options.decode == "cpu" and self.pixels.dtype == "uint8":
             warn_of_lost_bits(str(self.origin.path), clip.medium)
         if self._labels is not None:
             clip = replace(clip, columns=self._labels.applied(clip.columns, f"clip {clip.clip_id}"))

@@ -19,7 +19,7 @@ from framedex.loader.batches.collate import Collate
 from framedex.loader.batches.faults import Fault, LoaderReport, OnError
 from framedex.loader.batches.fetch import FetchOptions
 from framedex.loader.batches.fetched import Fetched
-from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Layout, Normalize
+from framedex.loader.batches.frames import CpuFrames, Finish, Frames, Normalize, check_pixels
 from framedex.loader.batches.maker import Batch, BatchMaker
 from framedex.loader.batches.options import BatchOptions, DecodeOptions
 from framedex.loader.batches.rotation import Rotation
@@ -31,6 +31,9 @@ from framedex.loader.order.bucket_sampler import BucketSampler
 from framedex.loader.order.elastic import ElasticSampler
 from framedex.loader.order.grouping import UNKNOWN_SIZE, GivenGroups, Groups, GroupsOfSize, largest_batch
 from framedex.loader.order.sampler import ClipSampler
+from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.layouts import Layout
+from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.balance import Balance
 from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.driver import driver_support
@@ -60,13 +63,18 @@ class ClipLoader:
         colour: how close a GPU's colours must come to the CPU's, "close" or "exact" (`colour.colour_obstacle`). Workers
             decode the clips for which the GPU's colours are not close enough.
         rotation: "report" leaves frames as they are stored. "apply" turns them upright, to the nearest quarter turn.
-        size: (height, width) to which frames are scaled; of the upright frames if they are turned. None: the dataset's.
+        size: (height, width) to which frames are stretched, which changes their proportions; of the upright frames if
+            they are turned. None: as the dataset's `size` or `framing` says.
+        framing: replaces the dataset's `size` or `framing`: other ways to a size, crops, mirroring. They are the same
+            on a GPU and on the CPU.
         transform: a function of DALI operations, frames → frames, as defined in a pipeline. Its input is uint8 FHWC on
-            the device.
+            the device. (A dataset's own `transform` is any function, and runs in the workers; see `layout`.)
         audio_transform: a function of DALI operations on one clip's sound, float32 [channels, samples], such as a
             spectrogram.
         normalize: (mean, std) for RGB in 0…1, three numbers each. It makes frames float32.
-        layout: the layout of the delivered `frames`, "FHWC" or "FCHW" per clip.
+        layout: the layout of the delivered `frames` of each clip, "FHWC", "FCHW" or "CFHW". None: the dataset's. With a
+            dataset that has a `transform`, frames are delivered as that returns them: on the CPU alone, and without the
+            loader's own `transform`, `normalize` and `layout`.
         collate: what to do if clips of a batch differ in shape: "error", "list" or "pad".
         last: what to do with a last batch that is not full: "partial", "drop", or "pad", which repeats its clips and
             marks the repeats in `is_padding`.
@@ -96,10 +104,11 @@ class ClipLoader:
         colour: Colour = "close",
         rotation: Rotation = "report",
         size: Size | None = None,
+        framing: Framing | None = None,
         transform: Callable[[Any], Any] | None = None,
         audio_transform: Callable[[Any], Any] | None = None,
         normalize: Normalize | None = None,
-        layout: Layout = "FHWC",
+        layout: Layout | None = None,
         collate: Collate = "error",
         last: Last = "partial",
         on_error: OnError = "raise",
@@ -123,6 +132,7 @@ class ClipLoader:
                 )
             batch_size = largest or UNKNOWN_SIZE
         clips, views = (dataset.clips, len(dataset.views)) if isinstance(dataset, MultiViewDataset) else (dataset, 1)
+        pixels = _pixels(clips, size, framing)
         decoding = DecodeOptions(
             device=device,
             device_id=device_id,
@@ -130,7 +140,7 @@ class ClipLoader:
             cpu_share=cpu_share,
             colour=colour,
             rotation=rotation,
-            size=size or clips.size,
+            pixels=pixels,
             threads=threads,
             num_workers=num_workers,
         )
@@ -138,9 +148,15 @@ class ClipLoader:
             batch_size=batch_size, prefetch=prefetch, last=last, collate=collate, on_error=on_error, output=output
         )
         finish = Finish(
-            transform=transform, audio_transform=audio_transform, normalize=normalize, layout=layout, collate=collate
+            transform=transform,
+            audio_transform=audio_transform,
+            normalize=normalize,
+            layout=layout or ("FHWC" if pixels.transform else pixels.axes),
+            collate=collate,
+            dtype=pixels.dtype,
         )
         check_together(device, decode, output)
+        check_pixels(decoding, finish, has_layout=layout is not None)
         check_stack(dataset, collate)
         self.dataset = dataset
         self.batch_sampler = batch_sampler
@@ -173,7 +189,7 @@ class ClipLoader:
             threads=self._ahead + 1 if device == "gpu" else 0,
             options=batching,
             balance=self._balance,
-            size=decoding.size,
+            size=decoding.pixels.framing.fixed_size,
             report=self.report,
             views=_joiner(dataset, decoding),
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
@@ -307,6 +323,11 @@ def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
     )
 
 
+def _pixels(clips: ClipDataset | ConcatClips, size: Size | None, framing: Framing | None) -> PixelOptions:
+    """Return what frames are like: as the dataset says, or of another size. Raises FramedexError."""
+    return clips.pixels_of(size, framing) if isinstance(clips, ConcatClips) else clips.pixels.reframed(size, framing)
+
+
 def _others(dataset: object, batch_sampler: object) -> Others | None:
     """Return what names the clips that may replace another one: of its bucket, or of its dataset. None: any clip."""
     if isinstance(batch_sampler, BucketSampler):
@@ -318,13 +339,13 @@ def _joiner(dataset: ClipDataset | MultiViewDataset | ConcatClips, decoding: Dec
     """Return what joins the views of a dataset that has views."""
     if not isinstance(dataset, MultiViewDataset):
         return None
-    return ViewJoiner(dataset, size=decoding.size, upright=decoding.rotation == "apply")
+    return ViewJoiner(dataset, pixels=decoding.pixels, upright=decoding.rotation == "apply")
 
 
 def _fetching(decoding: DecodeOptions) -> FetchOptions:
     """Return the options with which workers fetch clips."""
     return FetchOptions(
-        size=decoding.size,
+        pixels=decoding.pixels,
         threads=decoding.threads,
         upright=decoding.rotation == "apply",
         colour=decoding.colour,
@@ -350,7 +371,7 @@ def _frames(finish: Finish, decoding: DecodeOptions, *, clips: int, ahead: int) 
         batch_size=clips,
         in_progress=clips * (ahead + 1),
         threads=threads,
-        scaled=decoding.size is not None,
+        scaled=decoding.pixels.framing.scales,
     )
 
 

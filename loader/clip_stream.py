@@ -24,6 +24,10 @@ from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
 from framedex.loader.dataset.labelled import labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
+from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.layouts import Layout
+from framedex.loader.pixels.options import Dtype, PixelOptions
+from framedex.loader.pixels.transforms import Transform
 from framedex.loader.streams.batches import Batching, Loader, batching_of
 from framedex.loader.streams.history import History, Skip
 from framedex.loader.streams.lanes import Lane, Order, Workers, lane_of, rank_lengths
@@ -41,7 +45,6 @@ from framedex.storage.cache import DiskCache
 from framedex.storage.places import Stored
 
 OnError = Literal["raise", "skip"]
-MOST_SEED = 1 << 64
 LOG = logging.getLogger("framedex.loader")
 
 
@@ -59,7 +62,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         path: what `framedex shard --pack clips` or `--pack images` wrote: a folder, or a URI of object storage.
         shuffle: clips in the shuffle buffer of each worker, as they are in the tars, not decoded. The tars are
             shuffled, too. 0: clips come in the order of tars.
-        seed: the seed of the shuffle.
+        seed: the seed of the shuffle, of random crops and of the transform.
         rank: number of this process in distributed training. None: as webdataset finds it when the stream is made, by
             the environment variables RANK and WORLD_SIZE, or by torch.distributed.
         world_size: number of processes in distributed training. Give both, or neither.
@@ -68,7 +71,11 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
             delivers every clip exactly once; the first ranks have one clip more.
         on_error: what to do with a clip that is not available: "raise", or "skip", which leaves it out (`skipped`).
         decode: "cpu", or "movie": as for ClipDataset.
-        size: (height, width) to which frames are scaled. None: as they are stored.
+        size: (height, width) to which frames are stretched, which changes their proportions: as for ClipDataset.
+        framing: as for ClipDataset.
+        layout: as for ClipDataset.
+        dtype: as for ClipDataset.
+        transform: as for ClipDataset.
         threads: decoder threads per clip. 1 is right under DataLoader workers.
         where: keep only the clips whose columns have these values, such as {"split": "train"}.
         frame_columns: columns of the frames' tables: as for ClipDataset.
@@ -93,6 +100,10 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         on_error: OnError = "raise",
         decode: Decode = "cpu",
         size: Size | None = None,
+        framing: Framing | None = None,
+        layout: Layout | None = None,
+        dtype: Dtype = "uint8",
+        transform: Transform | None = None,
         threads: int = 1,
         where: Mapping[str, object] | None = None,
         frame_columns: FrameColumns | None = None,
@@ -102,9 +113,10 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         check_choices(uneven=(uneven, get_args(Uneven)), on_error=(on_error, get_args(OnError)))
-        _check_shuffle(shuffle, seed)
+        _check_shuffle(shuffle)
         self.rank, self.world_size = place_among_ranks(rank, world_size)
-        self._options = ItemOptions(decode=decode, size=size, threads=threads, frame_columns=frame_columns)
+        pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
+        self._options = ItemOptions(decode=decode, pixels=pixels, threads=threads, frame_columns=frame_columns)
         self._on_error = on_error
         self._manifest = Manifest(path, root=root, cache=cache)
         warn_of_other_ffmpeg(str(self._manifest.path), tuple(self._manifest.ffmpeg))
@@ -242,7 +254,7 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def _item(self, read: ReadClip, number: int, now: Iteration) -> dict[str, Any] | None:
         """Return a clip's item; None if it is skipped."""
         try:
-            return self._decoded(read)
+            return self._decoded(read, now.begun_from.epoch)
         except MEDIUM_ERRORS as error:
             fault = fault_of(int(self._numbers[number]), error)
             if self._on_error == "raise" or fault.ends_the_run:
@@ -262,16 +274,18 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         LOG.warning("clip %d is skipped (%s): %s", skip.clip, skip.kind, skip.message)
         return None
 
-    def _decoded(self, read: ReadClip) -> dict[str, Any]:
+    def _decoded(self, read: ReadClip, epoch: int) -> dict[str, Any]:
         if read.error is not None:
             raise read.error
         clip, held, options = read.clip, read.held, self._options
         assert clip is not None  # otherwise there is an error
         assert held is not None
-        if options.decode == "cpu":
+        if options.decode == "cpu" and options.pixels.dtype == "uint8":
             warn_of_lost_bits(str(self._manifest.path), clip.medium)
         encoded = held.read(clip.source, clip.recipe, clip.medium.states)
-        shown = picture(clip, encoded, decode=options.decode, size=options.size, threads=options.threads)
+        shown = picture(
+            clip, encoded, decode=options.decode, pixels=options.pixels, epoch=epoch, threads=options.threads
+        )
         columns = {} if self._tables is None else self._tables(clip)
         return shown | columns | sound(clip, held) | describe(clip)
 
@@ -342,10 +356,8 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
         return batching_of(loader)
 
 
-def _check_shuffle(shuffle: int, seed: int) -> None:
+def _check_shuffle(shuffle: int) -> None:
     if type(shuffle) is not int or shuffle < 0:
         raise FramedexError(
             "shuffle is the number of clips in the shuffle buffer", found=repr(shuffle), allowed="0 or more"
         )
-    if type(seed) is not int or not 0 <= seed < MOST_SEED:
-        raise FramedexError("seed is out of range", found=repr(seed), allowed="0 to 2**64 - 1")

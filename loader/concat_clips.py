@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Literal, get_args, overload
 
 import numpy as np
@@ -15,11 +15,14 @@ from framedex.core.arrays import column_as_numpy
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.options import PixelOptions
 from framedex.sharder.clips.clip import Clip, Failure
 from framedex.sharder.clips.fields import FIELD_NAMES
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
 
+PIXELS = tuple(field.name for field in fields(PixelOptions))
 NUMBER = "dataset_number"  # the key of items that says which dataset they come from
 Columns = Literal["all", "common"]
 
@@ -113,6 +116,28 @@ class ConcatClips:
         """
         size: Size | None = self._same("size", "give ClipLoader size=(height, width)")
         return size
+
+    def pixels_of(self, size: Size | None, framing: Framing | None) -> PixelOptions:
+        """Return what frames are like in ClipLoader, which makes all of them alike.
+
+        Args:
+            size: replaces the datasets' own size or framing. None: it does not.
+            framing: the same.
+
+        Raises:
+            FramedexError: datasets differ in it.
+        """
+        own = [dataset.pixels.reframed(size, framing) for dataset in self.datasets]
+        for name in PIXELS:
+            values = [getattr(pixels, name) for pixels in own]
+            if any(value != values[0] for value in values):
+                remedy = f"open all datasets with the same {name}"
+                raise FramedexError(
+                    f"joined datasets differ in {name}",
+                    found=", ".join(f"{value!r} of dataset {number}" for number, value in enumerate(values)),
+                    remedy=f"{remedy}, or give ClipLoader size or framing" if name == "framing" else remedy,
+                )
+        return own[0]
 
     @property
     def epoch(self) -> int:

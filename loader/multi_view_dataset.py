@@ -17,8 +17,13 @@ from framedex.loader.batches.fetched import Fetched
 from framedex.loader.batches.rotation import quarter_turns
 from framedex.loader.batches.views import AudioShape, blank, joined, own_of, shared_of
 from framedex.loader.clip_dataset import ClipDataset
+from framedex.loader.pixels.cutouts import Draw
+from framedex.loader.pixels.options import PixelOptions
+from framedex.loader.pixels.transforms import sendable
+from framedex.sharder.clips.medium import Medium
 from framedex.sharder.clips.multiview import ABSENT
-from framedex.sharder.decoding.video import Size
+
+Blank = tuple[dict[str, Any], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,29 +31,29 @@ class ViewShape:
     """The shape of a view's frames and audio, for clips that lack it.
 
     Attributes:
-        size: (height, width) as stored.
-        rotation_degrees: as in items.
+        medium: that of a clip of the view.
         frames: how many frames a clip has. None: as many as the view that leads.
         audio: None if clips have no audio.
     """
 
-    size: tuple[int, int]
-    rotation_degrees: int
+    medium: Medium
     frames: int | None
     audio: AudioShape | None
 
-    def blank(self, leading: dict[str, Any], size: Size | None, *, upright: bool) -> tuple[dict[str, Any], Any]:
-        """Return (the item without pictures, uint8 [F, H, W, 3] zeros) of a clip that lacks the view.
+    def blank(self, leading: dict[str, Any], pixels: PixelOptions, draw: Draw, *, upright: bool) -> Blank:
+        """Return (the item without pictures, zeros as decoded frames) of a clip that lacks the view.
 
         Args:
             leading: the item of the view that leads.
-            size: (height, width) to which frames are scaled. None: as they are stored.
+            pixels: how frames are delivered.
+            draw: where the random numbers of the clip come from.
             upright: whether frames are turned as their medium says.
         """
         count = len(leading["mask"]) if self.frames is None else self.frames
-        turned = upright and quarter_turns(self.rotation_degrees) % 2
-        height, width = size or (self.size[::-1] if turned else self.size)
-        return blank(leading, count, self.audio), np.zeros((count, height, width, 3), np.uint8)
+        turned = upright and quarter_turns(self.medium.rotation_degrees) % 2
+        height, width = self.medium.height, self.medium.width
+        size = (width, height) if turned else (height, width)
+        return blank(leading, count, self.audio), pixels.blank(self.medium, size, count, draw)
 
 
 class MultiViewDataset:
@@ -199,16 +204,26 @@ class MultiViewDataset:
         own, other = (self.clips.origin.clip(number) for number in self._examples[view])
         same = len(own.frame_index) == len(other.frame_index)
         return ViewShape(
-            size=(own.medium.height, own.medium.width),
-            rotation_degrees=own.medium.rotation_degrees,
+            medium=own.medium,
             frames=None if same else len(own.frame_index),
             audio=None if own.audio is None else AudioShape(rate=own.audio.rate, channels=own.audio.channels),
         )
 
     def _blank_item(self, view: str, leading: dict[str, Any]) -> dict[str, Any]:
-        item, frames = self.shape(view).blank(leading, self.clips.size, upright=False)
-        pictures = {"frames": frames, "movie": np.zeros(0, np.uint8)}
-        return item | {key: value for key, value in pictures.items() if key in leading}
+        pixels, draw = self.clips.pixels, self.draw(self.clips.pixels, leading)
+        item, frames = self.shape(view).blank(leading, pixels, draw, upright=False)
+        if "movie" in leading:
+            return item | {"movie": np.zeros(0, np.uint8)}
+        return item | {"frames": pixels.finished(frames, draw)}
+
+    def draw(self, pixels: PixelOptions, leading: dict[str, Any]) -> Draw:
+        """Return where the random numbers of a clip come from.
+
+        Args:
+            pixels: how frames are delivered.
+            leading: the item of the view that leads.
+        """
+        return Draw(seed=pixels.seed, epoch=self.epoch, name=leading["multiview_id"])
 
 
 class ViewJoiner:
@@ -216,17 +231,20 @@ class ViewJoiner:
 
     Args:
         dataset: the clips.
-        size: (height, width) to which frames are scaled. None: as they are stored.
+        pixels: how frames are delivered.
         upright: whether frames are turned as their medium says.
     """
 
-    def __init__(self, dataset: MultiViewDataset, *, size: Size | None, upright: bool) -> None:
-        self._dataset, self._size, self._upright = dataset, size, upright
+    def __init__(self, dataset: MultiViewDataset, *, pixels: PixelOptions, upright: bool) -> None:
+        self._dataset, self._pixels, self._upright = dataset, pixels, upright
         self.views, self.count, self.numbers = dataset.views, len(dataset), dataset.numbers
 
     def blank(self, view: str, leading: Fetched) -> Fetched:
         """Return padding alone, for a view that an item lacks."""
-        item, frames = self._dataset.shape(view).blank(leading.item, self._size, upright=self._upright)
+        pixels, draw = self._pixels, self._dataset.draw(self._pixels, leading.item)
+        item, frames = self._dataset.shape(view).blank(leading.item, pixels, draw, upright=self._upright)
+        if pixels.transform is not None:
+            frames = sendable(pixels.finished(frames, draw))
         return Fetched(number=ABSENT, item=item, cost=leading.cost, frames=frames)
 
     def join(self, of_view: dict[str, dict[str, Any]], shared: dict[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def greatest_shape(shapes: list[tuple[int, ...]]) -> list[int]:
 def _pad(name: str, values: list[NDArray[Any]]) -> NDArray[Any]:
     """Return arrays of different shapes stacked, each padded at the end of its axes."""
     shape = greatest_shape([value.shape for value in values])
-    batch = np.full((len(values), *shape), PADDINGS.get(name, 0), dtype=values[0].dtype)
+    batch = np.full((len(values), *shape), PADDINGS.get(name, 0), dtype=np.result_type(*values))
     for row, value in zip(batch, values, strict=True):
         row[tuple(slice(size) for size in value.shape)] = value
     return batch

@@ -8,13 +8,19 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Literal
 
-from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError, printable
+from framedex.errors import DamageError, DecodeError, FramedexError, StaleError, StorageError, TransformError, printable
 from framedex.loader.batches.fetched import Fetched
 
 OnError = Literal["raise", "skip", "replace"]
 ON_ERROR: tuple[OnError, ...] = ("raise", "skip", "replace")
-KINDS: dict[type[Exception], str] = {StaleError: "stale", DecodeError: "undecodable", DamageError: "damaged"}
-ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError}
+TRANSFORM = "transform"  # the user's transform fails, which ends the run, too
+KINDS: dict[type[Exception], str] = {
+    StaleError: "stale",
+    DecodeError: "undecodable",
+    DamageError: "damaged",
+    TransformError: TRANSFORM,
+}
+ERRORS: dict[str, type[FramedexError]] = {"stale": StaleError, "undecodable": DecodeError, TRANSFORM: TransformError}
 # Kinds of a StorageError that concern the run and not one clip: the run ends, whatever `on_error` says.
 OF_THE_RUN = frozenset({"denied", "forked"})
 
@@ -29,8 +35,8 @@ class Fault:
 
     Attributes:
         number: number of the clip.
-        kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), `error`, or one that ends the run because
-            the store cannot be used: `denied` or `forked`.
+        kind: `stale`, `undecodable`, `damaged`, `crash` (its worker died), `error`, or one that ends the run: `denied`
+            or `forked` if the store cannot be used, `transform` if the user's transform fails.
         message: the reason.
     """
 
@@ -40,12 +46,12 @@ class Fault:
 
     @property
     def ends_the_run(self) -> bool:
-        """Whether no other clip is available either."""
-        return self.kind in OF_THE_RUN
+        """Whether no other clip is available either, or the trainer's own code is wrong."""
+        return self.kind in OF_THE_RUN or self.kind == TRANSFORM
 
     def error(self) -> FramedexError:
         """Return the exception to raise for this clip."""
-        if self.ends_the_run:
+        if self.kind in OF_THE_RUN:
             return StorageError(self.message, kind=self.kind)
         return ERRORS.get(self.kind, DecodeError)(f"clip {self.number}: {self.message}")
 

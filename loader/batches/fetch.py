@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +16,15 @@ from framedex.loader.batches.faults import Fault, fault_of
 from framedex.loader.batches.fetched import ClipRequest, Fetched, NvdecClip, NvjpegClip
 from framedex.loader.batches.items import ClipSource, describe
 from framedex.loader.batches.rotation import quarter_turns, stored_size, upright
+from framedex.loader.pixels.options import PixelOptions
+from framedex.loader.pixels.transforms import sendable
 from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.costs import ClipCost, clip_cost
 from framedex.loader.routing.driver import DriverSupport
 from framedex.loader.routing.movie import gpu_movie
 from framedex.loader.routing.routes import gpu_obstacle, nvjpeg_obstacle
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.video import Size, decode_rgb
+from framedex.sharder.decoding.cutout import Cutout, cut, whole
 from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
@@ -31,7 +34,7 @@ class FetchOptions:
     """How clips are fetched.
 
     Attributes:
-        size: (height, width) to which frames are scaled, after they are turned. None: as they are stored.
+        pixels: the size, the part and the form in which frames are delivered, after they are turned.
         threads: decoder threads per clip.
         upright: turn frames as their medium says.
         colour: how close a GPU's colours must come to the CPU's.
@@ -39,7 +42,7 @@ class FetchOptions:
         nvjpeg: whether the GPU decodes JPEGs too.
     """
 
-    size: Size | None = None
+    pixels: PixelOptions = field(default_factory=PixelOptions)
     threads: int = 1
     upright: bool = False
     colour: Colour = "close"
@@ -70,25 +73,37 @@ class Fetcher:
         clip = self._dataset.clip(wanted.number)
         encoded = self._dataset.sources.read(clip.source, clip.recipe, clip.medium.states)
         degrees = clip.medium.rotation_degrees if self._options.upright else 0
-        size = None if self._options.size is None else stored_size(self._options.size, degrees)
+        pixels = self._options.pixels
+        draw = pixels.draw(clip, self._dataset.epoch)
+        size = stored_size((clip.medium.height, clip.medium.width), degrees)  # exchanges both for upright pictures
+        cutout = pixels.cutout(size, len(clip.frame_index), draw)
         fetched = Fetched(
             number=wanted.number,
             item=self._dataset.beside(clip) | describe(clip),
-            size=size,
+            size=stored_size(cutout.scaled, degrees) if pixels.framing.scales else None,
             turns=quarter_turns(degrees),
+            cutout=None if cutout.is_whole else cutout,
             cost=clip_cost(clip),
             read_seconds=time.perf_counter() - begun,
             bytes_read=len(encoded.payload),
             packets=len(clip.recipe.packet_size),
         )
-        is_for_gpu = wanted.on_gpu and self._prepare(fetched, clip, encoded)
+        is_for_gpu = wanted.on_gpu and pixels.dtype == "uint8" and self._prepare(fetched, clip, encoded)
         if is_for_gpu and ask is not None and not ask(fetched.cost):
             is_for_gpu, fetched.movie, fetched.images, fetched.order = False, None, None, None
         if not is_for_gpu:
-            frames = decode_rgb(clip, encoded, size=size, threads=self._options.threads)
-            fetched.frames = upright(frames, degrees)
+            frames = self._decoded(clip, encoded, cutout, degrees)
+            fetched.frames = frames if pixels.transform is None else sendable(pixels.finished(frames, draw))
         fetched.decode_seconds = time.perf_counter() - begun - fetched.read_seconds
         return fetched
+
+    def _decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, degrees: int) -> NDArray[Any]:
+        """Return a clip's frames, decoded on the CPU, turned and then cut."""
+        pixels, threads = self._options.pixels, self._options.threads
+        if not quarter_turns(degrees):
+            return pixels.decoded(clip, encoded, cutout, threads=threads)
+        stored = pixels.decoded(clip, encoded, whole(stored_size(cutout.scaled, degrees)), threads=threads)
+        return cut(upright(stored, degrees), cutout)
 
     def _prepare(self, fetched: Fetched, clip: Clip, encoded: EncodedClip) -> bool:
         """Add what a GPU decodes to a fetched clip. Return False if the CPU must decode it."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from framedex.loader.routing.costs import ClipCost
 from framedex.loader.routing.movie import GpuMovie
+from framedex.sharder.decoding.cutout import Cutout
 from framedex.sharder.decoding.video import Size
 
 
@@ -58,13 +59,15 @@ class Fetched:
         number: number of the clip.
         item: the entries of a batch besides frames.
         cost: the estimated cost of decoding it.
-        frames: uint8 [F, H, W, 3], if a worker decoded them.
+        frames: uint8 [F, H, W, 3], if a worker decoded them; [crops, F, H, W, 3] if a clip has several crops; or what
+            the dataset's transform made of them.
         movie: what NVDEC decodes, if it does.
         images: what nvJPEG decodes, if it does.
         order: int64 [F], which of the decoded frames is at each place, -1 where padded. None: frames are in their
             order.
         size: (height, width) to which a GPU scales. None: it does not scale.
         turns: quarter turns counterclockwise by which a GPU then turns frames.
+        cutout: what a GPU then cuts out of them. None: they are whole.
         read_seconds: the worker's time for reading.
         decode_seconds: the worker's time for decoding.
         bytes_read: bytes read for the clip.
@@ -74,12 +77,13 @@ class Fetched:
     number: int
     item: dict[str, Any]
     cost: ClipCost
-    frames: NDArray[np.uint8] | None = None
+    frames: Any = None
     movie: NvdecClip | None = None
     images: NvjpegClip | None = None
     order: NDArray[np.int64] | None = None
     size: Size | None = None
     turns: int = 0
+    cutout: Cutout | None = None
     read_seconds: float = 0.0
     decode_seconds: float = 0.0
     bytes_read: int = 0

@@ -6,17 +6,21 @@ import contextlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import FramedexError
 from framedex.loader.arguments import check_choices, check_normalize
 from framedex.loader.batches.collate import Collate, collate_clips
 from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
+from framedex.loader.batches.options import DecodeOptions
+from framedex.loader.pixels.layouts import Layout, laid_out
+from framedex.loader.pixels.options import Dtype
+from framedex.loader.pixels.transforms import check_transform
 
-Layout = Literal["FHWC", "FCHW"]
 Decode = Callable[[Sequence[Fetched], LoaderReport], list[Any]]
 ("Returns the frames of each clip, uint8 [F, H, W, 3]. Raises RuntimeError where a decoder fails.")
 Normalize = tuple[tuple[float, float, float], tuple[float, float, float]]
@@ -32,6 +36,7 @@ class Finish:
         normalize: (mean, std) for RGB in 0…1. It makes frames float32.
         layout: the layout of the delivered frames.
         collate: what to do if clips differ in shape.
+        dtype: the type of decoded frames.
     """
 
     transform: Callable[[Any], Any] | None
@@ -39,6 +44,7 @@ class Finish:
     normalize: Normalize | None
     layout: Layout
     collate: Collate
+    dtype: Dtype = "uint8"
 
     def __post_init__(self) -> None:
         check_choices(layout=(self.layout, get_args(Layout)))
@@ -47,7 +53,46 @@ class Finish:
     def scale_and_offset(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return (scale, offset), float32 [3] each: normalised = value × scale + offset."""
         mean, std = np.array(self.normalize, np.float64)
-        return (1 / (255 * std)).astype(np.float32), (-mean / std).astype(np.float32)
+        white = 255 if self.dtype == "uint8" else 65535
+        return (1 / (white * std)).astype(np.float32), (-mean / std).astype(np.float32)
+
+
+def check_pixels(decoding: DecodeOptions, finish: Finish, *, has_layout: bool) -> None:
+    """Raise FramedexError if the dataset's transform or framing contradicts what batches are made of.
+
+    Args:
+        decoding: how clips are decoded.
+        finish: how batches are finished.
+        has_layout: whether ClipLoader was given a layout.
+    """
+    if finish.transform is not None and decoding.pixels.framing.crops:
+        raise FramedexError(
+            "ClipLoader's transform takes frames of one crop, FHWC",
+            found=f"framing with position={decoding.pixels.framing.position!r}",
+            remedy="leave out the transform, or give ClipDataset a transform of its own",
+        )
+    if finish.transform is not None and finish.dtype != "uint8":
+        raise FramedexError("ClipLoader's transform takes frames of 8 bits", found=f"dtype={finish.dtype!r}")
+    if finish.normalize is not None and finish.dtype == "raw":
+        raise FramedexError("normalize is for RGB in 0…1", found="dtype='raw'", remedy="dtype='uint16'")
+    if decoding.pixels.transform is None:
+        return
+    if decoding.device == "gpu":
+        raise FramedexError(
+            "the dataset's transform runs in the workers, which leaves nothing for a GPU to decode",
+            found="device='gpu' and a dataset with a transform",
+            remedy="device='cpu', and move batches to the GPU; or apply the transform to batches on the GPU; or give "
+            "ClipLoader a transform of DALI operations",
+        )
+    given = {"transform": finish.transform is not None, "normalize": finish.normalize is not None, "layout": has_layout}
+    twice = [name for name, is_given in given.items() if is_given]
+    if twice:
+        raise FramedexError(
+            "frames are delivered as the dataset's transform returns them",
+            found=f"{', '.join(twice)} of ClipLoader",
+            remedy="do it in the dataset's transform; the dataset's layout= is what that gets",
+        )
+    check_transform(decoding.pixels.transform, workers=decoding.num_workers)
 
 
 class Runs(Protocol):
@@ -141,7 +186,7 @@ class CpuFrames:
             scale, offset = self._finish.scale_and_offset()
             frames = np.multiply(frames, scale, dtype=np.float32)
             frames += offset
-        return np.ascontiguousarray(frames.transpose(0, 3, 1, 2)) if self._finish.layout == "FCHW" else frames
+        return laid_out(frames, self._finish.layout)
 
     def sound(self, items: list[dict[str, Any]]) -> dict[str, Any]:
         """Transform a batch's audio and remove it from the items; return an empty dict if there is no transform."""

@@ -6,10 +6,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.movie import clip_movie
 from framedex.sharder.clips.clip import Clip, MultiView
 from framedex.sharder.decoding.clip_audio import ReadsRanges, read_audio
-from framedex.sharder.decoding.video import Size, decode_rgb
 from framedex.sharder.reading.sources import EncodedClip, SourceFiles
 
 Decode = Literal["cpu", "movie"]
@@ -24,6 +24,11 @@ class ClipSource(Protocol):
 
     sources: SourceFiles
 
+    @property
+    def epoch(self) -> int:
+        """The epoch whose random draws are used."""
+        ...
+
     def __len__(self) -> int: ...
 
     def clip(self, number: int) -> Clip:
@@ -35,15 +40,18 @@ class ClipSource(Protocol):
         ...
 
 
-def picture(clip: Clip, encoded: EncodedClip, *, decode: Decode, size: Size | None, threads: int) -> dict[str, Any]:
+def picture(
+    clip: Clip, encoded: EncodedClip, *, decode: Decode, pixels: PixelOptions, epoch: int, threads: int
+) -> dict[str, Any]:
     """Return the part of an item that shows its frames, as `ClipDataset.__getitem__` describes it.
 
     Raises:
         DecodeError: the clip does not decode.
+        FramedexError: its pictures cannot be framed as `pixels` says, or the transform fails.
     """
     if decode == "movie":
         return {"movie": clip_movie(clip, encoded), "positions": clip.recipe.position.astype(np.int64)}
-    return {"frames": decode_rgb(clip, encoded, size=size, threads=threads)}
+    return {"frames": pixels.frames(clip, encoded, epoch, threads=threads)}
 
 
 def sound(clip: Clip, sources: ReadsRanges) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from framedex.loader.arguments import Decode, Device, Last, Output, check_choice
 from framedex.loader.batches.collate import COLLATES, Collate
 from framedex.loader.batches.faults import ON_ERROR, OnError
 from framedex.loader.batches.rotation import Rotation
+from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.colour import Colour
 from framedex.loader.routing.share import Share
-from framedex.sharder.decoding.video import Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class DecodeOptions:
     cpu_share: Share
     colour: Colour
     rotation: Rotation
-    size: Size | None
+    pixels: PixelOptions
     threads: int
     num_workers: int
 
@@ -78,6 +78,6 @@ class BatchOptions:
         """
         if decoding.device == "cpu" and not decoding.num_workers:
             return 0
-        shared = decoding.device == "gpu" and decoding.decode == "auto" and decoding.size is not None
+        shared = decoding.device == "gpu" and decoding.decode == "auto" and decoding.pixels.framing.scales
         clips = 6 if shared else 2
         return max(self.prefetch, -(-clips * decoding.num_workers // self.batch_size))

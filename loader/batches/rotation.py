@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ def quarter_turns(degrees: int) -> int:
     return round(degrees / 90) % 4
 
 
-def upright(frames: NDArray[np.uint8], degrees: int) -> NDArray[np.uint8]:
-    """Return uint8 [F, H, W, 3] turned counterclockwise by `degrees`, contiguous. 90 and 270 exchange H and W.
+def upright(frames: NDArray[Any], degrees: int) -> NDArray[Any]:
+    """Return frames, [F, H, W, C], turned counterclockwise by `degrees`, contiguous. 90 and 270 exchange H and W.
 
     Angles between quarter turns are rounded to the nearest one, where ffmpeg would draw black corners. If a clip is
     scaled as well, the size is that of the upright picture: decode to `stored_size`, then turn.

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
@@ -19,6 +20,7 @@ from framedex.loader.batches.faults import LoaderReport
 from framedex.loader.batches.fetched import Fetched
 from framedex.loader.dali.pipelines import ImageDecoder, MovieDecoder
 from framedex.loader.routing.joining import groups, movie_feed
+from framedex.sharder.decoding.cutout import cut_into
 from framedex.sharder.schema import PAD
 
 
@@ -104,9 +106,22 @@ def _copied(decoded: list[Tensor], clips: list[Fetched]) -> list[Tensor]:
 
 
 def arranged(decoded: Tensor, clip: Fetched) -> Tensor:
-    """Return a copy of the frames of a clip, upright at their places, zeros where padded."""
+    """Return a copy of the frames of a clip, upright, cut and at their places, zeros where padded."""
     assert clip.order is not None
-    frames = decoded[torch.from_numpy(np.maximum(clip.order, 0)).to(decoded.device)]
-    if (clip.order == PAD).any():
-        frames[torch.from_numpy(clip.order == PAD).to(decoded.device)] = 0
-    return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames
+    if clip.cutout is None:
+        frames = _in_order(decoded[None], clip.order)[0]
+        return torch.rot90(frames, clip.turns, dims=(1, 2)).contiguous() if clip.turns else frames
+    cutout = clip.cutout
+    upright = torch.rot90(decoded, clip.turns, dims=(1, 2)) if clip.turns else decoded
+    unique = decoded.new_zeros((len(cutout.windows), len(decoded), *cutout.size, decoded.shape[-1]))
+    cut_into(unique, upright, cutout, torch.flip)
+    frames = _in_order(unique, clip.order)
+    return frames if cutout.is_stacked else frames[0]
+
+
+def _in_order(unique: Tensor, order: NDArray[np.int64]) -> Tensor:
+    """Return a copy of [windows, unique, H, W, 3] as [windows, F, H, W, 3], zeros where padded."""
+    frames = unique[:, torch.from_numpy(np.maximum(order, 0)).to(unique.device)]
+    if (order == PAD).any():
+        frames[:, torch.from_numpy(order == PAD).to(unique.device)] = 0
+    return frames

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from framedex.loader.dali.cuda import check_cuda, free_memory, is_out_of_memory
 from framedex.loader.dali.decoder import GpuDecoder, owned_tensors
 from framedex.loader.dali.nvdec_cache import cache_nvdec
 from framedex.loader.dali.pipelines import MOVIES_AT_ONCE, transformers
+from framedex.loader.pixels.layouts import CHANNEL_AXIS
 
 THREADS = 2  # while one lays out its movies or copies frames, those of the other are decoded
 FEWEST_CLIPS = 8
@@ -98,7 +100,9 @@ class GpuFrames:
     def given(self, clip: Fetched) -> Tensor:
         """Return the frames that a worker decoded, on the GPU."""
         assert clip.frames is not None
-        return torch.from_numpy(clip.frames).to(self._device)
+        # torch has few operations for uint16 on a GPU, so that its bits are int16 on the way (`_one`).
+        frames = clip.frames.view(np.int16) if clip.frames.dtype == np.uint16 else clip.frames
+        return torch.from_numpy(frames).to(self._device)
 
     def finish(self, frames: list[Tensor]) -> Tensor | list[Tensor]:
         """Return a batch's frames as delivered."""
@@ -117,10 +121,11 @@ class GpuFrames:
     def _one(self, frames: Tensor) -> Tensor:
         if self._finish.normalize is not None:
             scale, offset = (torch.from_numpy(values).to(self._device) for values in self._finish.scale_and_offset())
-            frames = torch.addcmul(offset, frames.float(), scale)
-        if self._finish.layout == "FCHW":
-            frames = frames.movedim(-1, -3).contiguous()
-        return frames
+            wide = frames.to(torch.int32) & 0xFFFF if frames.dtype == torch.int16 else frames
+            frames = torch.addcmul(offset, wide.float(), scale)
+        axis = CHANNEL_AXIS[self._finish.layout]
+        frames = frames if axis == -1 else frames.movedim(-1, axis).contiguous()
+        return frames.view(torch.uint16) if frames.dtype == torch.int16 else frames
 
 
 def at_once(in_progress: int, *, is_cached: bool) -> tuple[int, int]:
@@ -154,7 +159,8 @@ def collated(
         return finish(torch.stack(clips))
     finished = [finish(clip) for clip in clips]
     shape = greatest_shape([tuple(clip.shape) for clip in finished])
-    batch = finished[0].new_zeros([len(finished), *shape])
+    is_deep = any(clip.dtype == torch.uint16 for clip in finished)  # samples as stored may differ in their bits
+    batch = finished[0].new_zeros([len(finished), *shape], dtype=torch.uint16 if is_deep else finished[0].dtype)
     for row, clip in zip(batch, finished, strict=True):
         row[tuple(slice(size) for size in clip.shape)] = clip
     return batch

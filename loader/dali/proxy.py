@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import FramedexError
 from framedex.loader.batches.faults import Fault
 from framedex.loader.batches.fetch import Fetcher, FetchOptions
 from framedex.loader.batches.fetched import ClipRequest, Fetched
 from framedex.loader.batches.items import ClipSource
+from framedex.loader.pixels.options import PixelOptions
 from framedex.loader.routing.driver import driver_support
 from framedex.loader.routing.joining import MovieFeed, movie_feed
-from framedex.sharder.decoding.video import Size
 from framedex.sharder.schema import PAD
 
 NO_ORDER = np.zeros(1, np.int32)
@@ -37,17 +38,27 @@ class ProxiedDataset:
     Args:
         dataset: the clips.
         proxy: the `proxy` of a DALIServer that runs `clip_pipeline`.
-        size: (height, width) to which frames are scaled. None: as they are stored.
+        pixels: how frames are delivered. The pipeline can only stretch them to a size.
         threads: decoder threads per clip.
         device_id: number of the GPU that decodes.
+
+    Raises:
+        FramedexError: frames are to be cut, transformed or laid out, which the pipeline does not do.
     """
 
     def __init__(
-        self, dataset: ClipSource, proxy: Callable[..., Any], *, size: Size | None, threads: int, device_id: int
+        self, dataset: ClipSource, proxy: Callable[..., Any], *, pixels: PixelOptions, threads: int, device_id: int
     ) -> None:
         self._dataset, self._proxy = dataset, proxy
+        if not pixels.is_plain:
+            raise FramedexError(
+                "a pipeline for DALI Proxy stretches frames to a size, and does nothing else of itself",
+                found="a dataset with framing, layout, dtype or transform",
+                allowed="size=(height, width)",
+                remedy="crop, mirror and lay out in the pipeline: clip_pipeline(transform=…)",
+            )
         caps = driver_support(device_id)
-        options = FetchOptions(size=size, threads=threads, caps=caps, nvjpeg=False)  # one pipeline, of movies
+        options = FetchOptions(pixels=pixels, threads=threads, caps=caps, nvjpeg=False)  # one pipeline, of movies
         self._fetch = Fetcher(dataset, options)
 
     def __len__(self) -> int:

@@ -24,6 +24,6 @@ def warn_of_lost_bits(place: str, medium: Medium) -> None:
     warnings.warn(
         f"{printable(place)}: the samples of {printable(medium.uri)} have more than {MOST_BITS} bits "
         f"({medium.bits}, {medium.pixel_format}); frames are uint8, and the lower bits are lost. "
-        "`framedex audit --check more_than_8_bits` lists all such media",
+        "ClipDataset(dtype='uint16') keeps them. `framedex audit --check more_than_8_bits` lists all such media",
         stacklevel=4,
     )

@@ -10,6 +10,8 @@ import orjson
 
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
 from framedex.loader.batches.items import describe, picture, sound
+from framedex.loader.pixels.framing import Framing
+from framedex.loader.pixels.options import PixelOptions
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.sample_recipes import REMEDY, SampleClip, sample_clip
 from framedex.sharder.reading.held_bytes import HeldBytes
@@ -26,8 +28,8 @@ def decode_sample(sample: Mapping[str, Any], *, size: Size | None = None, thread
     Args:
         sample: the files of a sample as bytes, by their names without the key, as webdataset gives them before any
             `decode`. `__key__` and `__url__` name the sample in messages.
-        size: (height, width) to which frames are scaled. None: as they are stored. In a pipeline, use
-            `functools.partial(framedex.decode_sample, size=(224, 224))`.
+        size: (height, width) to which frames are stretched, which changes their proportions. None: as they are stored.
+            In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
         threads: decoder threads.
 
     Returns:
@@ -44,7 +46,8 @@ def decode_sample(sample: Mapping[str, Any], *, size: Size | None = None, thread
     clip = found.clip
     try:
         encoded = held.read(clip.source, clip.recipe, clip.medium.states)
-        shown = picture(clip, encoded, decode="cpu", size=size, threads=threads)
+        pixels = PixelOptions(framing=Framing(size=size))
+        shown = picture(clip, encoded, decode="cpu", pixels=pixels, epoch=0, threads=threads)
         return shown | sound(clip, held) | describe(clip)
     except StaleError as error:
         raise DecodeError(

@@ -42,6 +42,7 @@ def takes(picture: av.VideoFrame, matrix: int) -> bool:
         and matrix in CHROMA
         and picture.width % 2 == picture.height % 2 == 0
         and not picture.interlaced_frame
+        and all(plane.line_size > 0 for plane in picture.planes)  # below 0 for pictures that are stored upside down
     )
 
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from framedex.core.memory import keep_freed_memory
 from framedex.indexer.containers.planes import plane_rows
+from framedex.sharder.clips.medium import bits_of
 
 UNSPECIFIED = 2  # matrix coefficients that are not stated, ISO/IEC 23091-2 table 4
 # Chroma interpolation and rounding: libswscale's defaults are up to 3 levels off, and 25 dB on test patterns.
@@ -35,6 +36,9 @@ CONVERSION = Interpolation.BILINEAR | Interpolation.FULL_CHR_H_INT | Interpolati
 # packing them afterwards takes half of the time for 720p at its own size. The samples are the same, except where
 # pictures are enlarged or have 4:1:0 chroma: there, up to 0.3 % differ, by one level.
 PLANES, PACKED = "gbrp", "rgb24"
+DEEP_PLANES, DEEP_PACKED = "gbrp16le", "rgb48le"
+MOST = (1 << 16) - 1  # white, of 16 bits
+FULL_RANGE = 2  # as libav numbers it
 MOST_KEPT = 16  # converters of all threads
 LOG = logging.getLogger("framedex.decoding")
 
@@ -90,18 +94,40 @@ class RgbConverter:
 
     def _scaled(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint8]:
         """Return what libswscale makes of a picture, as `rows` does."""
+        rgb = self._packed(picture, height, width, planes=PLANES, packed=PACKED)
+        return plane_rows(rgb.planes[0], height)[:, : 3 * width]
+
+    def _packed(self, picture: av.VideoFrame, height: int, width: int, *, planes: str, packed: str) -> av.VideoFrame:
+        """Return a picture of packed RGB, by way of planes. Raises OSError as `rows` does."""
         picture = self._with_centred_chroma(picture)
         if self._matrix != UNSPECIFIED:
             picture.colorspace = self._matrix
         if self._range:
             picture.color_range = self._range
-        layout = PACKED if picture.format.is_rgb else PLANES
+        layout = packed if picture.format.is_rgb else planes
         rgb = self._reformatter.reformat(
             picture, width, height, layout, interpolation=CONVERSION, threads=self._threads
         )
-        if layout == PLANES:
-            rgb = self._packer.reformat(rgb, format=PACKED, threads=1)
-        return plane_rows(rgb.planes[0], height)[:, : 3 * width]
+        return self._packer.reformat(rgb, format=packed, threads=1) if layout == planes else rgb
+
+    def deep(self, picture: av.VideoFrame, height: int, width: int) -> NDArray[np.uint16]:
+        """Return a picture's RGB of 16 bits, scaled, as uint16 [height, width, 3]: white is 65535.
+
+        libswscale multiplies the levels of 8 bits by 256, so that its white is less, except for RGB, of which it is
+        inexact from 8 bits.
+
+        Raises:
+            OSError: libswscale does not know the matrix.
+        """
+        if (picture.format.is_rgb or picture.format.has_palette) and bits_of(picture.format.name) == 8:
+            return self._scaled(picture, height, width).reshape(height, width, 3).astype(np.uint16) * 257
+        is_full = FULL_RANGE in (self._range, self._range or picture.color_range)
+        rgb = self._packed(picture, height, width, planes=DEEP_PLANES, packed=DEEP_PACKED)
+        samples = plane_rows(rgb.planes[0], height)[:, : 6 * width].view("<u2").reshape(height, width, 3)
+        white = white_of(picture.format, is_full=is_full)
+        if white == MOST:
+            return samples
+        return np.minimum((samples.astype(np.uint32) * MOST + white // 2) // white, MOST).astype(np.uint16)
 
     def picture(self, picture: av.VideoFrame) -> NDArray[np.uint8]:
         """Return uint8 [H, W, 3]: a picture's RGB at its own size. Raises OSError as `rows` does."""
@@ -119,6 +145,17 @@ class RgbConverter:
         centred = self._centring.pull()
         assert isinstance(centred, av.VideoFrame)
         return centred
+
+
+def white_of(pixel_format: av.VideoFormat, *, is_full: bool) -> int:
+    """Return what libswscale makes of white in RGB of 16 bits."""
+    bits = bits_of(pixel_format.name)
+    if pixel_format.is_rgb or bits > 16:
+        return MOST
+    is_grey = len(pixel_format.components) <= 2  # which always has full range
+    if is_grey or is_full or pixel_format.name.startswith("yuvj"):
+        return ((1 << bits) - 1) << (16 - bits)
+    return 255 << 8
 
 
 def _centring_graph(picture: av.VideoFrame) -> av.filter.Graph:

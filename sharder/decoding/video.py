@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import av
 import av.error
@@ -19,11 +21,23 @@ from framedex.indexer.containers.planes import picture_md5
 from framedex.indexer.images.rgb import resize_rgb, rgb_md5, rgb_of
 from framedex.indexer.schema import IMAGES
 from framedex.sharder.clips.clip import Clip
-from framedex.sharder.decoding.rgb import kept_converter
+from framedex.sharder.decoding.cropping import Cropper
+from framedex.sharder.decoding.cutout import Cutout, cut_into
+from framedex.sharder.decoding.rgb import RgbConverter, kept_converter
 from framedex.sharder.reading.sources import EncodedClip
 from framedex.sharder.schema import PAD
 
 Size = tuple[int, int]  # height, width
+
+
+class PixelForm(NamedTuple):
+    """How pixels are stored: the number of channels, and the type of a sample."""
+
+    channels: int
+    type: np.dtype[Any]
+
+
+RGB = PixelForm(3, np.dtype(np.uint8))
 
 MOST_UNCROPPED = 64  # pixels; the widest alignment of FFmpeg's pictures (STRIDE_ALIGN)
 # Codecs for which an index records whether pictures differ in size (`varying_shape`).
@@ -46,18 +60,18 @@ def decode_pictures(clip: Clip, encoded: EncodedClip, *, threads: int = 1) -> It
             rank = frame.pts  # packets were numbered by their ranks
             # Unwanted pictures are decoded because wanted ones refer to them.
             if frame.is_corrupt and not clip.recipe.damaged:
-                raise _undecodable(clip, "the decoder marks a picture as corrupt")
+                raise undecodable(clip, "the decoder marks a picture as corrupt")
             if rank is not None:
                 if in_order and rank <= last:
-                    raise _undecodable(clip, "pictures come out of the decoder in another order than planned")
+                    raise undecodable(clip, "pictures come out of the decoder in another order than planned")
                 last = rank
             if rank is not None and rank in missing:
                 missing.remove(rank)
                 yield rank, frame
     except av.error.FFmpegError as error:
-        raise _undecodable(clip, f"the decoder stops: {error.strerror}") from error
+        raise undecodable(clip, f"the decoder stops: {error.strerror}") from error
     if missing:
-        raise _undecodable(clip, f"{len(missing)} wanted pictures did not come out of the decoder")
+        raise undecodable(clip, f"{len(missing)} wanted pictures did not come out of the decoder")
 
 
 def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.VideoFrame]:
@@ -75,31 +89,42 @@ def _decode_runs(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[av.
             yield from decoder.flush()
 
 
-def _undecodable(clip: Clip, what: str) -> DecodeError:
+def undecodable(clip: Clip, what: str) -> DecodeError:
+    """Return the error of a clip that does not decode."""
     return DecodeError(
         f"clip {clip.clip_id}: {what}", where=clip.medium.path, remedy="framedex verify shows which clips decode"
     )
 
 
-def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, threads: int = 1) -> NDArray[np.uint8]:
-    """Return uint8 [F, H, W, 3] RGB of the wanted frames in order, zeros where padded.
+def decode_rgb(
+    clip: Clip, encoded: EncodedClip, *, size: Size | None = None, cutout: Cutout | None = None, threads: int = 1
+) -> NDArray[np.uint8]:
+    """Return RGB of the wanted frames in order, zeros where padded.
 
     Pixels of images are those of `rgb.rgb_of`; an image whose size differs from the medium's is scaled to it. Pixels of
     videos are those of `rgb.RgbConverter`.
 
     Args:
+        clip: The clip.
+        encoded: Its packets.
         size: (height, width) to scale to, in the same step, with an antialiasing triangle filter; None for the medium's
             size.
+        cutout: In place of `size`: how frames are scaled and then cut.
+        threads: Decoder threads.
+
+    Returns:
+        uint8 [F, H, W, 3], or [windows, F, h, w, 3] if the windows of `cutout` are stacked.
 
     Raises:
         DecodeError: The clip does not decode, or needs more memory than there is.
     """
-    height, width = size or (clip.medium.height, clip.medium.width)
-    places: dict[int, list[int]] = {}
-    for place, rank in enumerate(clip.recipe.position.tolist()):
-        places.setdefault(rank, []).append(place)
+    if cutout is not None and not cutout.is_whole:
+        pictures: NDArray[np.uint8] = collected(clip, cutout, _parts_in(clip, encoded, cutout, threads))
+        return pictures
+    height, width = (size or (clip.medium.height, clip.medium.width)) if cutout is None else cutout.scaled
+    places = _places(clip)
     # Made only after a picture has shown that the medium's size is right.
-    room = functools.cache(lambda: _room(clip, height, width).reshape(-1, height, 3 * width))
+    room = functools.cache(lambda: _room(clip, (), height, width).reshape(-1, height, 3 * width))
     for rank, pixels in _pictures_in(clip, encoded, height, width, threads, lambda rank: room()[places[rank][0]]):
         for place in places[rank]:
             if not np.shares_memory(room()[place], pixels):
@@ -107,18 +132,101 @@ def decode_rgb(clip: Clip, encoded: EncodedClip, *, size: Size | None = None, th
     return room().reshape(-1, height, width, 3)
 
 
-def _room(clip: Clip, height: int, width: int) -> NDArray[np.uint8]:
-    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is."""
+def collected(
+    clip: Clip,
+    cutout: Cutout,
+    parts: Iterable[tuple[int, NDArray[Any], Cutout]],
+    form: PixelForm = RGB,
+) -> NDArray[Any]:
+    """Return [F, h, w, C] or [windows, F, h, w, C]: the windows of a clip's pictures at their places.
+
+    Args:
+        clip: The clip.
+        cutout: Its windows.
+        parts: (rank, [H, W, C], the windows of these pixels) of each picture, scaled, or of a part of it that holds all
+            windows.
+        form: Channels and type of the pixels.
+
+    Raises:
+        DecodeError: They need more memory than there is; or as `parts`.
+    """
+    places = _places(clip)
+    # Made only after a picture has shown that the medium's size is right.
+    room = functools.cache(lambda: _room(clip, cutout.leading, *cutout.size, clear=cutout.stands_out, form=form))
+    for rank, pixels, shown in parts:
+        windows = room() if cutout.is_stacked else room()[None]
+        first, *others = places[rank]
+        cut_into(windows[:, first], pixels, shown, np.flip)
+        for place in others:
+            windows[:, place] = windows[:, first]
+    return room()
+
+
+def _places(clip: Clip) -> dict[int, list[int]]:
+    """Return the places in the clip at which each rank is shown."""
+    places: dict[int, list[int]] = {}
+    for place, rank in enumerate(clip.recipe.position.tolist()):
+        places.setdefault(rank, []).append(place)
+    return places
+
+
+def _room(
+    clip: Clip, leading: tuple[int, ...], height: int, width: int, *, clear: bool = False, form: PixelForm = RGB
+) -> NDArray[Any]:
+    """Return memory for a clip's frames, zeros where padded. Raises DecodeError if they need more than there is.
+
+    Args:
+        clip: The clip.
+        leading: The axes in front of the frames.
+        height: Of the frames.
+        width: Of the frames.
+        clear: Whether all of it is zeros.
+        form: Channels and type of the pixels.
+    """
     count = len(clip.recipe.position)
+    shape = (*leading, count, height, width, form.channels)
     check_room(
-        count * height * width * 3,
-        f"{count:,} frames of {width} × {height}",
+        math.prod(shape) * form.type.itemsize,
+        f"{math.prod(shape[:-3]):,} frames of {width} × {height}",
         where=f"clip {clip.clip_id} of {clip.medium.path}",
         remedy="make clips of fewer frames, or load them with a smaller size=(height, width)",
     )
-    frames = pixel_array((count, height, width, 3))
-    frames[clip.recipe.position == PAD] = 0
+    frames: NDArray[Any] = pixel_array(shape) if form == RGB else np.empty(shape, form.type)
+    frames[..., slice(None) if clear else clip.recipe.position == PAD, :, :, :] = 0
     return frames
+
+
+def _parts_in(
+    clip: Clip, encoded: EncodedClip, cutout: Cutout, threads: int
+) -> Iterator[tuple[int, NDArray[np.uint8], Cutout]]:
+    """Yield (rank, uint8 [H, W, 3], its windows) of every wanted picture, scaled, or a part that holds all windows."""
+    height, width = cutout.scaled
+    if clip.medium.kind == IMAGES:
+        for rank, rows in _pictures_in(clip, encoded, height, width, threads):
+            yield rank, rows.reshape(height, width, 3), cutout
+        return
+    converter = converter_of(clip, threads)
+    for rank, picture, shown in cropped_pictures(clip, encoded, cutout, threads):
+        with known_matrix(clip):
+            rows = converter.rows(picture, *shown.scaled)
+        yield rank, rows.reshape(*shown.scaled, 3), shown
+
+
+def cropped_pictures(
+    clip: Clip, encoded: EncodedClip, cutout: Cutout, threads: int
+) -> Iterator[tuple[int, av.VideoFrame, Cutout]]:
+    """Yield (rank, picture, its windows) of every wanted picture, of which only a part is kept if it is not scaled.
+
+    Raises:
+        DecodeError: As `decode_pictures`, or a picture has another size than the medium.
+    """
+    cropper, box = Cropper(), cutout.box()
+    for rank, picture in _sized_pictures(clip, encoded, threads):
+        if (picture.height, picture.width) == cutout.scaled:
+            part, place = cropper.part(picture, box)
+            yield rank, part, cutout.within(place)
+        else:
+            yield rank, picture, cutout
 
 
 def _pictures_in(
@@ -139,14 +247,32 @@ def _pictures_in(
             _check_size(clip, *rgb.shape[:2])
             yield rank, resize_rgb(rgb, height, width).reshape(height, 3 * width)
         return
-    color_range = RANGE_NUMBERS.get(clip.medium.color_range, 0)
-    converter = kept_converter(clip.medium.color_matrix, color_range, threads)
+    converter = converter_of(clip, threads)
+    for rank, picture in _sized_pictures(clip, encoded, threads):
+        with known_matrix(clip):
+            rows = converter.rows(picture, height, width, None if room is None else room(rank))
+        yield rank, rows
+
+
+def converter_of(clip: Clip, threads: int) -> RgbConverter:
+    """Return the calling thread's converter for the pictures of a clip."""
+    return kept_converter(clip.medium.color_matrix, RANGE_NUMBERS.get(clip.medium.color_range, 0), threads)
+
+
+def _sized_pictures(clip: Clip, encoded: EncodedClip, threads: int) -> Iterator[tuple[int, av.VideoFrame]]:
+    """Yield as `decode_pictures` does. Raises DecodeError as `_check_size` does, too."""
     for rank, picture in decode_pictures(clip, encoded, threads=threads):
         _check_size(clip, picture.height, picture.width)
-        try:
-            yield rank, converter.rows(picture, height, width, None if room is None else room(rank))
-        except OSError as error:
-            raise _undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
+        yield rank, picture
+
+
+@contextlib.contextmanager
+def known_matrix(clip: Clip) -> Iterator[None]:
+    """Raise DecodeError for libswscale's OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise undecodable(clip, f"libswscale does not know colour matrix {clip.medium.color_matrix}") from error
 
 
 def _check_size(clip: Clip, height: int, width: int) -> None:
@@ -161,7 +287,7 @@ def _check_size(clip: Clip, height: int, width: int) -> None:
         return
     wider = range(MOST_UNCROPPED if medium.codec == "h264" else 1)
     if not medium.varying_shape and (height != medium.height or width - medium.width not in wider):
-        raise _undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
+        raise undecodable(clip, f"a picture of {width} × {height} in a medium of {medium.width} × {medium.height}")
 
 
 def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -173,14 +299,20 @@ def decode_unique(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArr
 
 def decode_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, NDArray[np.uint8]]]:
     """Yield (rank, uint8 [H, W, 3]) of every wanted image once, each at its own size. Raises DecodeError."""
+    for rank, image in encoded_images(clip, encoded):
+        try:
+            yield rank, rgb_of(image)
+        except (OSError, ValueError) as error:
+            raise undecodable(clip, f"an image {error}") from error
+
+
+def encoded_images(clip: Clip, encoded: EncodedClip) -> Iterator[tuple[int, bytes]]:
+    """Yield (rank, the bytes of its file) of every wanted image once."""
     data, first = encoded.payload.data, encoded.packet_first.tolist()
     packet_of = np.argsort(clip.recipe.packet_rank).tolist()
     for rank in np.unique(clip.recipe.position[clip.recipe.position != PAD]).tolist():
         packet = packet_of[rank]
-        try:
-            yield rank, rgb_of(bytes(data[first[packet] : first[packet + 1]]))
-        except (OSError, ValueError) as error:
-            raise _undecodable(clip, f"an image {error}") from error
+        yield rank, bytes(data[first[packet] : first[packet + 1]])
 
 
 def decode_md5(clip: Clip, encoded: EncodedClip) -> dict[int, str]:

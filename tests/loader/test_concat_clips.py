@@ -170,7 +170,7 @@ def test_values_of_clips_are_those_of_all_datasets(folder: Path, parts: list[Cli
 
 def test_sizes_that_differ_are_an_error_of_the_loader_unless_it_scales(folder: Path, parts: list[ClipDataset]) -> None:
     joined = ConcatClips([parts[0], ClipDataset(folder / "B", size=(32, 48))])
-    with pytest.raises(FramedexError, match=r"(?s)differ in size.*give ClipLoader size"):
+    with pytest.raises(FramedexError, match=r"(?s)differ in framing.*give ClipLoader size"):
         ClipLoader(joined)
     (batch,) = ClipLoader(joined, batch_size=17, size=(24, 24), output="numpy")
     assert batch["frames"].shape == (17, 2, 24, 24, 3)

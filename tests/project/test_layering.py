@@ -32,7 +32,7 @@ LIBRARIES = {
     ),
     "PIL": "indexer.images sharder.packing loader.contact_sheets",
     "nvidia": "loader.dali loader.bench",
-    "torch": "loader.dali loader.order loader.batches loader.streams loader.bench",
+    "torch": "loader.dali loader.order loader.batches loader.pixels loader.streams loader.bench",
     "webdataset": "loader.streams",
     "pynvml": "loader.bench",
     "cv2": "loader.bench",

@@ -1,0 +1,135 @@
+"""What the frames of clips are like when they are delivered, as one checked record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from framedex.errors import FramedexError
+from framedex.loader.arguments import check_choices
+from framedex.loader.pixels.cutouts import Draw, cutout_of
+from framedex.loader.pixels.framing import Framing, framing_of
+from framedex.loader.pixels.layouts import Layout, laid_out
+from framedex.loader.pixels.transforms import Transform, check_transform, transformed
+from framedex.sharder.clips.clip import Clip
+from framedex.sharder.clips.medium import Medium
+from framedex.sharder.decoding.cutout import Cutout
+from framedex.sharder.decoding.deep import DEEP, decode_deep, decode_raw, raw_form
+from framedex.sharder.decoding.video import RGB, Size, decode_rgb
+from framedex.sharder.reading.sources import EncodedClip
+
+Dtype = Literal["uint8", "uint16", "raw"]
+MOST_SEED = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PixelOptions:
+    """What the frames of clips are like when they are delivered.
+
+    The fields have the names of ClipDataset's arguments, which explains them.
+
+    Raises:
+        FramedexError: a value is not allowed.
+    """
+
+    framing: Framing = field(default_factory=Framing)
+    layout: Layout | None = None
+    dtype: Dtype = "uint8"
+    transform: Transform | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_choices(dtype=(self.dtype, get_args(Dtype)))
+        if self.dtype == "raw" and self.framing.scales:
+            raise FramedexError(
+                "dtype='raw' delivers samples as they are stored, which cannot be scaled",
+                found=repr(self.framing),
+                allowed="crop, position and flip",
+                remedy="dtype='uint16' can be scaled",
+            )
+        if self.layout is not None:
+            check_choices(layout=(self.layout, get_args(Layout)))
+        check_transform(self.transform)
+        if type(self.seed) is not int or not 0 <= self.seed < MOST_SEED:
+            raise FramedexError("seed is out of range", found=repr(self.seed), allowed="0 to 2**64 - 1")
+
+    @classmethod
+    def of(cls, size: Size | None, framing: Framing | None, **others: Any) -> PixelOptions:
+        """Return the options that the arguments of a dataset mean. Raises FramedexError."""
+        return cls(framing=framing_of(size, framing), **others)
+
+    @property
+    def axes(self) -> Layout:
+        """The layout of frames: the one that was chosen, else that of torchvision if there is a transform."""
+        return self.layout or ("FHWC" if self.transform is None else "FCHW")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether frames are uint8 [F, H, W, 3], at most stretched to a size."""
+        return self.framing.is_plain and self.axes == "FHWC" and self.dtype == "uint8" and self.transform is None
+
+    def reframed(self, size: Size | None, framing: Framing | None) -> PixelOptions:
+        """Return these options with another framing, if one of the arguments is given. Raises FramedexError."""
+        return self if size is None and framing is None else replace(self, framing=framing_of(size, framing))
+
+    def draw(self, clip: Clip, epoch: int) -> Draw:
+        """Return where the random numbers of a clip come from. Views of one clip have the same ones."""
+        name = clip.clip_id if clip.multiview is None else clip.multiview.multiview_id
+        return Draw(seed=self.seed, epoch=epoch, name=name)
+
+    def cutout(self, size: Size, frames: int, draw: Draw) -> Cutout:
+        """Return how the frames of a clip are scaled and cut.
+
+        Args:
+            size: (height, width) of the pictures, upright if they are delivered so.
+            frames: how many frames the clip has.
+            draw: where random numbers come from.
+
+        Raises:
+            FramedexError: pictures of this size cannot be framed so.
+        """
+        try:
+            return cutout_of(self.framing, size, frames, draw)
+        except FramedexError as error:
+            raise FramedexError(
+                error.what, where=f"clip {draw.name}", found=error.found, allowed=error.allowed, remedy=error.remedy
+            ) from None
+
+    def frames(self, clip: Clip, encoded: EncodedClip, epoch: int, *, threads: int) -> Any:
+        """Return a clip's frames as ClipDataset delivers them.
+
+        Raises:
+            DecodeError: the clip does not decode.
+            FramedexError: pictures of this size cannot be framed so, or the transform fails.
+        """
+        draw = self.draw(clip, epoch)
+        cutout = self.cutout((clip.medium.height, clip.medium.width), len(clip.frame_index), draw)
+        return self.finished(self.decoded(clip, encoded, cutout, threads=threads), draw)
+
+    def decoded(self, clip: Clip, encoded: EncodedClip, cutout: Cutout, *, threads: int) -> NDArray[Any]:
+        """Return a clip's frames, [F, H, W, C] or [crops, F, H, W, C]. Raises as `frames`."""
+        if self.dtype == "uint8":
+            return decode_rgb(clip, encoded, cutout=cutout, threads=threads)
+        decode = decode_deep if self.dtype == "uint16" else decode_raw
+        return decode(clip, encoded, cutout, threads=threads)
+
+    def finished(self, frames: NDArray[Any], draw: Draw) -> Any:
+        """Return decoded frames in their layout, transformed. Raises TransformError."""
+        own = laid_out(frames, self.axes)
+        return own if self.transform is None else transformed(own, self.transform, draw)
+
+    def blank(self, medium: Medium, size: Size, frames: int, draw: Draw) -> NDArray[Any]:
+        """Return the frames of a clip that consists of padding, before `finished`.
+
+        Args:
+            medium: a medium like that which it would show.
+            size: (height, width) of the pictures that it would have.
+            frames: how many there are.
+            draw: where random numbers come from.
+        """
+        cutout = self.cutout(size, frames, draw)
+        form = {"uint8": RGB, "uint16": DEEP}.get(self.dtype) or raw_form(medium)
+        return np.zeros((*cutout.leading, frames, *cutout.size, form.channels), form.type)

@@ -1,0 +1,128 @@
+"""Which part of the scaled frames of a clip is delivered: pure geometry, the same for arrays of numpy and of torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Size = tuple[int, int]  # height, width
+
+
+class Window(NamedTuple):
+    """A rectangle of a scaled frame. It may stand out of the frame, where there are zeros.
+
+    Attributes:
+        top: Its first row, below 0 if it stands out.
+        left: Its first column, below 0 if it stands out.
+        is_flipped: Whether it is mirrored left to right.
+    """
+
+    top: int
+    left: int
+    is_flipped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cutout:
+    """How the frames of one clip are scaled and cut.
+
+    Attributes:
+        scaled: (height, width) to which whole frames are scaled.
+        size: (height, width) of each window.
+        windows: The windows of the scaled frames.
+        is_stacked: Whether the windows are an axis in front of the frames. If not, there is one window.
+    """
+
+    scaled: Size
+    size: Size
+    windows: tuple[Window, ...] = (Window(0, 0),)
+    is_stacked: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether scaled frames are delivered as they are."""
+        return self.size == self.scaled and self.windows == (Window(0, 0),) and not self.is_stacked
+
+    @property
+    def leading(self) -> tuple[int, ...]:
+        """The axis of the windows as a shape: () if there is none."""
+        return (len(self.windows),) if self.is_stacked else ()
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether a window shows more than the scaled frame has."""
+        return any(
+            min(window.top, window.left) < 0
+            or window.top + self.size[0] > self.scaled[0]
+            or window.left + self.size[1] > self.scaled[1]
+            for window in self.windows
+        )
+
+    def box(self) -> tuple[slice, slice]:
+        """Return the rows and columns of the smallest part of a scaled frame in which all windows lie."""
+        shown = [self.overlap(window)[0] for window in self.windows]
+        rows, columns = ([part[axis] for part in shown] for axis in (0, 1))
+        return (
+            slice(min(part.start for part in rows), max(part.stop for part in rows)),
+            slice(min(part.start for part in columns), max(part.stop for part in columns)),
+        )
+
+    def within(self, part: tuple[slice, slice]) -> Cutout:
+        """Return the same windows of a part of the scaled frame: rows and columns that hold `box`."""
+        top, left = part[0].start, part[1].start
+        return replace(
+            self,
+            scaled=(part[0].stop - top, part[1].stop - left),
+            windows=tuple(window._replace(top=window.top - top, left=window.left - left) for window in self.windows),
+        )
+
+    def overlap(self, window: Window) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
+        """Return the rows and columns that a window shows of a scaled frame, and where they lie in the window."""
+        rows = _overlap(window.top, self.size[0], self.scaled[0])
+        columns = _overlap(window.left, self.size[1], self.scaled[1])
+        return (rows[0], columns[0]), (rows[1], columns[1])
+
+
+def whole(size: Size) -> Cutout:
+    """Return the cutout of frames that are scaled and not cut."""
+    return Cutout(scaled=size, size=size)
+
+
+def cut(frames: NDArray[Any], cutout: Cutout) -> NDArray[Any]:
+    """Return the windows of scaled frames, [F, h, w, C] or [windows, F, h, w, C].
+
+    Args:
+        frames: [F, H, W, C].
+        cutout: The windows.
+    """
+    if cutout.is_whole:
+        return frames
+    target = np.zeros((len(cutout.windows), len(frames), *cutout.size, frames.shape[-1]), frames.dtype)
+    cut_into(target, frames, cutout, np.flip)
+    return target if cutout.is_stacked else target[0]
+
+
+def _overlap(first: int, length: int, available: int) -> tuple[slice, slice]:
+    begin, end = max(first, 0), max(min(first + length, available), max(first, 0))
+    return slice(begin, end), slice(begin - first, end - first)
+
+
+def cut_into(target: Any, frames: Any, cutout: Cutout, flip: Any) -> None:
+    """Copy the windows of scaled frames to where they are delivered. What stands out of the frames is not written.
+
+    Args:
+        target: [windows, …, h, w, C], zeros where windows may stand out.
+        frames: […, H, W, C], the scaled frames.
+        cutout: The windows.
+        flip: `numpy.flip` or `torch.flip`, which mirrors axis -2 of an array when called as flip(array, (-2,)).
+    """
+    for place, window in zip(target, cutout.windows, strict=True):
+        (rows, columns), (into_rows, into_columns) = cutout.overlap(window)
+        shown = frames[..., rows, columns, :]
+        if window.is_flipped:
+            shown = flip(shown, (-2,))
+            into_columns = slice(cutout.size[1] - into_columns.stop, cutout.size[1] - into_columns.start)
+        place[..., into_rows, into_columns, :] = shown

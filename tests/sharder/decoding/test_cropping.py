@@ -1,0 +1,77 @@
+"""Parts that are cut out before conversion have the samples of a conversion of the whole picture."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+
+from framedex.sharder.decoding import compiled_rgb
+from framedex.sharder.decoding.cropping import Cropper
+from framedex.sharder.decoding.rgb import RgbConverter
+from tests.sharder.decoding.test_compiled_rgb import by_libswscale, noise
+
+FORMATS = [
+    "yuv420p", "yuvj420p", "yuv422p", "yuv444p", "yuv440p", "yuv411p", "yuv410p", "nv12", "gray", "yuva420p",
+    "yuv420p10le", "yuv422p10le", "yuv444p12le", "gray10le", "gray16le", "p010le",
+]  # fmt: skip
+WHOLE = ["rgb24", "gbrp", "pal8", "bgra", "yuyv422"]
+
+
+def parts(width: int, height: int) -> list[tuple[slice, slice]]:
+    """Return the corners, the middle and single pixels of a picture, and parts at odd places."""
+    rng = np.random.default_rng(width)
+    found = [(slice(0, 1), slice(0, 1)), (slice(height - 1, height), slice(width - 1, width))]
+    for _ in range(12):
+        top, left = int(rng.integers(0, height - 8)), int(rng.integers(0, width - 8))
+        found.append((slice(top, top + int(rng.integers(1, 9))), slice(left, left + int(rng.integers(1, 9)))))
+    return found
+
+
+@pytest.mark.parametrize("pixel_format", FORMATS + WHOLE)
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_parts_are_those_of_the_whole_picture(
+    pixel_format: str, is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr("framedex.sharder.decoding.rgb._compiled", lambda: None)
+    cropper, fewer = Cropper(), 0
+    for width, height in ((352, 288), (324, 172), (322, 174), (321, 173)):
+        picture = noise(width, height, pixel_format)
+        expected = by_libswscale(picture, 1, 1)[:, : 3 * width].reshape(height, width, 3)
+        for rows, columns in parts(width, height):
+            cut, (top, left) = cropper.part(picture, (rows, columns))
+            fewer += cut.height * cut.width < height * width
+            converted = RgbConverter(1, 1).rows(cut, cut.height, cut.width)[:, : 3 * cut.width]
+            shown = converted.reshape(cut.height, cut.width, 3)[
+                rows.start - top.start : rows.stop - top.start, columns.start - left.start : columns.stop - left.start
+            ]
+            assert np.array_equal(shown, expected[rows, columns]), (width, rows, columns)
+    assert (fewer > 20) == (pixel_format not in WHOLE)
+
+
+def test_a_large_part_is_the_picture_itself() -> None:
+    picture = noise(320, 240)
+    assert Cropper().part(picture, (slice(0, 220), slice(4, 310)))[0] is picture
+
+
+def test_compiled_code_does_not_take_pictures_that_are_stored_upside_down() -> None:
+    graph = av.filter.Graph()
+    upright = noise(64, 32)
+    graph.link_nodes(
+        graph.add_buffer(width=64, height=32, format=upright.format, time_base=Fraction(1, 25)),
+        graph.add("vflip"),
+        graph.add("buffersink"),
+    ).configure()
+    graph.push(upright)
+    turned = graph.pull()
+    assert turned.planes[0].line_size < 0
+    converter = RgbConverter(1, 1)
+    expected = by_libswscale(upright, 1, 1), by_libswscale(turned, 1, 1)
+    for _ in range(2):
+        assert np.array_equal(converter.rows(upright, 32, 64), expected[0])
+        assert np.array_equal(converter.rows(turned, 32, 64)[:, :192], expected[1][:, :192])
+    assert compiled_rgb.takes(upright, 1)
+    assert not compiled_rgb.takes(turned, 1)
