@@ -17,7 +17,7 @@ COMMANDS = {
     "index": ("framedex.indexer.cli", "Probe videos into an index."),
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
-    "inspect": ("framedex.loader.contact_sheets.cli", "Draw clips as a contact sheet."),
+    "inspect": ("framedex.auditor.inspect_cli", "Draw clips as a contact sheet, or browse them."),
     "audit": ("framedex.auditor.cli", "Say what is in an index or a dataset, and what is wrong."),
     "bench": ("framedex.loader.bench.cli", "Measure how fast a dataset loads."),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,23 +17,35 @@ from framedex.files.atomic import write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, size_text
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
-from framedex.options.datasets import SAMPLE_RULES, dataset_argument, sample_options, sources_root_option
+from framedex.options.datasets import SAMPLE_RULES, sample_options, sources_root_option
 from framedex.options.outputs import overwrite_option
-from framedex.options.places import FILE_TO_WRITE
-from framedex.options.rules import RuledCommand
+from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
+from framedex.options.rules import OptionRule, RuledCommand
 from framedex.storage.places import Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet}
+SHEET_SIDE = 160  # pixels of the longer side of a sheet's pictures
+
+RULES = (
+    OptionRule(
+        options=["clip_ids", "sample", "seed", "out", "columns", "overwrite"],
+        when=lambda values: not values["serve"],
+        beside="--serve",
+    ),
+    OptionRule(options=["port", "opens"], when=lambda values: values["serve"], needs="--serve"),
+    *SAMPLE_RULES,
+)
 
 EXAMPLE = """\b
 Example:
   framedex inspect DATASET --sample 12 --out sheet.html
   framedex inspect DATASET --clip 00f445950c3d72af-000000 --out clip.png
+  framedex inspect DATASET --serve
 """
 
 
-@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=SAMPLE_RULES)
-@dataset_argument()
+@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
+@click.argument("what", metavar="DATASET|INDEX", type=PLACE_THAT_IS_THERE)
 @click.option(
     "--clip",
     "clip_ids",
@@ -44,30 +57,51 @@ Example:
 @click.option(
     "--out",
     type=FILE_TO_WRITE,
-    required=True,
     help="File of the sheet: a .html page that needs no other file and no network, or a .png picture.",
 )
 @sources_root_option()
 @click.option(
     "--size",
     type=click.IntRange(16, 1024),
-    default=160,
-    show_default=True,
     metavar="PIXELS",
-    help="Longer side of each picture.",
+    help=f"Longer side of each picture.  [default: {SHEET_SIDE}; with --serve, as it is stored]",
 )
 @click.option("--columns", type=click.IntRange(1, 100), help="Frames per line.  [default: as many as fit; 8 in a .png]")
 @overwrite_option("a file that is")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help=(
+        "Open a page in the web browser instead: clips that play, filters by column and by audit finding, SQL. Also "
+        "shows the media of an index. The page is on this machine only; Ctrl-C ends it."
+    ),
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="With --serve: the port, which a tunnel needs to know.  [default: any free port]",
+)
+@click.option(
+    "--open/--no-open",
+    "opens",
+    default=True,
+    show_default=True,
+    help="With --serve: open the page in the web browser of this machine.",
+)
 def inspect(
-    dataset: Place,
+    what: Place,
     clip_ids: tuple[str, ...],
     sample: int | None,
     seed: int,
-    out: Path,
+    out: Path | None,
     root: str | None,
-    size: int,
+    size: int | None,
     columns: int | None,
     overwrite: bool,
+    serve: bool,
+    port: int,
+    opens: bool,
 ) -> None:
     """Draw what clips really hold: every frame with its number and time, padding, labels, and what reading it costs.
 
@@ -76,10 +110,15 @@ def inspect(
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 done but some clip could not be decoded.
     """
+    if serve:
+        _serve(what, port=port, opens=opens, root=root, longest_side=size)
+        return
+    if out is None:
+        raise click.UsageError("give --out for a sheet, or --serve for a page in the web browser")
     if bool(clip_ids) == (sample is not None):
         raise click.UsageError("give either --clip or --sample")
     _check_output(out, overwrite)
-    inspector = Inspector(dataset, longest_side=size, root=root)
+    inspector = Inspector(what, longest_side=size or SHEET_SIDE, root=root)
     numbers = inspector.named(clip_ids) if sample is None else inspector.sampled(sample, seed)
     frames, failed = 0, 0
 
@@ -103,6 +142,19 @@ def inspect(
     )
     if failed:
         sys.exit(3)
+
+
+def _serve(what: Place, *, port: int, opens: bool, root: str | None, longest_side: int | None) -> None:
+    """Serve the page until the process is interrupted."""
+    from framedex.auditor.browser.serve import serve  # a sheet does not need DuckDB
+
+    def ready(url: str) -> None:
+        echo(f"serving {printable(str(what))} at {url}\nCtrl-C ends it")
+        if opens and not webbrowser.open(url):
+            echo("no web browser was found on this machine: open the address yourself", err=True)
+
+    serve(what, port=port, root=root, longest_side=longest_side, ready=ready)
+    echo("\nended", err=True)
 
 
 def _check_output(out: Path, overwrite: bool) -> None:

@@ -1,0 +1,91 @@
+"""Serves a browser over an index or a dataset until it is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import PurePosixPath
+
+from framedex.auditor.browser.clips import Clips
+from framedex.auditor.browser.findings import Findings
+from framedex.auditor.browser.media import Media
+from framedex.auditor.browser.page import page
+from framedex.auditor.browser.pictures import Items
+from framedex.auditor.browser.resources import Resources
+from framedex.auditor.browser.selections import Selections
+from framedex.auditor.browser.server import Server
+from framedex.auditor.tables.database import Database, QueryLimits, database
+from framedex.auditor.tables.subject import opened
+from framedex.core.tallies import counted
+from framedex.errors import FormatError, printable
+from framedex.sharder.schema import POLICY_NAME
+from framedex.storage.places import Place
+
+LIMITS = QueryLimits()
+
+
+def serve(
+    place: Place, *, port: int, root: str | None, longest_side: int | None, ready: Callable[[str], None]
+) -> None:
+    """Serve a browser until the process is interrupted, and close it then.
+
+    Args:
+        place: The index or dataset.
+        port: The port. 0: any free port.
+        root: Where the sources are now, if they moved.
+        longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+        ready: Called with the address when the server answers.
+
+    Raises:
+        FormatError: there is no index or dataset, or it is damaged.
+        FramedexError: the port is taken.
+    """
+    with contextlib.ExitStack() as stack:
+        audited = stack.enter_context(opened(place))
+        db = stack.enter_context(database(audited, limits=LIMITS))
+        items: Items
+        if audited.kind == "dataset":
+            items = Clips(place, root=root, longest_side=longest_side)
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
+            items = Media(place, root=root, longest_side=longest_side, folder=folder)
+        selections, findings = Selections(db), Findings(place)
+        stack.callback(selections.stop)
+        content = page(
+            kind=audited.kind,
+            name=printable(PurePosixPath(str(place.absolute())).name or str(place)),
+            place=printable(str(place)),
+            counts=_counts(db, selections.total),
+            policy=_policy(place) if audited.kind == "dataset" else None,
+        )
+        server = stack.enter_context(Server(port, content, Resources(selections, items, findings)))
+        findings.start()
+        ready(server.address.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.1)
+
+
+def _counts(db: Database, total: int) -> str:
+    """Return how much the index or dataset has, as a line."""
+    if db.audited.kind == "index":
+        states = Counter(dict(db.ask("SELECT status, count(*) FROM videos GROUP BY ALL").rows))
+        bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != "ok"]
+        return " · ".join([counted(total, "medium", "media"), *bad])
+    media = db.ask("SELECT count(*) FROM media_parts").rows[0][0]
+    failures = db.ask("SELECT kind, count(*) FROM failures GROUP BY ALL ORDER BY ALL").rows
+    parts = [counted(total, "clip"), counted(media, "medium", "media")]
+    if failures:
+        kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in failures)
+        parts.append(f"{counted(sum(count for _, count in failures), 'clip')} could not be made ({kinds})")
+    return " · ".join(parts)
+
+
+def _policy(place: Place) -> str:
+    """Return the policy of a dataset as YAML. Raises FormatError."""
+    try:
+        lines = (place / POLICY_NAME).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise FormatError("a part of the dataset is missing or damaged", where=str(place), found=error) from error
+    return "\n".join(map(printable, lines))
