@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
@@ -36,21 +35,22 @@ class Address:
         right = hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
         return rest if right and slash and path.startswith("/") else None
 
-    def refusal(self, headers: Mapping[str, str]) -> str | None:
-        """Return why a request with these headers is refused, or None if it is not.
+    def refusal(self, *, host: str | None, origin: str | None, site: str | None) -> str | None:
+        """Return why a request is refused, or None if it is not.
 
         A page of another site can send requests to this machine, or give this machine a name of its own (DNS
         rebinding). Its requests name another host or another origin.
 
         Args:
-            headers: The headers, whose names compare without case.
+            host: The header Host.
+            origin: The header Origin. Browsers send it with POST.
+            site: The header Sec-Fetch-Site.
         """
         hosts = {f"{name}:{self.port}" for name in NAMES}
-        if headers.get("Host", "").lower() not in hosts:
+        if host is None or host.lower() not in hosts:
             return f"this browser answers to {' and '.join(sorted(hosts))} only; a tunnel must keep the port"
-        origin = headers.get("Origin")
         if origin is not None and origin.lower() not in {f"http://{host}" for host in hosts}:
             return "this request comes from another site"
-        if headers.get("Sec-Fetch-Site", "none").lower() not in OWN_SITE:
+        if site is not None and site.lower() not in OWN_SITE:
             return "this request comes from another site"
         return None

@@ -53,6 +53,8 @@
     return String(value);
   }
 
+  const firstLine = (text) => text.split("\n", 1)[0];
+
   function table(columns, rows) {
     const right = columns.map((_, place) => rows.length > 0 && rows.every((row) => row[place] === null || typeof row[place] === "number"));
     const side = (place) => ({ class: right[place] ? "number" : null });
@@ -75,9 +77,10 @@
     tell(at("problem"), null);
     drawing.abort();
     drawing = new AbortController();
+    const finding = audit.findings.find((one) => one.name === wanted.finding);
     let answer;
     try {
-      answer = await post("items", { wanted, page });
+      answer = await post("items", { wanted: finding && !finding.names_items ? { ...wanted, finding: null } : wanted, page });
     } catch (error) {
       if (mine !== turn) return;
       cards = [];
@@ -92,7 +95,8 @@
     cards = answer.items;
     setPager(total, answer.each);
     const all = total === subject.total ? "" : ` of ${number.format(subject.total)}`;
-    at("state").textContent = total ? `${things(total)}${all}` : `Nothing fits: 0${all}. Remove a filter.`;
+    const note = finding && !finding.names_items ? " · what the check found names none of them" : "";
+    at("state").textContent = total ? `${things(total)}${all}${note}` : `None${all} fits.`;
     at("items").replaceChildren(...cards.map(card));
   }
 
@@ -121,7 +125,7 @@
     }
     for (const [name, value] of item.columns) button.append(made("span", { title: value }, made("bdi", {}, `${name}: ${value}`)));
     button.addEventListener("click", () => open(place));
-    if (item.error) poster.append(made("p", { class: "bad" }, item.error));
+    if (item.error) poster.append(made("p", { class: "bad", title: item.error }, firstLine(item.error)));
     else watcher.observe(poster);
     posters.set(poster, item);
     return made("li", {}, button);
@@ -147,7 +151,9 @@
       image.src = address;
       poster.replaceChildren(image);
     } catch (error) {
-      if (error.name !== "AbortError") poster.replaceChildren(made("p", { class: "bad" }, error.message));
+      if (error.name !== "AbortError") {
+        poster.replaceChildren(made("p", { class: "bad", title: error.message }, firstLine(error.message)));
+      }
     }
   }
 
@@ -412,8 +418,7 @@
     if (!clip?.frames.length) return;
     if (place === clip.frames.length - 1) clock = 0;
     playing = true;
-    at("play").textContent = "⏸";
-    at("play").setAttribute("aria-label", "Pause");
+    at("play").textContent = "Pause";
     restart();
     requestAnimationFrame(tick);
   }
@@ -432,8 +437,7 @@
   function pause() {
     playing = false;
     sound?.pause();
-    at("play").textContent = "▶";
-    at("play").setAttribute("aria-label", "Play");
+    at("play").textContent = "Play";
   }
 
   function tick() {
@@ -562,6 +566,7 @@
       at("column").append(made("option", { value: name }, name));
       at("sort").append(made("option", { value: name }, name));
     }
+    at("column").value = subject.first_column;
     const rows = subject.kind === "dataset" ? "clip or clip_id" : "media_id";
     at("sql-help").textContent = `One query that reads, in DuckDB's SQL; docs/audit.md lists the views. Rows with ${rows} can be shown. Ctrl-Enter runs it.`;
     at("sql").value = subject.kind === "dataset"

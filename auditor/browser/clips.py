@@ -38,6 +38,11 @@ class Clips:
         self._dataset = ClipDataset(place, root=root)
         self._longest_side = longest_side
 
+    def first_column(self) -> str:
+        """Return the column that a filter begins with: `label`, or the first one of the user."""
+        own = self._dataset.columns
+        return "label" if "label" in own else own[0] if own else "uri"
+
     def card(self, key: Any) -> dict[str, Any]:
         """Return what the list of clips says about one. Raises FramedexError for a damaged row."""
         clip = self._clip(key)

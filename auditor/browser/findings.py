@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from framedex.auditor.findings.findings import Audit
@@ -17,10 +18,15 @@ State = Literal["running", "done", "failed"]
 
 
 class Findings:
-    """What the checks of an audit found. `start` begins to run them."""
+    """What the checks of an audit found. `start` begins to run them.
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    Args:
+        place: The index or dataset.
+        link: Returns the column of a finding's rows that names clips or media; None if none does.
+    """
+
+    def __init__(self, place: Place, link: Callable[[Sequence[str]], str | None]) -> None:
+        self._place, self._link = place, link
         self._state: State = "running"
         self._found: Audit | None = None
         self._message: str | None = None
@@ -54,6 +60,7 @@ class Findings:
                     "count": finding.count,
                     "means": finding.check.means,
                     "remedy": finding.check.remedy,
+                    "names_items": self._link(list(finding.examples[0])) is not None,
                 }
                 for finding in (() if found is None else found.findings)
             ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -45,6 +44,10 @@ class Media:
         self._root, self._longest_side = root, longest_side
         self._sources, self._lock = SourceFiles(), threading.Lock()
         self._spools = Spools(Path(folder), needed=True, settle=lambda: None)
+
+    def first_column(self) -> str:
+        """Return the column that a filter begins with."""
+        return "uri"
 
     def card(self, key: Any) -> dict[str, Any]:
         """Return what the list of media says about one. Raises FramedexError for a damaged row."""

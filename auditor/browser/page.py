@@ -43,7 +43,9 @@ def page(*, kind: Kind, name: str, place: str, counts: str, policy: str | None) 
         after=[
             element(
                 "footer",
-                element("p", f"framedex {__version__} · this page is on this machine only · Ctrl-C in the terminal ends it"),
+                element(
+                    "p", f"framedex {__version__} · this page is on this machine only · Ctrl-C in the terminal ends it"
+                ),
                 class_="soft",
             ),
             element("noscript", element("p", "This page needs JavaScript.", class_="error")),
@@ -156,9 +158,9 @@ def _player(what: str) -> Element:
     speeds = [(speed, f"{speed} ×") for speed in SPEEDS]
     controls = element(
         "div",
-        _button("⏮", "first-frame", aria_label="First frame"),
+        _button("|‹", "first-frame", aria_label="First frame"),
         _button("‹", "step-back", aria_label="One frame back"),
-        _button("▶", "play", aria_label="Play"),
+        _button("Play", "play"),
         _button("›", "step-on", aria_label="One frame on"),
         element("input", type="range", id="seek", min="0", value="0", aria_label="Frame"),
         _select("speed", "Speed", *speeds),
@@ -192,7 +194,9 @@ def _player(what: str) -> Element:
         ),
         element("p", element("bdi", id="source"), class_="soft"),
         element("div", id="player-problem", class_="problem", role="alert", hidden=""),
-        element("div", screen, element("p", "", id="now", class_="now"), controls, element("ol", id="strip"), id="stage"),
+        element(
+            "div", screen, element("p", "", id="now", class_="now"), controls, element("ol", id="strip"), id="stage"
+        ),
         part,
         element("dl", id="facts"),
         element(

@@ -24,6 +24,10 @@ class Items(Protocol):
 
     spans: bool
 
+    def first_column(self) -> str:
+        """Return the column that a filter begins with."""
+        ...
+
     def card(self, key: Any) -> dict[str, Any]:
         """Return what the list says about one of them."""
         ...

@@ -110,13 +110,16 @@ class Resources:
                 "view": VIEWS[kind],
                 "key": KEYS[kind],
                 "columns": columns,
+                "first_column": self._items.first_column(),
                 "spans": self._items.spans,
             }
         )
 
     def _values(self, request: Request) -> Answer:
         values = self._selections.values(request.query.get("column", ""), VALUES + 1)
-        told = [{"value": value, "text": None if value is None else printable(value), "count": n} for value, n in values]
+        told = [
+            {"value": value, "text": None if value is None else printable(value), "count": n} for value, n in values
+        ]
         return as_json({"values": told[:VALUES], "more": len(told) > VALUES})
 
     def _items_page(self, request: Request) -> Answer:

@@ -26,7 +26,7 @@ LINKS: dict[Kind, tuple[str, ...]] = {
 }
 ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
 KEPT = 8  # selections
-SECONDS = 60.0  # of a query
+SECONDS = 120.0  # of a query
 LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql may take longer"
 
 
@@ -71,13 +71,10 @@ class Selections:
     def __init__(self, db: Database) -> None:
         self.kind = db.audited.kind
         self.types = db.types(VIEWS[self.kind])
-        self.total: int = db.ask(f"SELECT count(*) FROM {self._all_rows()}").rows[0][0]
+        self.total = _total(db)
         self.checks: dict[str, Check] = {check.name: check for check in checks_of(self.kind)}
         self._db, self._lock = db, threading.Lock()
         self._kept: OrderedDict[Wanted, Sequence[Any]] = OrderedDict()
-
-    def _all_rows(self) -> str:
-        return "clips_parts" if self.kind == "dataset" else "videos"
 
     def keys(self, wanted: Wanted) -> Sequence[Any]:
         """Return the keys of what is wanted, in order: a range or an array.
@@ -122,7 +119,7 @@ class Selections:
     def values(self, column: str, most: int) -> list[tuple[str | None, int]]:
         """Return the most frequent values of a column as text, with their counts. Raises FramedexError."""
         name = quoted(checked_column(column, self.types))
-        sql = f"SELECT CAST({name} AS VARCHAR), count(*) FROM {self._narrow([column])} GROUP BY 1 ORDER BY 2 DESC, 1"
+        sql = f"SELECT CAST({name} AS VARCHAR), count(*) FROM {VIEWS[self.kind]} GROUP BY 1 ORDER BY 2 DESC, 1"
         return self.query(f"{sql} LIMIT {most}", most)[1]
 
     def stop(self) -> None:
@@ -145,14 +142,12 @@ class Selections:
         if wanted.sort is not None:
             direction = "DESC" if wanted.descending else "ASC"
             order.insert(0, f"{quoted(checked_column(wanted.sort, self.types))} {direction} NULLS LAST")
-        used = [*(one.column for one in wanted.filters), *([wanted.sort] if wanted.sort else [])]
         where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         key = quoted(KEYS[self.kind])
         if not links:
-            return f"SELECT {key} FROM {self._narrow(used)}{where} ORDER BY {', '.join(order)}"
+            return f"SELECT {key} FROM {VIEWS[self.kind]}{where} ORDER BY {', '.join(order)}"
         joins, tables = [], []
         for number, (base, link) in enumerate(zip(self._bases(wanted), links, strict=True)):
-            used.append(link)
             tables.append(
                 f"base_{number} AS (SELECT {quoted(link)} AS _link, min(_place) AS _place{number} FROM "
                 f"(SELECT {quoted(link)}, row_number() OVER () AS _place FROM ({bare(base)}\n)) GROUP BY 1)"
@@ -161,7 +156,7 @@ class Selections:
         if wanted.sort is None:
             order.insert(0, "_place0")
         return (
-            f"WITH {', '.join(tables)} SELECT v.{key} FROM {self._narrow(used)} v {' '.join(joins)}{where} "
+            f"WITH {', '.join(tables)} SELECT v.{key} FROM {VIEWS[self.kind]} v {' '.join(joins)}{where} "
             f"ORDER BY {', '.join(order)}"
         )
 
@@ -177,9 +172,12 @@ class Selections:
             )
         return link
 
-    def _narrow(self, columns: Sequence[str]) -> str:
-        """Return the view, or a cheaper table with the same rows if it has these columns."""
-        return VIEWS[self.kind]
+
+def _total(db: Database) -> int:
+    """Return the number of clips or media."""
+    if db.audited.kind == "dataset":
+        return sum(db.audited.header["clips_per_part"])
+    return int(db.ask("SELECT count(*) FROM videos").rows[0][0])
 
 
 def bare(sql: str) -> str:

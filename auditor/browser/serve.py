@@ -26,9 +26,7 @@ from framedex.storage.places import Place
 LIMITS = QueryLimits()
 
 
-def serve(
-    place: Place, *, port: int, root: str | None, longest_side: int | None, ready: Callable[[str], None]
-) -> None:
+def serve(place: Place, *, port: int, root: str | None, longest_side: int | None, ready: Callable[[str], None]) -> None:
     """Serve a browser until the process is interrupted, and close it then.
 
     Args:
@@ -51,12 +49,13 @@ def serve(
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
             items = Media(place, root=root, longest_side=longest_side, folder=folder)
-        selections, findings = Selections(db), Findings(place)
+        selections = Selections(db)
+        findings = Findings(place, selections.link)
         stack.callback(selections.stop)
         content = page(
             kind=audited.kind,
             name=printable(PurePosixPath(str(place.absolute())).name or str(place)),
-            place=printable(str(place)),
+            place=printable(str(place.absolute())),
             counts=_counts(db, selections.total),
             policy=_policy(place) if audited.kind == "dataset" else None,
         )

@@ -105,7 +105,8 @@ class Handler(BaseHTTPRequestHandler):
     def _admitted(self) -> str | None:
         """Return the name of the resource, with its parameters in `query`. None: the request was refused."""
         parts = urlsplit(self.path)
-        refusal = self.server.address.refusal(self.headers)
+        host, origin, site = (self.headers.get(name) for name in ("Host", "Origin", "Sec-Fetch-Site"))
+        refusal = self.server.address.refusal(host=host, origin=origin, site=site)
         name = self.server.address.resource(parts.path)
         if refusal is not None:
             self._refuse(HTTPStatus.FORBIDDEN, refusal)
