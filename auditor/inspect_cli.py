@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import webbrowser
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -24,6 +26,7 @@ from framedex.options.rules import OptionRule, RuledCommand
 from framedex.storage.places import Place
 
 SHEETS = {".html": html_sheet, ".png": png_sheet}
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # variables; without a screen, only browsers of a terminal could open a page
 SHEET_SIDE = 160  # pixels of the longer side of a sheet's pictures
 
 RULES = (
@@ -87,7 +90,7 @@ Example:
     "opens",
     default=True,
     show_default=True,
-    help="With --serve: open the page in the web browser of this machine.",
+    help="With --serve: open the page in the web browser of this machine, if it has a screen.",
 )
 def inspect(
     what: Place,
@@ -149,9 +152,14 @@ def _serve(what: Place, *, port: int, opens: bool, root: str | None, longest_sid
     from framedex.auditor.browser.serve import serve  # a sheet does not need DuckDB
 
     def ready(url: str) -> None:
-        echo(f"serving {printable(str(what))} at {url}\nCtrl-C ends it")
-        if opens and not webbrowser.open(url):
-            echo("no web browser was found on this machine: open the address yourself", err=True)
+        echo(f"serving {printable(str(what))} at {url}")
+        has_screen = any(os.environ.get(name) for name in SCREENS)
+        if not has_screen:
+            number = urlsplit(url).port
+            echo(f"to see it on another machine, run there: ssh -L {number}:127.0.0.1:{number} THIS_MACHINE")
+        echo("Ctrl-C ends it")
+        if opens and has_screen and not webbrowser.open(url):
+            echo("no web browser was found: open the address yourself", err=True)
 
     serve(what, port=port, root=root, longest_side=longest_side, ready=ready)
     echo("\nended", err=True)

@@ -1,24 +1,27 @@
-"""The findings of an audit for the browser: all checks run once, in a thread, while the page is already open."""
+"""The findings of an audit for the browser: all checks run once, in another process, while the page is already open."""
 
 from __future__ import annotations
 
-import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from framedex.auditor.findings.findings import Audit
-from framedex.auditor.run import run
-from framedex.errors import FramedexError, printable
-from framedex.storage.places import Place
+import orjson
 
-LOG = logging.getLogger(__name__)
+from framedex.errors import printable
+from framedex.storage.places import Place
 
 State = Literal["running", "done", "failed"]
 
+KEPT = ("title", "severity", "count", "means", "remedy")  # of a finding
+
 
 class Findings:
-    """What the checks of an audit found. `start` begins to run them.
+    """What `framedex audit` finds. `start` begins to run it.
+
+    A process of its own can be ended at any time, and leaves its memory and its processor to the page afterwards.
 
     Args:
         place: The index or dataset.
@@ -28,40 +31,51 @@ class Findings:
     def __init__(self, place: Place, link: Callable[[Sequence[str]], str | None]) -> None:
         self._place, self._link = place, link
         self._state: State = "running"
-        self._found: Audit | None = None
+        self._found: dict[str, Any] = {"findings": [], "passed": []}
         self._message: str | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._wait, name="audit", daemon=True)
 
     def start(self) -> None:
-        """Run the checks in a thread that does not keep the process alive."""
-        threading.Thread(target=self._run, name="audit", daemon=True).start()
+        """Start the process."""
+        command = [sys.executable, "-m", "framedex", "audit", "--json", "--", str(self._place)]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the page
+        )
+        self._thread.start()
 
-    def _run(self) -> None:
-        try:
-            self._found = run(self._place)
+    def close(self) -> None:
+        """End the process if it still runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._thread.join()
+
+    def _wait(self) -> None:
+        assert self._process is not None  # `start` made it
+        out, err = self._process.communicate()
+        if self._process.returncode == 0:
+            self._found = orjson.loads(out)
             self._state = "done"
-        except FramedexError as error:
-            self._message, self._state = error.text(), "failed"
-        except Exception as error:  # a bug must not be hidden behind a page that waits forever
-            LOG.exception("the audit failed")
-            self._message, self._state = f"{type(error).__name__}: {error}", "failed"
+        else:
+            self._message = err.decode("utf-8", "replace").strip() or f"exit status {self._process.returncode}"
+            self._state = "failed"
 
     def as_json(self) -> dict[str, Any]:
         """Return how far the checks are, and what they found."""
-        found = self._found
         return {
             "state": self._state,
             "message": None if self._message is None else printable(self._message, lines=True),
-            "passed": 0 if found is None else len(found.passed),
+            "passed": len(self._found["passed"]),
             "findings": [
                 {
-                    "name": finding.check.name,
-                    "title": finding.check.title,
-                    "severity": finding.check.severity,
-                    "count": finding.count,
-                    "means": finding.check.means,
-                    "remedy": finding.check.remedy,
-                    "names_items": self._link(list(finding.examples[0])) is not None,
+                    "name": finding["check"],
+                    **{name: finding[name] for name in KEPT},
+                    "names_items": self._link(list(finding["examples"][0])) is not None,
                 }
-                for finding in (() if found is None else found.findings)
+                for finding in self._found["findings"]
             ],
         }

@@ -167,8 +167,9 @@ class Resources:
         return as_json(told)
 
     def _picture(self, request: Request) -> Answer:
+        place = _whole(request.query, "place")
         shown = self._pictures.shown(*_key_of(request), request.is_waiting)
-        return Answer(content=picture_file(shown, _whole(request.query, "place")), type_=PNG)
+        return Answer(content=picture_file(shown, place), type_=PNG)
 
     def _poster(self, request: Request) -> Answer:
         content = poster_file(self._pictures.shown(*_key_of(request), request.is_waiting))

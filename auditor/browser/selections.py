@@ -27,6 +27,7 @@ LINKS: dict[Kind, tuple[str, ...]] = {
 ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
 KEPT = 8  # selections
 SECONDS = 120.0  # of a query
+INTERRUPT_SECONDS = 0.05  # between two interrupts, since a query may begin after the first one
 LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql may take longer"
 
 
@@ -126,6 +127,11 @@ class Selections:
         """Interrupt the query that runs."""
         self._db.interrupt()
 
+    def close(self) -> None:
+        """Interrupt the query that runs, and all that wait. No query runs after this: it would have no database."""
+        while not self._lock.acquire(timeout=INTERRUPT_SECONDS):
+            self._db.interrupt()
+
     def _read(self, wanted: Wanted) -> pa.Array:
         with self._db.time_limit(SECONDS, remedy=LESS):
             links = [self._link_of(sql) for sql in self._bases(wanted)]
@@ -133,7 +139,8 @@ class Selections:
 
     def _bases(self, wanted: Wanted) -> list[str]:
         """Return the queries whose rows name what is wanted."""
-        return [sql for sql in (wanted.sql, wanted.finding and self.finding(wanted.finding).sql) if sql]
+        found = None if wanted.finding is None else self.finding(wanted.finding).sql
+        return [sql for sql in (wanted.sql, found) if sql is not None]
 
     def _sql(self, wanted: Wanted, links: Sequence[str]) -> str:
         """Return the query of the keys of what is wanted. `links`: the column that each base names it by."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 
 from framedex.auditor.browser.clips import Clips
@@ -26,15 +26,15 @@ from framedex.storage.places import Place
 LIMITS = QueryLimits()
 
 
-def serve(place: Place, *, port: int, root: str | None, longest_side: int | None, ready: Callable[[str], None]) -> None:
-    """Serve a browser until the process is interrupted, and close it then.
+@contextlib.contextmanager
+def bound(place: Place, *, port: int, root: str | None, longest_side: int | None) -> Iterator[Server]:
+    """Provide the server of an index or a dataset, which has a port and does not answer yet.
 
     Args:
         place: The index or dataset.
         port: The port. 0: any free port.
         root: Where the sources are now, if they moved.
         longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
-        ready: Called with the address when the server answers.
 
     Raises:
         FormatError: there is no index or dataset, or it is damaged.
@@ -51,7 +51,7 @@ def serve(place: Place, *, port: int, root: str | None, longest_side: int | None
             items = Media(place, root=root, longest_side=longest_side, folder=folder)
         selections = Selections(db)
         findings = Findings(place, selections.link)
-        stack.callback(selections.stop)
+        stack.callback(selections.close)
         content = page(
             kind=audited.kind,
             name=printable(PurePosixPath(str(place.absolute())).name or str(place)),
@@ -61,6 +61,22 @@ def serve(place: Place, *, port: int, root: str | None, longest_side: int | None
         )
         server = stack.enter_context(Server(port, content, Resources(selections, items, findings)))
         findings.start()
+        stack.callback(findings.close)
+        yield server
+
+
+def serve(place: Place, *, port: int, root: str | None, longest_side: int | None, ready: Callable[[str], None]) -> None:
+    """Serve a browser until the process is interrupted, and close it then.
+
+    Args:
+        place: As for `bound`, as are `port`, `root` and `longest_side`.
+        ready: Called with the address when the server has its port.
+
+    Raises:
+        FormatError: there is no index or dataset, or it is damaged.
+        FramedexError: the port is taken.
+    """
+    with bound(place, port=port, root=root, longest_side=longest_side) as server:
         ready(server.address.url)
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever(poll_interval=0.1)
