@@ -13,10 +13,11 @@ import click
 
 from framedex.core.printing import echo
 from framedex.core.progress import progress_bar
+from framedex.core.quantities import size_text
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.files.atomic import write_aside
-from framedex.loader.contact_sheets.sheet import Inspector, ShownClip, size_text
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.options.datasets import SAMPLE_RULES, sample_options, sources_root_option

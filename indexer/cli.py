@@ -16,6 +16,7 @@ from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
+from framedex.core.quantities import rate_text
 from framedex.core.tallies import SHOWN, counted, named
 from framedex.errors import FramedexError, MissingSourceError, printable
 from framedex.execution.engine import Engine
@@ -351,7 +352,7 @@ def _print_plan(work: Work, as_json: bool) -> None:
 
 
 def _retried(count: int) -> str:
-    return f"{count} retried, " if count else ""
+    return f"{count:,} retried, " if count else ""
 
 
 def _images(count: int) -> str:
@@ -390,8 +391,9 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
         echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({printable(which)})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     echo(
-        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
-        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged "
+        f"{report.ok:,} indexed, {report.refused:,} refused, {report.failed:,} failed{internal}; "
+        f"{report.new:,} files new, "
+        f"{report.changed:,} changed, {_retried(report.retried)}{report.gone:,} gone, {report.unchanged:,} unchanged "
         f"→ {printable(str(report.out))}"
     )
 
@@ -428,4 +430,4 @@ def _rate(row: dict[str, Any]) -> str:
         return "-"
     if not row["is_vfr"] or not row["min_gap_seconds"]:
         return f"{1 / row['median_gap_seconds']:.2f}"
-    return f"{1 / row['max_gap_seconds']:.3g}–{1 / row['min_gap_seconds']:.3g}"
+    return rate_text(1 / row["max_gap_seconds"], 1 / row["min_gap_seconds"]).removesuffix(" fps")

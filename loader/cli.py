@@ -110,11 +110,11 @@ def verify(
 
 def _tell(report: VerifyReport) -> None:
     """Print the counts of a verification."""
-    told = [f"{count} {verdict}" for verdict, count in sorted(report.verdicts.items()) if verdict != "internal_error"]
+    told = [f"{count:,} {verdict}" for verdict, count in sorted(report.verdicts.items()) if verdict != "internal_error"]
     counts = ", ".join(told + [internal_errors(report.internal)] * bool(report.internal)) or "no clips"
-    echo(f"{counts} ({report.frames} frames)")
+    echo(f"{counts} ({report.frames:,} frames)")
     if report.decoders:
-        echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(report.decoders.items()))}")
+        echo(f"clips by decoder: {', '.join(f'{name} {count:,}' for name, count in sorted(report.decoders.items()))}")
     if report.source_psnr < math.inf:
         alike = "" if report.decoders else f"; {counted(report.undecided, 'frame')} not told from others"
         echo(f"worst encoded frame: {report.source_psnr:.1f} dB PSNR{alike}")

@@ -228,7 +228,7 @@ def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
     """
     media = counted(report.media, "medium", "media")
     parts = [
-        f"{counted(report.clips, 'clip')} ({counted(report.frames, 'frame')}) from {media}, {report.failed} failed"
+        f"{counted(report.clips, 'clip')} ({counted(report.frames, 'frame')}) from {media}, {report.failed:,} failed"
     ]
     if report.internal:
         parts.append(internal_errors(report.internal))

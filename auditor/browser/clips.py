@@ -10,8 +10,10 @@ from framedex.auditor.browser.shown import Shown, Sound, facts_of, fitting_size
 from framedex.errors import FramedexError, printable
 from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.contact_sheets.sheet import (
+    Heading,
     clip_text,
     cost_text,
+    heading_of,
     shown_columns,
     shown_frames,
     source_text,
@@ -37,6 +39,10 @@ class Clips:
     def __init__(self, place: Place, *, root: str | None, longest_side: int | None) -> None:
         self._dataset = ClipDataset(place, root=root)
         self._longest_side = longest_side
+
+    def heading(self) -> Heading:
+        """Return the facts of the dataset. Raises FormatError."""
+        return heading_of(self._dataset, None)
 
     def first_column(self) -> str:
         """Return the column that a filter begins with: `label`, or the first one of the user."""

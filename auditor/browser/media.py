@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.auditor.browser.shown import Shown, facts_of, fitting_size
+from framedex.core.quantities import duration_text, size_text
 from framedex.core.tallies import counted
 from framedex.errors import FramedexError, printable
 from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import OK
-from framedex.loader.contact_sheets.sheet import shown_frames, size_text
+from framedex.loader.contact_sheets.sheet import shown_frames
 from framedex.sharder.clips.clip import WantedClip
 from framedex.sharder.clips.medium import Locations
 from framedex.sharder.decoding.video import decode_rgb
@@ -58,7 +59,7 @@ class Media:
             video["codec"],
             f"{video['width']} × {video['height']}" if video["width"] else None,
             counted(video["frame_count"], "frame") if video["frame_count"] else None,
-            f"{seconds:.2f} s" if seconds else None,
+            duration_text(seconds) if seconds else None,
             size_text(video["size_bytes"]) if video["size_bytes"] else None,
         ]
         return {

@@ -14,7 +14,7 @@ from framedex.html.elements import element, folded, markup, titled
 SPEEDS = ("0.1", "0.25", "0.5", "1", "2", "4", "8", "16")
 
 
-def page(*, kind: Kind, name: str, place: str, counts: str, policy: str | None) -> bytes:
+def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None, policy: str | None) -> bytes:
     """Return the page as HTML.
 
     Args:
@@ -22,7 +22,8 @@ def page(*, kind: Kind, name: str, place: str, counts: str, policy: str | None) 
         name: The name of the index or dataset.
         place: Its path or uri.
         counts: How much it has, as a line.
-        policy: The policy of a dataset as YAML. None: there is none.
+        settings: The settings of a dataset's policy that differ from the defaults. None: there is no policy.
+        policy: The policy as YAML. None: there is none.
     """
     what = "clips" if kind == "dataset" else "media"
     document = Document(
@@ -36,7 +37,8 @@ def page(*, kind: Kind, name: str, place: str, counts: str, policy: str | None) 
                 name,
                 element("p", element("bdi", place), class_="soft place"),
                 element("p", counts, class_="soft"),
-                None if policy is None else folded("Policy", element("pre", policy)),
+                None if settings is None else element("p", element("b", "Policy: "), element("bdi", settings)),
+                None if policy is None else folded("All settings of the policy", element("pre", policy)),
             )
         ],
         main=[markup(_controls(what)), markup(_list(what)), markup(_player(what))],

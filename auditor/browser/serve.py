@@ -19,8 +19,8 @@ from framedex.auditor.browser.server import Server
 from framedex.auditor.tables.database import Database, QueryLimits, database
 from framedex.auditor.tables.subject import opened
 from framedex.core.tallies import counted
-from framedex.errors import FormatError, printable
-from framedex.sharder.schema import POLICY_NAME
+from framedex.errors import printable
+from framedex.indexer.schema import OK
 from framedex.storage.places import Place
 
 LIMITS = QueryLimits()
@@ -43,21 +43,25 @@ def bound(place: Place, *, port: int, root: str | None, longest_side: int | None
     with contextlib.ExitStack() as stack:
         audited = stack.enter_context(opened(place))
         db = stack.enter_context(database(audited, limits=LIMITS))
+        selections = Selections(db)
         items: Items
         if audited.kind == "dataset":
             items = Clips(place, root=root, longest_side=longest_side)
+            heading = items.heading()
+            counts, settings, policy = heading.counts(), heading.settings, heading.policy
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
             items = Media(place, root=root, longest_side=longest_side, folder=folder)
-        selections = Selections(db)
+            counts, settings, policy = _media_counts(db, selections.total), None, None
         findings = Findings(place, selections.link)
         stack.callback(selections.close)
         content = page(
             kind=audited.kind,
             name=printable(PurePosixPath(str(place.absolute())).name or str(place)),
             place=printable(str(place.absolute())),
-            counts=_counts(db, selections.total),
-            policy=_policy(place) if audited.kind == "dataset" else None,
+            counts=counts,
+            settings=settings,
+            policy=policy,
         )
         server = stack.enter_context(Server(port, content, Resources(selections, items, findings)))
         findings.start()
@@ -82,25 +86,8 @@ def serve(place: Place, *, port: int, root: str | None, longest_side: int | None
             server.serve_forever(poll_interval=0.1)
 
 
-def _counts(db: Database, total: int) -> str:
-    """Return how much the index or dataset has, as a line."""
-    if db.audited.kind == "index":
-        states = Counter(dict(db.ask("SELECT status, count(*) FROM videos GROUP BY ALL").rows))
-        bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != "ok"]
-        return " · ".join([counted(total, "medium", "media"), *bad])
-    media = db.ask("SELECT count(*) FROM media_parts").rows[0][0]
-    failures = db.ask("SELECT kind, count(*) FROM failures GROUP BY ALL ORDER BY ALL").rows
-    parts = [counted(total, "clip"), counted(media, "medium", "media")]
-    if failures:
-        kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in failures)
-        parts.append(f"{counted(sum(count for _, count in failures), 'clip')} could not be made ({kinds})")
-    return " · ".join(parts)
-
-
-def _policy(place: Place) -> str:
-    """Return the policy of a dataset as YAML. Raises FormatError."""
-    try:
-        lines = (place / POLICY_NAME).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise FormatError("a part of the dataset is missing or damaged", where=str(place), found=error) from error
-    return "\n".join(map(printable, lines))
+def _media_counts(db: Database, total: int) -> str:
+    """Return how many media an index has, as a line."""
+    states = Counter(dict(db.ask("SELECT status, count(*) FROM videos GROUP BY ALL").rows))
+    bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
+    return " · ".join([counted(total, "medium", "media"), *bad])

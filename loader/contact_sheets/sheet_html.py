@@ -49,7 +49,8 @@ def _header(heading: Heading, names: list[str]) -> Element:
         "framedex contact sheet",
         heading.name,
         element("p", heading.counts(), class_="soft"),
-        folded("Policy", element("pre", heading.policy)),
+        element("p", element("b", "Policy: "), element("bdi", heading.settings)),
+        folded("All settings of the policy", element("pre", heading.policy)),
         contents if len(names) > 1 else None,
     )
 

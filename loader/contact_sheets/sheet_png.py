@@ -6,20 +6,18 @@ import functools
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import yaml
 from PIL import Image, ImageDraw, ImageFont
 
-from framedex.errors import OutputError, printable
+from framedex.errors import OutputError
 from framedex.html.theme import rgb
 from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame, Waveform
 
 COLUMNS = 8
 MARGIN, GAP, LEAST_CELL, LEAST_WIDTH = 28, 10, 104, 760
 MOST_SIDE, MOST_PIXELS = 32_767, 80_000_000  # cairo draws no longer side; from 89 478 485 on Pillow warns of a bomb
-POLICY_CHARACTERS = 2000
+SETTINGS_CHARACTERS = 2000
 NAME_WIDTH = 110  # of the column with the names of facts
 CAPTION = 36
 WAVE_HEIGHT = 48
@@ -162,24 +160,15 @@ def _heading_block(heading: Heading, width: int) -> Image.Image:
     text = _Text(MARGIN, width)
     text.add(heading.name, size=26, after=2)
     text.add(heading.counts(), size=14, color=SOFT, after=8)
-    text.add(short_policy(heading.policy), size=12, color=SOFT)
+    text.add(short_settings(heading.settings), size=12, color=SOFT)
     image = Image.new("RGB", (width, text.bottom + 20), GROUND)
     text.draw(image)
     return image
 
 
-def short_policy(policy: str) -> str:
-    """Return a policy's YAML as one line of at most `POLICY_CHARACTERS`, without the keys that are null."""
-    content = _without_nulls(yaml.safe_load(policy))
-    shown = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10**9).strip()
-    shown = printable(shown.removeprefix("{").removesuffix("}"))
-    return shown if len(shown) <= POLICY_CHARACTERS else shown[:POLICY_CHARACTERS] + " …"
-
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
-    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
+def short_settings(settings: str) -> str:
+    """Return the settings of a policy as at most `SETTINGS_CHARACTERS`."""
+    return settings if len(settings) <= SETTINGS_CHARACTERS else settings[:SETTINGS_CHARACTERS] + " …"
 
 
 def _clip_block(clip: ShownClip, width: int, columns: int) -> Image.Image:
