@@ -20,13 +20,14 @@ from framedex.files.atomic import write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
+from framedex.loader.contact_sheets.sheet_webp import webp_sheet
 from framedex.options.datasets import SAMPLE_RULES, sample_options, sources_root_option
 from framedex.options.outputs import overwrite_option
 from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
 from framedex.options.rules import OptionRule, RuledCommand
 from framedex.storage.places import Place
 
-SHEETS = {".html": html_sheet, ".png": png_sheet}
+SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # variables; without a screen, only browsers of a terminal could open a page
 SHEET_SIDE = 160  # pixels of the longer side of a sheet's pictures
 
@@ -44,6 +45,7 @@ EXAMPLE = """\b
 Example:
   framedex inspect DATASET --sample 12 --out sheet.html
   framedex inspect DATASET --clip 00f445950c3d72af-000000 --out clip.png
+  framedex inspect DATASET --sample 9 --out clips.webp
   framedex inspect DATASET --serve
 """
 
@@ -61,7 +63,10 @@ Example:
 @click.option(
     "--out",
     type=FILE_TO_WRITE,
-    help="File of the sheet: a .html page that needs no other file and no network, or a .png picture.",
+    help=(
+        "File of the sheet: a .html page that needs no other file and no network, a .png picture, or a .webp animation "
+        "in which the clips play."
+    ),
 )
 @sources_root_option()
 @click.option(
@@ -70,7 +75,11 @@ Example:
     metavar="PIXELS",
     help=f"Longer side of each picture.  [default: {SHEET_SIDE}; with --serve, as it is stored]",
 )
-@click.option("--columns", type=click.IntRange(1, 100), help="Frames per line.  [default: as many as fit; 8 in a .png]")
+@click.option(
+    "--columns",
+    type=click.IntRange(1, 100),
+    help="Frames per line; in a .webp, clips.  [default: as many as fit; 8 in a .png]",
+)
 @overwrite_option("a file that is")
 @click.option(
     "--serve",

@@ -3,7 +3,6 @@
   const AHEAD = 24; // pictures fetched beyond the one that is shown
   const AT_ONCE = 4; // requests for pictures
   const MOST_BITMAPS = 96; // decoded pictures in memory
-  const FALLBACK_SECONDS = 0.1; // of a place without a time
   const MARKS = { error: "✕", warning: "▲", note: "●" };
   const POLL = 700; // ms between two looks at the audit
 
@@ -317,7 +316,6 @@
     at("stage").hidden = false;
     canvas.width = facts.width;
     canvas.height = facts.height;
-    setTimes(mine);
     at("seek").max = mine.frames.length - 1;
     at("strip").replaceChildren(...mine.frames.map((frame, number) => {
       const button = made("button", { type: "button", class: frame.padding ? "padding" : null }, frame.frame === null ? "pad" : `#${frame.frame}`);
@@ -331,17 +329,6 @@
   }
 
   const address = (one) => query(one.first === null ? { key: one.key } : { key: one.key, first: one.first });
-
-  // Each place lasts until the next one begins. Where times do not ascend, it lasts as long as most do.
-  function setTimes(one) {
-    const gaps = one.frames.map((frame) => frame.gap).filter((gap) => gap !== null && gap > 0).sort((a, b) => a - b);
-    const usual = gaps.length ? gaps[gaps.length >> 1] : FALLBACK_SECONDS;
-    one.begins = [0];
-    one.frames.slice(1).forEach((frame, before) =>
-      one.begins.push(one.begins[before] + (frame.gap !== null && frame.gap > 0 ? frame.gap : usual)));
-    one.seconds = one.begins[one.begins.length - 1] + usual;
-    one.ascending = one.frames.every((frame, number) => number === 0 || frame.padding || (frame.gap ?? 0) > 0);
-  }
 
   async function load(one, number) {
     if (one.bitmaps.has(number) || one.loading.has(number)) return;
@@ -444,7 +431,7 @@
     if (!playing || !clip?.frames.length) return;
     const heard = hears() && !sound.paused && !sound.ended;
     clock = heard ? sound.currentTime : ((performance.now() - began) / 1000) * speed();
-    if (clock >= clip.seconds) {
+    if (clock >= clip.duration) {
       if (!at("loop").checked) {
         clock = clip.begins[clip.begins.length - 1];
         show(clip.frames.length - 1);

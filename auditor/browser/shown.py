@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import printable
+from framedex.loader.contact_sheets.playing import ascends, begins
 from framedex.loader.contact_sheets.sheet import ShownFrame
 from framedex.sharder.clips.clip import Clip
 from framedex.sharder.clips.medium import Medium
@@ -74,12 +75,16 @@ class Shown:
         """Return what the page needs to play it, beside the pictures."""
         height, width = self.pictures.shape[1:3]
         medium = self.clip.medium
+        times = begins(self.frames).tolist()
         scaled = (height, width) != (medium.height, medium.width)
         return {
             "width": width,
             "height": height,
             "scaled": f"{medium.width} × {medium.height}" if scaled else None,
             "sound": None if self.sound is None else self.sound.samples.shape[1] / self.sound.rate,
+            "begins": times[:-1],
+            "duration": times[-1],
+            "ascending": ascends(self.frames),
             "frames": [
                 {"frame": f.frame_index, "seconds": f.seconds, "gap": f.gap_seconds, "padding": f.padding}
                 for f in self.frames

@@ -18,9 +18,10 @@ from PIL import Image
 from framedex import ClipDataset
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.indexer.parts.index import Index
+from framedex.loader.contact_sheets.drawing import GROUND
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, waveform
 from framedex.loader.contact_sheets.sheet_html import html_sheet
-from framedex.loader.contact_sheets.sheet_png import GROUND, png_sheet
+from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
