@@ -324,11 +324,23 @@
     }));
     const hears = mine.sound !== null && mine.ascending;
     at("hear-box").hidden = !hears;
-    sound = hears ? new Audio(`sound?${address(mine)}`) : null;
+    sound = hears ? new Audio() : null;
+    if (sound) fetchSound(mine, sound);
     jump(0);
   }
 
   const address = (one) => query(one.first === null ? { key: one.key } : { key: one.key, first: one.first });
+
+  // As a whole, since a player can jump only in what it has.
+  async function fetchSound(one, audio) {
+    try {
+      const answer = await ask(`sound?${address(one)}`, { signal: one.stop.signal });
+      one.heard = URL.createObjectURL(await answer.blob());
+      audio.src = one.heard;
+    } catch (error) {
+      if (clip === one && error.name !== "AbortError") tell(at("player-problem"), error);
+    }
+  }
 
   async function load(one, number) {
     if (one.bitmaps.has(number) || one.loading.has(number)) return;
@@ -461,6 +473,7 @@
     sound = null;
     if (clip) {
       clip.stop.abort();
+      if (clip.heard) URL.revokeObjectURL(clip.heard);
       for (const bitmap of clip.bitmaps.values()) bitmap.close();
     }
     clip = null;

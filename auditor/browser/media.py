@@ -26,6 +26,7 @@ from framedex.storage.places import Place
 
 SPREAD = 16  # frames of a medium as a whole
 CONSECUTIVE = 64  # frames from a chosen one on
+MOST_COPIED_BYTES = 1 << 30  # the size of a medium whose packets must be demuxed first
 
 
 class Media:
@@ -92,6 +93,15 @@ class Media:
         with self._lock:  # an index and its spools are for one thread at a time
             medium = IndexedMedium(self._index, video, keep_damaged=True, path=path)
             if not medium.addressable:
+                size_bytes = video["member_bytes"] or video["size_bytes"] or 0
+                if size_bytes > MOST_COPIED_BYTES:
+                    raise FramedexError(
+                        "the packets are not byte ranges of the file, which is too large to copy them",
+                        where=path,
+                        found=size_text(size_bytes),
+                        allowed=f"up to {size_text(MOST_COPIED_BYTES)}",
+                        remedy="pack its clips into a dataset (framedex shard --pack), and browse that",
+                    )
                 self._spools.make_addressable(medium)
             frames = _frames(len(medium.timeline.pts), first)
             name = "frames of the whole" if first is None else f"frames from {first} on"

@@ -139,7 +139,10 @@ class Handler(BaseHTTPRequestHandler):
     def is_waiting(self) -> bool:
         """Return whether the page still waits for the answer. It closes the connection if it does not."""
         ready, _, _ = select.select([self.connection], [], [], 0)
-        return not ready or bool(self.connection.recv(1, socket.MSG_PEEK))
+        try:
+            return not ready or bool(self.connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def _refuse(self, status: HTTPStatus, text: str) -> None:
         self.close_connection = True

@@ -58,7 +58,7 @@ class Document:
         if self.script is not None:
             allowed["script-src"] = _digest(self.script)
         if self.served:
-            allowed |= {"img-src": "data: blob:", "connect-src": "'self'", "media-src": "'self'"}
+            allowed |= {"img-src": "data: blob:", "connect-src": "'self'", "media-src": "blob:"}
         policy = allowed | {"base-uri": "'none'", "form-action": "'none'"}
         return element(
             "head",

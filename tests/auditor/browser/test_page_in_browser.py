@@ -165,10 +165,14 @@ def test_sound_plays_beside_the_pictures(browser: chromium.Browser, tmp_path: Pa
     run("shard", tmp_path / "I", "--policy", policy, "--audio", "--out", tmp_path / "D")
     with served(tmp_path / "D") as client, browser.page(client.address.url) as page:
         page.wait(f"{POSTERS} > 0")
+        page.evaluate(
+            "(() => { const Own = Audio; window.Audio = function () { return window.heard = new Own(); }; })()"
+        )
         open_clip(page, 0)
         assert not page.evaluate("document.getElementById('hear-box').hidden")
         click(page, "hear")
         click(page, "play")
+        page.wait("window.heard.currentTime > 0.1 && !window.heard.paused")
         page.wait("Number(document.getElementById('canvas').dataset.place) > 4")
         assert any("/sound?key=0" in address for address in page.requests())
         assert page.complaints() == []

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from framedex import ClipDataset
-from framedex.auditor.browser import shown
+from framedex.auditor.browser import media, shown
 from framedex.auditor.browser.media import CONSECUTIVE, SPREAD
 from framedex.indexer.parts.index import Index
 from tests.loader.contact_sheets.test_inspect import clips_of_two_videos
@@ -26,8 +26,7 @@ from tests.support.sounding_media import MEDIA, make
 
 @pytest.fixture(scope="module")
 def dataset(index: Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    edge = {"uri": "h264_default.mp4", "frames": [3, 3, 3], "mask": [True, False, False], "clip_id": "edge"}
-    clips = [*clips_of_two_videos(), {name: edge[name] for name in ("uri", "frames", "clip_id")}]
+    clips = [*clips_of_two_videos(), {"uri": "h264_default.mp4", "frames": [3, 3, 3], "clip_id": "repeated"}]
     return shard_clips(index.path, tmp_path_factory.mktemp("browsed") / "D", clips)
 
 
@@ -142,6 +141,15 @@ def test_a_medium_whose_packets_are_no_byte_ranges_is_shown(tmp_path: Path) -> N
         found = np.stack([picture(client, key=key, first=20, place=place) for place in range(10)])
     assert np.array_equal(found, ClipDataset(dataset)[0]["frames"])
     assert len(np.unique(found.reshape(10, -1), axis=0)) == 10
+
+
+def test_a_large_medium_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "media").mkdir()
+    make(MEDIA["mp2.ts"], tmp_path / "media" / "mp2.ts")
+    run("index", tmp_path / "media", "--out", tmp_path / "I")
+    monkeypatch.setattr(media, "MOST_COPIED_BYTES", 1000)
+    with served(tmp_path / "I") as client:
+        assert "too large to copy" in client.get("item", key=client.keys()[0]).json()["error"]
 
 
 def test_sound_comes_as_a_wav_file(tmp_path: Path) -> None:
