@@ -37,7 +37,7 @@ def page(*, kind: Kind, name: str, place: str, counts: str, settings: str | None
                 name,
                 element("p", element("bdi", place), class_="soft place"),
                 element("p", counts, class_="soft"),
-                None if settings is None else element("p", element("b", "Policy: "), element("bdi", settings)),
+                None if settings is None else element("p", element("bdi", settings), class_="soft"),
                 None if policy is None else folded("All settings of the policy", element("pre", policy)),
             )
         ],
