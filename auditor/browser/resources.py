@@ -11,7 +11,7 @@ import orjson
 
 from framedex.auditor.browser.findings import Findings
 from framedex.auditor.browser.pictures import Items, Pictures, picture_file, poster_file
-from framedex.auditor.browser.selections import KEYS, VIEWS, Selections, bare, wanted_of
+from framedex.auditor.browser.selections import Selections, bare, wanted_of
 from framedex.errors import FramedexError, printable
 
 PAGE = 24  # clips or media
@@ -101,14 +101,11 @@ class Resources:
         }
 
     def _subject(self, _: Request) -> Answer:
-        kind = self._selections.kind
         columns = [{"name": name, "type": type_} for name, type_ in self._selections.types.items()]
         return as_json(
             {
-                "kind": kind,
+                "kind": self._selections.kind,
                 "total": self._selections.total,
-                "view": VIEWS[kind],
-                "key": KEYS[kind],
                 "columns": columns,
                 "first_column": self._items.first_column(),
                 "spans": self._items.spans,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import wave
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,6 @@ def fitting_size(medium: Medium, frames: int, longest_side: int | None) -> Size 
     return None if scale >= 1 else (max(1, int(height * scale)), max(1, int(width * scale)))
 
 
-def facts_of(pairs: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> list[list[str]]:
+def facts_of(pairs: Iterable[tuple[str, str]]) -> list[list[str]]:
     """Return pairs of names and texts, without control characters."""
     return [[printable(name), printable(text)] for name, text in pairs]
