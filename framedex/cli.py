@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from framedex.core.interrupts import INTERRUPTED
 from framedex.core.printing import PrintableFormatter, echo, shown_error
 from framedex.core.version import __version__
 from framedex.errors import FramedexError, InternalError, internal_error
@@ -17,10 +18,13 @@ COMMANDS = {
     "index": ("framedex.indexer.cli", "Probe videos into an index."),
     "shard": ("framedex.sharder.cli", "Plan clips from an index into a dataset."),
     "verify": ("framedex.loader.cli", "Compare a dataset's clips with a full decode."),
-    "inspect": ("framedex.loader.contact_sheets.cli", "Draw clips as a contact sheet."),
+    "inspect": ("framedex.auditor.inspect_cli", "Draw clips as a contact sheet, or browse them."),
     "audit": ("framedex.auditor.cli", "Say what is in an index or a dataset, and what is wrong."),
     "bench": ("framedex.loader.bench.cli", "Measure how fast a dataset loads."),
 }
+
+
+EXIT_CODES = "Exit codes: 0 done, 1 failed, 2 usage, 3 done with more failures than allowed, 130 interrupted."
 
 
 class Stages(click.Group):
@@ -58,9 +62,9 @@ class Stages(click.Group):
                 echo(error.traceback, err=True)
             echo(f"error: {error}", err=True)
             sys.exit(1)
-        except KeyboardInterrupt:
-            echo("interrupted; nothing half-written is left, and a rerun does the rest", err=True)
-            sys.exit(1)
+        except KeyboardInterrupt as interrupt:
+            echo(f"interrupted: {interrupt or 'nothing half-written is left; run the same command again'}", err=True)
+            sys.exit(INTERRUPTED)
         except OSError as error:
             echo(f"error: {error.filename or 'input or output'}: {error.strerror or error}", err=True)
             sys.exit(1)
@@ -70,7 +74,7 @@ class Stages(click.Group):
             sys.exit(1)
 
 
-@click.group(cls=Stages, epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 done with more failures than allowed.")
+@click.group(cls=Stages, epilog=EXIT_CODES)
 @click.version_option(__version__, prog_name="framedex")
 @click.option("-v", "--verbose", is_flag=True, help="Log more details to stderr.")
 def main(verbose: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from dataclasses import asdict
 from fractions import Fraction
@@ -11,10 +12,13 @@ from typing import Any
 
 import click
 
+from framedex.core.failure_list import FailureList
+from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
+from framedex.core.quantities import rate_text
 from framedex.core.tallies import SHOWN, counted, named
-from framedex.errors import MissingSourceError, printable
+from framedex.errors import FramedexError, MissingSourceError, printable
 from framedex.execution.engine import Engine
 from framedex.execution.local_pool import GIBIBYTE
 from framedex.execution.slices import Slice
@@ -224,7 +228,7 @@ def index(
     if compact or not sources:
         _compact(out, sources if compact else None, as_json)
         return
-    with progress_bar("video") as show:
+    with interrupt_says(lambda: _kept(out, dry_run=dry_run)), progress_bar("video") as show:
         options = IndexOptions(
             sources=sources,
             out=out,
@@ -258,6 +262,20 @@ def index(
         sys.exit(1)
     if report.failed + report.refused > max_failures:
         sys.exit(3)
+
+
+def _kept(out: Place, *, dry_run: bool) -> str:
+    """Return what an interrupted run leaves, and how to go on."""
+    again = "the same command goes on with the others"
+    if dry_run:
+        return "nothing was written"
+    try:
+        media = len(Index(out))
+    except FramedexError:  # an index of slices is not readable before all of them are written
+        return f"what is written in {printable(str(out))} is kept; {again}"
+    if not media:
+        return "nothing was indexed yet; run the same command again"
+    return f"{counted(media, 'medium', 'media')} in {printable(str(out))} {'is' if media == 1 else 'are'} kept; {again}"
 
 
 def _tell(report: IndexReport, as_json: bool, *, whole: bool) -> None:
@@ -342,7 +360,7 @@ def _print_plan(work: Work, as_json: bool) -> None:
 
 
 def _retried(count: int) -> str:
-    return f"{count} retried, " if count else ""
+    return f"{count:,} retried, " if count else ""
 
 
 def _images(count: int) -> str:
@@ -368,18 +386,22 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
     """Print a summary of the run: the first rows of the index, and every problem of this run."""
     if whole:
         _print_rows(report)
+    failures = FailureList()
     for problem in report.problems:
-        echo(f"{problem['status']}: {printable(problem['uri'])}: {problem['error_message']} ({problem['error_kind']})")
+        reason = f"{problem['error_message']} ({problem['error_kind']})"
+        failures.add(problem["error_kind"], f"{problem['status']}: {printable(problem['uri'])}: {reason}")
         if "error_traceback" in problem:
             LOG.info("%s\n%s", problem["uri"], problem["error_traceback"])
+    failures.end(f'framedex audit {shlex.quote(printable(str(report.out)))} --sql "FROM failures"')
     _print_skipped(report.thumbnails, report.others)
     if report.without_video:
         which = named(report.without_video_examples, report.without_video)
         echo(f"{counted(report.without_video, 'file')} without a video stream skipped ({printable(which)})")
     internal = f", {internal_errors(report.internal)}" if report.internal else ""
     echo(
-        f"{report.ok} indexed, {report.refused} refused, {report.failed} failed{internal}; {report.new} files new, "
-        f"{report.changed} changed, {_retried(report.retried)}{report.gone} gone, {report.unchanged} unchanged "
+        f"{report.ok:,} indexed, {report.refused:,} refused, {report.failed:,} failed{internal}; "
+        f"{report.new:,} files new, "
+        f"{report.changed:,} changed, {_retried(report.retried)}{report.gone:,} gone, {report.unchanged:,} unchanged "
         f"→ {printable(str(report.out))}"
     )
 
@@ -416,4 +438,4 @@ def _rate(row: dict[str, Any]) -> str:
         return "-"
     if not row["is_vfr"] or not row["min_gap_seconds"]:
         return f"{1 / row['median_gap_seconds']:.2f}"
-    return f"{1 / row['max_gap_seconds']:.3g}–{1 / row['min_gap_seconds']:.3g}"
+    return rate_text(1 / row["max_gap_seconds"], 1 / row["min_gap_seconds"]).removesuffix(" fps")

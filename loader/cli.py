@@ -8,6 +8,8 @@ from dataclasses import asdict
 
 import click
 
+from framedex.core.failure_list import FailureList
+from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted
@@ -76,8 +78,12 @@ def verify(
     Exit codes: 0 all exact or nearest, 1 failed, or framedex itself failed at some clips, 2 usage, 3 done but more
     clips were not exact than --max-failures.
     """
-    report = VerifyReport()
-    with progress_bar("clip") as show:
+    report, failures = VerifyReport(), FailureList()
+
+    def kept() -> str:
+        return f"{counted(report.clips, 'clip')} checked, {len(report.wrong)} of them wrong; another run begins anew"
+
+    with interrupt_says(kept), progress_bar("clip") as show:
         for checked in (verify_dataset if decode == "cpu" else verify_on_gpu)(
             dataset,
             root=root,
@@ -91,10 +97,10 @@ def verify(
             if as_json:
                 echo(json_text(asdict(checked)))
             elif checked.verdict not in RIGHT:
-                echo(
-                    f"{checked.verdict}: {printable(checked.uri)}: clip {printable(checked.clip_id)}: {checked.reason}"
-                )
+                line = f"{printable(checked.uri)}: clip {printable(checked.clip_id)}: {checked.reason}"
+                failures.add(checked.verdict, f"{checked.verdict}: {line}")
     if not as_json:
+        failures.end("--json prints a line for every clip")
         _tell(report)
     if report.internal:
         sys.exit(1)
@@ -104,11 +110,11 @@ def verify(
 
 def _tell(report: VerifyReport) -> None:
     """Print the counts of a verification."""
-    told = [f"{count} {verdict}" for verdict, count in sorted(report.verdicts.items()) if verdict != "internal_error"]
+    told = [f"{count:,} {verdict}" for verdict, count in sorted(report.verdicts.items()) if verdict != "internal_error"]
     counts = ", ".join(told + [internal_errors(report.internal)] * bool(report.internal)) or "no clips"
-    echo(f"{counts} ({report.frames} frames)")
+    echo(f"{counts} ({report.frames:,} frames)")
     if report.decoders:
-        echo(f"clips by decoder: {', '.join(f'{name} {count}' for name, count in sorted(report.decoders.items()))}")
+        echo(f"clips by decoder: {', '.join(f'{name} {count:,}' for name, count in sorted(report.decoders.items()))}")
     if report.source_psnr < math.inf:
         alike = "" if report.decoders else f"; {counted(report.undecided, 'frame')} not told from others"
         echo(f"worst encoded frame: {report.source_psnr:.1f} dB PSNR{alike}")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import click
 
+from framedex.core.failure_list import FailureList
+from framedex.core.interrupts import interrupt_says
 from framedex.core.printing import echo, internal_errors, json_text
 from framedex.core.progress import progress_bar
 from framedex.core.tallies import counted, named
@@ -33,9 +35,12 @@ from framedex.sharder.packing.pack import PACKS, Pack
 from framedex.sharder.packing.pack_audio import AudioFormat
 from framedex.sharder.policies.reading import find_policy
 from framedex.sharder.sampling.frames_at import CHOICES, Choose
+from framedex.sharder.schema import FAILURES_NAME
 from framedex.sharder.selection.explicit_clips import OUTSIDE, ExplicitClips, Outside
+from framedex.sharder.writing.checkpoints import kept_items
+from framedex.sharder.writing.output import unfinished_of
 from framedex.sharder.writing.report import ShardReport
-from framedex.storage.places import Place, Stored
+from framedex.storage.places import Place, Stored, local_of
 
 LOG = logging.getLogger("framedex.sharder")
 
@@ -178,7 +183,7 @@ def shard(
         raise click.UsageError("give either --policy or --clips")
     opened = Index(index)
     skipped = 0
-    with progress_bar("") as show:
+    with interrupt_says(lambda: _kept(out, task)), progress_bar("") as show:
         options = ShardOptions(
             overwrite=overwrite,
             keep_damaged=damaged == "keep",
@@ -206,16 +211,33 @@ def shard(
     if as_json:
         echo(json_text(asdict(report) | {"out": str(report.out)}))
     else:
+        failures = FailureList()
         for failure in report.failures:
             if failure["counts"]:
-                echo(f"failed: {printable(str(failure['uri']))}: {failure['message']}")
+                failures.add(failure["kind"], f"failed: {printable(str(failure['uri']))}: {failure['message']}")
             if failure.get("traceback"):
                 LOG.info("%s, clip %s\n%s", failure["uri"], failure["clip_id"], failure["traceback"])
+        failures.end(printable(str(report.out / FAILURES_NAME)))
         _print_summary(report, skipped, opened.internal_errors if skipped else 0)
     if report.internal:
         sys.exit(1)
     if report.failed > max_failures:
         sys.exit(3)
+
+
+def _kept(out: Place, task: Slice | None) -> str:
+    """Return what an interrupted run leaves, and how to go on."""
+    folder = local_of(out)
+    if task is not None:
+        return "slices that are complete are kept; run this one again"
+    if folder is None:
+        return "what was written is kept; the same command goes on from there"
+    unfinished = unfinished_of(folder)
+    items = kept_items(unfinished)
+    if not items:
+        return "no clip was written yet; run the same command again"
+    clips = f"{counted(items, 'clip')} in {printable(str(unfinished))} {'is' if items == 1 else 'are'} kept"
+    return f"{clips}; the same command goes on from there"
 
 
 def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
@@ -227,7 +249,7 @@ def _print_summary(report: ShardReport, skipped: int, internal: int) -> None:
     """
     media = counted(report.media, "medium", "media")
     parts = [
-        f"{counted(report.clips, 'clip')} ({counted(report.frames, 'frame')}) from {media}, {report.failed} failed"
+        f"{counted(report.clips, 'clip')} ({counted(report.frames, 'frame')}) from {media}, {report.failed:,} failed"
     ]
     if report.internal:
         parts.append(internal_errors(report.internal))

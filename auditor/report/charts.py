@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from framedex.auditor.report.histograms import Histogram, round_step
 from framedex.auditor.report.timelines import NOT_KNOWN, OPEN, ClipsTimeline, FramesTimeline
-from framedex.html.elements import brief, drawing, element
+from framedex.core.quantities import number_text
+from framedex.html.elements import drawing, element
 
 WIDTH, HEIGHT = 360, 176  # of a histogram, in its own units
 LEFT, RIGHT, TOP, BOTTOM = 38, 350, 12, 134
@@ -35,7 +36,7 @@ def said_of(shown: Histogram) -> str:
     highest = max(shown.bars, key=lambda bar: bar.count)
     parts = [f"{shown.counted.title} of {shown.total:,} {shown.counted.of}"]
     if shown.least is not None:
-        facts = [brief(value or 0.0) for value in (shown.least, shown.greatest, shown.median)]
+        facts = [number_text(value or 0.0) for value in (shown.least, shown.greatest, shown.median)]
         parts.append(f"from {facts[0]} to {facts[1]}, median {facts[2]}")
     parts.append(f"most, {highest.count:,}, at {highest.label}")
     return "; ".join(parts)
@@ -218,7 +219,10 @@ def _sizes(shown: FramesTimeline, x: NDArray[np.float64], tick: float) -> list[E
 
 
 def _bytes(size: int) -> str:
-    return f"{size / 1e6:.3g}M" if size >= 1e6 else f"{size / 1e3:.3g}k" if size >= 1e3 else str(size)
+    for unit, each in (("M", 1e6), ("k", 1e3)):
+        if size >= each:
+            return f"{number_text(size / each)}{unit}"
+    return str(size)
 
 
 def _starts(shown: FramesTimeline, x: NDArray[np.float64]) -> list[Element]:

@@ -18,9 +18,10 @@ from framedex.auditor.report.media_table import MediaTable, as_script
 from framedex.auditor.report.pictures import Strip
 from framedex.auditor.report.summary_html import summary
 from framedex.auditor.report.timelines import ClipsTimeline, FramesTimeline, Timeline
+from framedex.core.quantities import number_text
 from framedex.core.version import __version__
 from framedex.html.document import Document
-from framedex.html.elements import brief, element, folded, markup, said, section, sentence, table, titled
+from framedex.html.elements import element, folded, markup, said, section, sentence, table, titled
 
 PLAIN_ROWS = 50  # shown without JavaScript, and in print
 EXAMPLES = {"media": "fps>30, status=failed", "clips": "padded>0, codec=h264"}  # of conditions in the filter
@@ -130,7 +131,8 @@ def _chart(shown: Histogram) -> Element:
     rows = [*zeros, *([bar.label, bar.count] for bar in shown.bars), *others]
     facts = f"{shown.total:,} {counted.of}"
     if shown.median is not None and shown.least != shown.greatest:
-        facts += f" · median {brief(shown.median)} · {brief(shown.least or 0.0)} to {brief(shown.greatest or 0.0)}"
+        least, greatest = number_text(shown.least or 0.0), number_text(shown.greatest or 0.0)
+        facts += f" · median {number_text(shown.median)} · {least} to {greatest}"
     return element(
         "figure",
         element("figcaption", element("h3", counted.title), element("p", facts, class_="soft")),

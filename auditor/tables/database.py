@@ -26,6 +26,7 @@ ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
 INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
 READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 GIBIBYTE = 1 << 30
+MORE_TIME = "--timeout gives it more; a LIMIT or a WHERE makes it less"
 LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
 
 
@@ -75,6 +76,14 @@ class Database:
         )
         return [name.lower() for (name,) in found.fetchall()]
 
+    def types(self, view: str) -> dict[str, str]:
+        """Return the type of each column of a view, as DuckDB names it."""
+        with contextlib.closing(self._connection.cursor()) as cursor:
+            rows = cursor.execute(
+                "SELECT column_name, data_type FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
+            ).fetchall()
+        return dict(rows)
+
     def ask(self, sql: str) -> Result:
         """Return all rows of a query. Several threads may call this."""
         with _errors_of_queries(), contextlib.closing(self._connection.cursor()) as cursor:
@@ -88,24 +97,34 @@ class Database:
 
     def user(self, sql: str) -> pa.RecordBatchReader:
         """Return the rows of a user's own query: one statement that only reads."""
-        try:
-            parsed = duckdb.extract_statements(sql)
-        except (duckdb.Error, RuntimeError, UnicodeError) as error:
-            raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
-        if len(parsed) != 1 or parsed[0].type not in READING:
-            kinds = ", ".join(statement.type.name for statement in parsed) or "nothing"
-            raise FramedexError(
-                "only one statement that reads is run",
-                found=kinds,
-                allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, EXPLAIN",
-            )
+        _check_reads(sql)
         return self.arrow(sql)
 
+    def user_table(self, sql: str) -> pa.Table:
+        """Return all rows of a user's own query."""
+        with _errors_of_queries():
+            return self.user(sql).read_all()
+
+    def user_rows(self, sql: str, most: int) -> Result:
+        """Return the first rows of a user's own query, as Python values."""
+        rows: list[tuple[Any, ...]] = []
+        with _errors_of_queries(), self.user(sql) as answer:
+            for batch in answer:
+                columns = [column.to_pylist() for column in batch.slice(0, most - len(rows)).columns]
+                rows += zip(*columns, strict=True)
+                if len(rows) >= most:
+                    break
+            return Result(names=list(answer.schema.names), rows=rows)
+
+    def interrupt(self) -> None:
+        """Interrupt the user's query that runs, which then raises KeyboardInterrupt."""
+        self._connection.interrupt()
+
     @contextlib.contextmanager
-    def time_limit(self, seconds: float) -> Iterator[None]:
+    def time_limit(self, seconds: float, *, remedy: str = MORE_TIME) -> Iterator[None]:
         """Interrupt all queries after this many seconds, including one whose rows are still being read.
 
-        Raises FramedexError then.
+        Raises FramedexError then, with this remedy.
         """
         ended, late = threading.Event(), threading.Event()
 
@@ -125,7 +144,7 @@ class Database:
             raise FramedexError(
                 "the query takes longer than it may",
                 found=f"more than {seconds:g} s",
-                remedy="--timeout gives it more; a LIMIT or a WHERE makes it less",
+                remedy=remedy,
             ) from error
         finally:
             ended.set()
@@ -138,12 +157,27 @@ class Database:
         self._connection.unregister("added")
 
 
+def _check_reads(sql: str) -> None:
+    """Raise FramedexError unless a query is one statement that only reads."""
+    try:
+        parsed = duckdb.extract_statements(sql)
+    except (duckdb.Error, RuntimeError, UnicodeError) as error:
+        raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
+    if len(parsed) != 1 or parsed[0].type not in READING:
+        kinds = ", ".join(statement.type.name for statement in parsed) or "nothing"
+        raise FramedexError(
+            "only one statement that reads is run",
+            found=kinds,
+            allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, EXPLAIN",
+        )
+
+
 @contextlib.contextmanager
 def _errors_of_queries() -> Iterator[None]:
     """Raise FramedexError for a query that cannot run, and KeyboardInterrupt for one that was interrupted."""
     try:
         yield
-    except (duckdb.Error, RuntimeError, UnicodeError) as error:
+    except (duckdb.Error, RuntimeError, UnicodeError, pa.ArrowException, OverflowError, ValueError) as error:
         if "interrupted" in str(error).lower():
             raise KeyboardInterrupt from error
         said = str(error).strip()

@@ -20,6 +20,8 @@ class Document:
         title: The title in the browser.
         style: The page's own CSS rules. The theme comes before them.
         script: The page's JavaScript, which runs after the body is loaded.
+        served: Whether a server of this machine delivers the page, and its script may load data, pictures and sound
+            from there. False: the page loads nothing.
         before: Elements before the main part, such as a header.
         main: The main part, in pieces, so that large pages can be built piece by piece.
         after: Elements after the main part, such as a footer.
@@ -28,6 +30,7 @@ class Document:
     title: str
     style: str
     script: str | None = None
+    served: bool = False
     before: Iterable[Element | None] = ()
     main: Iterable[Markup]
     after: Iterable[Element | None] = ()
@@ -54,6 +57,8 @@ class Document:
         allowed = {"default-src": "'none'", "img-src": "data:", "style-src": _digest(style)}
         if self.script is not None:
             allowed["script-src"] = _digest(self.script)
+        if self.served:
+            allowed |= {"img-src": "data: blob:", "connect-src": "'self'", "media-src": "blob:"}
         policy = allowed | {"base-uri": "'none'", "form-action": "'none'"}
         return element(
             "head",
@@ -65,6 +70,7 @@ class Document:
             ),
             element("meta", name="viewport", content="width=device-width, initial-scale=1"),
             element("title", self.title),
+            element("link", rel="icon", href="data:,") if self.served else None,  # else browsers ask for one
             element("style", style),
         )
 

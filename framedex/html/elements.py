@@ -69,11 +69,6 @@ def said(value: object, *, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else "…" + text[1 - longest :]
 
 
-def brief(value: float) -> str:
-    """Return a number with three significant digits, or as a whole number from 100 on."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def coded(text: str) -> list[Element | str]:
     """Return the parts of a text, with names in backticks as `code` elements."""
     return [element("code", part) if place % 2 else part for place, part in enumerate(text.split("`")) if part]

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from framedex.core.printing import echo, json_text
+from framedex.core.quantities import size_text
 from framedex.errors import FramedexError
 from framedex.loader.arguments import Decode, Device, placed
 from framedex.loader.bench.advice import Advice, advice
 from framedex.loader.bench.compare import PeerResult
 from framedex.loader.bench.measure import BenchOptions, BenchResult, known_peers
 from framedex.loader.bench.measure import bench as bench_dataset
-from framedex.loader.contact_sheets.sheet import size_text
 from framedex.options.datasets import dataset_argument, seed_option, sources_root_option
 from framedex.options.outputs import json_option
 from framedex.options.rules import OptionRule, RuledCommand

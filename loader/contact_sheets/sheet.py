@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
+from framedex.core.quantities import SAME_RATE, duration_text, number_text, rate_text, size_text
 from framedex.core.tallies import counted
 from framedex.errors import FormatError, FramedexError, printable
 from framedex.loader.clip_dataset import ClipDataset
@@ -19,6 +21,7 @@ from framedex.loader.order.order import sample_of
 from framedex.sharder.clips.clip import Clip, MultiView
 from framedex.sharder.clips.medium import Medium, Root
 from framedex.sharder.decoding.video import Size
+from framedex.sharder.policies.reading import changed_settings
 from framedex.sharder.schema import FAILURES_NAME, PAD, POLICY_NAME
 from framedex.storage.places import Place, parquet_file
 
@@ -93,23 +96,26 @@ class Heading:
 
     Attributes:
         name: the dataset's name.
-        shown: how many clips the sheet has.
+        shown: how many clips the sheet has. None: it is no sheet.
         clips: how many clips the dataset has.
         media: how many media the clips come from.
         failures: (kind, count) of the clips that the dataset does not have.
         policy: its policy as YAML.
+        settings: the settings of the policy that differ from the defaults, as a line.
     """
 
     name: str
-    shown: int
+    shown: int | None
     clips: int
     media: int
     failures: list[tuple[str, int]]
     policy: str
+    settings: str
 
     def counts(self) -> str:
         """Return the counts as one line."""
-        parts = [f"{self.shown:,} of {counted(self.clips, 'clip')}", counted(self.media, "medium", "media")]
+        clips = counted(self.clips, "clip")
+        parts = [clips if self.shown is None else f"{self.shown:,} of {clips}", counted(self.media, "medium", "media")]
         if self.failures:
             kinds = ", ".join(f"{count:,} {printable(kind)}" for kind, count in self.failures)
             total = sum(count for _, count in self.failures)
@@ -154,20 +160,7 @@ class Inspector:
 
     def heading(self, shown: int) -> Heading:
         """Return the facts of the dataset. Raises FormatError."""
-        path = self.dataset.manifest.path
-        try:
-            kinds = parquet_file(path / FAILURES_NAME).read(columns=["kind"])["kind"].to_pylist()
-            policy = (path / POLICY_NAME).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise FormatError("a part of the dataset is missing or damaged", where=str(path), found=error) from error
-        return Heading(
-            name=printable(path.name),
-            shown=shown,
-            clips=len(self.dataset),
-            media=self.dataset.manifest.media_count,
-            failures=sorted(Counter(kinds).items()),
-            policy="\n".join(map(printable, policy.splitlines())),
-        )
+        return heading_of(self.dataset, shown)
 
     def show(self, number: int) -> ShownClip:
         """Return clip `number` with its pictures, or with the reason why it has none."""
@@ -196,6 +189,26 @@ class Inspector:
             audio=audio,
             error=error and "\n".join(map(printable, error.splitlines())),
         )
+
+
+def heading_of(dataset: ClipDataset, shown: int | None) -> Heading:
+    """Return the facts of a dataset. `shown`: how many clips a sheet has. Raises FormatError."""
+    path = dataset.manifest.path
+    try:
+        kinds = parquet_file(path / FAILURES_NAME).read(columns=["kind"])["kind"].to_pylist()
+        policy = (path / POLICY_NAME).read_text(encoding="utf-8")
+        settings = changed_settings(policy)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise FormatError("a part of the dataset is missing or damaged", where=str(path), found=error) from error
+    return Heading(
+        name=printable(path.name),
+        shown=shown,
+        clips=len(dataset),
+        media=dataset.manifest.media_count,
+        failures=sorted(Counter(kinds).items()),
+        policy="\n".join(map(printable, policy.splitlines())),
+        settings=printable(settings),
+    )
 
 
 def _has_audio(item: dict[str, Any]) -> bool:
@@ -250,11 +263,11 @@ def source_text(medium: Medium) -> str:
     seconds = medium.duration_pts * medium.time_base_num / medium.time_base_den
     parts = [medium.codec, f"{medium.width} × {medium.height}", counted(medium.frame_count, "frame")]
     if medium.frame_count > 1 and seconds > 0:
-        parts += [f"{seconds:.2f} s", f"{medium.frame_count / seconds:.4g} fps on average"]
+        parts += [duration_text(seconds), f"{number_text(medium.frame_count / seconds, digits=4)} fps on average"]
     if medium.rotation_degrees:
         parts.append(f"rotation of {medium.rotation_degrees}° not applied")
     if medium.sample_aspect_ratio not in (None, 0, 1):
-        parts.append(f"pixels {medium.sample_aspect_ratio:.4g} times as wide as high")
+        parts.append(f"pixels {number_text(medium.sample_aspect_ratio, digits=4)} times as wide as high")
     return " · ".join(parts)
 
 
@@ -263,7 +276,7 @@ def view_text(multiview: MultiView) -> str:
     away = multiview.away_seconds[~np.isnan(multiview.away_seconds)]
     parts = [printable(multiview.view), f"of {printable(multiview.multiview_id)}"]
     if len(away):
-        parts.append(f"frames at most {1000 * np.abs(away).max():.3g} ms from the wanted times")
+        parts.append(f"frames at most {number_text(1000 * float(np.abs(away).max()))} ms from the wanted times")
     return " · ".join(parts)
 
 
@@ -278,16 +291,12 @@ def clip_text(clip: Clip) -> str:
         parts.append(f"{seconds[0]:.3f} s" if len(seconds) == 1 else f"{seconds.min():.3f} to {seconds.max():.3f} s")
     gaps = np.diff(np.where(clip.mask, clip.seconds, np.nan))
     if (gaps > 0).any():
-        parts.append(rate_text(gaps[gaps > 0]))
+        rates = 1 / gaps[gaps > 0]
+        same = rates.max() <= SAME_RATE * rates.min()
+        parts.append(rate_text(*(2 * [float(np.median(rates))] if same else [rates.min(), rates.max()])))
     if clip.recipe.damaged:
         parts.append("out of damaged GOPs")
     return " · ".join(parts)
-
-
-def rate_text(gaps: NDArray[np.float64]) -> str:
-    """Return the frames per second, or their range if gaps differ by more than 1 %."""
-    low, high = 1 / gaps.max(), 1 / gaps.min()
-    return f"{1 / np.median(gaps):.3g} fps" if high <= 1.01 * low else f"{low:.3g} to {high:.3g} fps"
 
 
 def cost_text(clip: Clip) -> str:
@@ -297,14 +306,6 @@ def cost_text(clip: Clip) -> str:
     each = f"{counted(decoded, 'frame')} decoded for {wanted:,} wanted ({decoded / max(1, wanted):.1f} each)"
     size = size_text(int(recipe.packet_size.sum()))
     return f"{each} · {counted(len(recipe.run_first), 'run')} · {size} in {counted(len(recipe.range_offset), 'range')}"
-
-
-def size_text(size_bytes: int) -> str:
-    """Return a size in the decimal unit that fits."""
-    for unit, bytes_each in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size_bytes >= bytes_each:
-            return f"{size_bytes / bytes_each:.3g} {unit}"
-    return f"{size_bytes} bytes"
 
 
 def waveform(samples: NDArray[np.float32], rate: float) -> Waveform:

@@ -49,7 +49,8 @@ def _header(heading: Heading, names: list[str]) -> Element:
         "framedex contact sheet",
         heading.name,
         element("p", heading.counts(), class_="soft"),
-        folded("Policy", element("pre", heading.policy)),
+        element("p", element("bdi", heading.settings), class_="soft"),
+        folded("All settings of the policy", element("pre", heading.policy)),
         contents if len(names) > 1 else None,
     )
 

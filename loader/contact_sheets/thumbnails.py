@@ -33,3 +33,17 @@ def jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(picture)).save(file, "JPEG", quality=quality)
     return file.getvalue()
+
+
+def png(picture: NDArray[np.uint8]) -> bytes:
+    """Return a picture, uint8 [h, w, 3], as a PNG file, which holds each pixel as it is."""
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG", compress_level=1)  # fast, and a little larger
+    return file.getvalue()
+
+
+def reduced(picture: NDArray[np.uint8], longest_side: int) -> NDArray[np.uint8]:
+    """Return a picture, uint8 [h, w, 3], whose longer side has at most this many pixels."""
+    image = Image.fromarray(np.ascontiguousarray(picture))
+    image.thumbnail((longest_side, longest_side))
+    return np.asarray(image)

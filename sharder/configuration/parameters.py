@@ -31,6 +31,16 @@ class Record:
         """Return the record as plain YAML values, defaults included; fractions stay exact."""
         return {name: plain_value(getattr(self, name)) for name in names(type(self))}
 
+    def changed(self) -> dict[str, Any]:
+        """Return the values that differ from their defaults, as plain YAML values."""
+        defaults = {field.name: field.default for field in fields(self)}
+        own = {name: getattr(self, name) for name in defaults}
+        return {
+            name: own[name].changed() if isinstance(own[name], Record) else value
+            for name, value in self.plain().items()
+            if own[name] != defaults[name]
+        }
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(cls._written, handler(source))

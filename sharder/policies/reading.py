@@ -127,6 +127,33 @@ def make_policy(content: object, *, where: str) -> PolicyFile:
     )
 
 
+def changed_settings(text: str) -> str:
+    """Return the settings of a dataset's policy that differ from the defaults, as one line of YAML.
+
+    Of a policy that this version does not know, and of explicit clips, all values are returned.
+
+    Args:
+        text: The content of the dataset's policy.yaml.
+
+    Raises:
+        ValueError, yaml.YAMLError: It is no YAML.
+    """
+    content = yaml.safe_load(text)
+    try:
+        found = {"policy": content["policy"]} | make_policy(content, where="policy").policy.changed()
+    except (PolicyError, KeyError, TypeError):
+        found = without_nulls(content)
+    line = yaml.safe_dump(found, sort_keys=False, allow_unicode=True, default_flow_style=True, width=10**9)
+    return line.strip().removeprefix("{").removesuffix("}")
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a YAML value without the keys that are null."""
+    if isinstance(value, dict):
+        return {key: without_nulls(one) for key, one in value.items() if one is not None}
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
 def _filter(text: str, where: str) -> pc.Expression:
     try:
         return parse_filter(text)

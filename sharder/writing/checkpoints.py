@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -60,7 +59,9 @@ def take_up(folder: Path, job: Row, *, overwrite: bool) -> list[Checkpoint]:
             )
         progress.unlink(missing_ok=True)
     write_aside(path, wanted.encode())
-    checkpoints = list(_read(progress))
+    checkpoints, good_bytes = _read(progress)
+    if progress.exists():
+        os.truncate(progress, good_bytes)
     _remove_beyond(folder, checkpoints)
     return checkpoints
 
@@ -79,22 +80,26 @@ def note(folder: Path, checkpoint: Checkpoint) -> None:
             raise
 
 
-def _read(path: Path) -> Iterator[Checkpoint]:
-    """Yield the checkpoints of an unfinished dataset, up to the first line that was not written completely."""
-    if not path.exists():
-        return
+def kept_items(folder: Path) -> int:
+    """Return the number of clips and failures that the checkpoints of an unfinished dataset cover. Raises OSError."""
+    return sum(checkpoint.items for checkpoint in _read(folder / PROGRESS_NAME)[0])
+
+
+def _read(path: Path) -> tuple[list[Checkpoint], int]:
+    """Return the checkpoints up to the first line that was not written completely, and the bytes of their lines."""
+    found: list[Checkpoint] = []
+    good_bytes = 0
     names = {entry.name for entry in fields(Checkpoint)}
-    good = 0
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         try:
             content = json.loads(line)
             if not line.endswith(b"\n") or content.keys() != names:
                 break
         except ValueError:
             break
-        good += len(line)
-        yield Checkpoint(**content)
-    os.truncate(path, good)
+        good_bytes += len(line)
+        found.append(Checkpoint(**content))
+    return found, good_bytes
 
 
 def _remove_beyond(folder: Path, checkpoints: list[Checkpoint]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -58,6 +59,12 @@ def check_output(out: Path, *, overwrite: bool) -> None:
             where=str(out),
             remedy="pass --overwrite, or choose another folder",
         )
+
+
+def unfinished_of(out: Path) -> Path:
+    """Return where a dataset lies until it is complete. If `out` is a link, this is beside what it points to."""
+    real = Path(os.path.realpath(out))
+    return real.with_name(f"{real.name}.unfinished")
 
 
 def publish(folder: Path, out: Path, *, overwrite: bool) -> None:

@@ -29,7 +29,7 @@ from framedex.sharder.clips.rows import clip_row, recipe_row
 from framedex.sharder.clips.samples import Member
 from framedex.sharder.schema import CLIPS, CLIPS_PER_PART, SHARDS_FOLDER
 from framedex.sharder.writing.checkpoints import Checkpoint
-from framedex.sharder.writing.output import check_output, publish
+from framedex.sharder.writing.output import check_output, publish, unfinished_of
 from framedex.sharder.writing.planned_rows import PlannedRows, media_columns
 from framedex.sharder.writing.progress import Progress
 from framedex.sharder.writing.report import ShardReport
@@ -63,7 +63,7 @@ class Destination:
     @property
     def unfinished(self) -> Path:
         """Where the dataset lies until it is complete."""
-        return self.out.with_name(f"{self.out.name}.unfinished")
+        return unfinished_of(self.out)
 
 
 class DatasetWriter:

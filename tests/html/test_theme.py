@@ -12,7 +12,7 @@ from tests.support.counted import some
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("auditor", "framedex", "indexer", "loader", "sharder")
-PAGES = ("auditor/page/page.css", "loader/contact_sheets/sheet.css")
+PAGES = ("auditor/browser/browser.css", "auditor/page/page.css", "loader/contact_sheets/sheet.css")
 SCHEMES = ("light", "dark", "paper")
 TEXT = [
     *((ink, ground) for ink in ("ink", "soft") for ground in ("ground", "raised")),

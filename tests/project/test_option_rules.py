@@ -51,6 +51,10 @@ SHARD = {
 OF_DATASETS = {
     ("verify", "--seed", "3"): "--seed needs --sample",
     ("inspect", "--clip", "C", "--out", "sheet.html", "--seed", "3"): "--seed needs --sample",
+    ("inspect", "--serve", "--out", "sheet.html"): "--out has no effect beside --serve",
+    ("inspect", "--serve", "--sample", "3", "--columns", "2"): "--sample and --columns have no effect beside --serve",
+    ("inspect", "--port", "8000", "--no-open"): "--port and --no-open need --serve",
+    ("inspect", "--sample", "3"): "give --out for a sheet, or --serve",
     ("bench", "--decode", "cpu"): "--decode needs --device gpu",
     ("bench", "--gpu", "0"): "--gpu needs --device gpu",
     ("bench", "--limit", "5"): "--limit needs --compare or --peer",

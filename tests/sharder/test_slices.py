@@ -76,7 +76,7 @@ def test_a_finish_that_was_stopped_goes_on(index: Path, tmp_path: Path, monkeypa
         taken(self, planned)
 
     monkeypatch.setattr(writer.DatasetWriter, "add_planned", stopping)
-    assert "interrupted" in shard(index, tmp_path / "D", *asked, "--finish", code=1)
+    assert "interrupted" in shard(index, tmp_path / "D", *asked, "--finish", code=130)
     assert "taken up from an unfinished run" in shard(index, tmp_path / "D", *asked, "--finish")
     assert content(tmp_path / "D") == content(tmp_path / "WHOLE")
 

@@ -18,9 +18,10 @@ from PIL import Image
 from framedex import ClipDataset
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.indexer.parts.index import Index
+from framedex.loader.contact_sheets.drawing import GROUND
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, waveform
 from framedex.loader.contact_sheets.sheet_html import html_sheet
-from framedex.loader.contact_sheets.sheet_png import GROUND, png_sheet
+from framedex.loader.contact_sheets.sheet_png import png_sheet
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
@@ -101,7 +102,8 @@ def shown(inspector: Inspector, **changes: Any) -> ShownClip:
 
 
 def heading(**changes: Any) -> Heading:
-    return replace(Heading(name="D", shown=1, clips=2, media=2, failures=[], policy="policy: clips\n"), **changes)
+    made = Heading(name="D", shown=1, clips=2, media=2, failures=[], policy="policy: clips\n", settings="policy: clips")
+    return replace(made, **changes)
 
 
 def test_a_page_shows_every_frame_with_its_number_time_and_pixels(dataset: Path, tmp_path: Path) -> None:
@@ -136,7 +138,7 @@ def test_a_page_tells_labels_source_and_cost(dataset: Path, tmp_path: Path) -> N
     facts = dict(zip(names, values, strict=True))
     assert names[:2] == ["label", "caption"]
     assert (facts["label"], facts["caption"]) == ("7", "a café")
-    assert facts["source"] == "h264 · 176 × 144 · 50 frames · 2.00 s · 25 fps on average"
+    assert facts["source"] == "h264 · 176 × 144 · 50 frames · 2 s · 25 fps on average"
     assert facts["clip"] == "4 frames, 1 of them padding · 0.080 to 1.200 s"
     recipe = ClipDataset(dataset).clip(0).recipe
     assert facts["cost"].startswith(f"{len(recipe.packet_rank)} frames decoded for 3 wanted ")
@@ -329,7 +331,7 @@ def test_text_of_any_length_and_script_is_drawn(dataset: Path) -> None:
         uri="",
         columns=[("名前" * 90, "中 é " * 500), ("", "")],
     )
-    with Image.open(io.BytesIO(png_sheet(heading(policy="a: 1\n" * 500), [clip], None))) as image:
+    with Image.open(io.BytesIO(png_sheet(heading(settings="a: 1, " * 500), [clip], None))) as image:
         assert image.width == 760
     (article,) = Page(html_sheet(heading(), [clip], None).decode()).root.all("article")
     assert "中 é 中 é" in article.text

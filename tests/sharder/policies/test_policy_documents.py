@@ -6,11 +6,12 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from framedex.errors import PolicyError
-from framedex.sharder.policies.reading import make_policy, read_policy
+from framedex.sharder.policies.reading import changed_settings, make_policy, read_policy
 from framedex.sharder.policies.registry import POLICIES
 from tests.support.policies import CONFIGS, THIRTY, Document, run
 from tests.support.policy_strategies import OWN, TERMS
@@ -156,3 +157,30 @@ def test_too_many_clips_are_refused_before_they_fill_the_memory(document: Docume
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("document", "line"),
+    [
+        ({"policy": "fps", "fps": 2, "frames": 8}, "policy: fps, fps: 2, frames: 8"),
+        (
+            {"policy": "fps", "fps": "30000/1001", "frames": 8, "pad": "constant", "last": "drop", "seed": 0},
+            "policy: fps, fps: 30000/1001, frames: 8, last: drop",
+        ),
+        (
+            {"policy": "uniform", "frames": 4, "split": {"shares": {"train": 9, "val": 1}}},
+            "policy: uniform, frames: 4, split: {shares: {train: 9, val: 1}}",
+        ),
+        ({"policy": "clips", "choose": None, "clips": "abc"}, "policy: clips, clips: abc"),
+        ({"policy": "of a later version", "frames": 4, "x": None}, "policy: of a later version, frames: 4"),
+    ],
+)
+def test_settings_that_differ_from_the_defaults_are_one_line(document: dict[str, object], line: str) -> None:
+    assert changed_settings(yaml.safe_dump(document, sort_keys=False)) == line
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.name)
+def test_changed_settings_alone_give_the_same_policy(path: Path) -> None:
+    found = read_policy(path)
+    line = changed_settings(yaml.safe_dump(found.resolved, sort_keys=False))
+    assert make_policy(yaml.safe_load("{" + line + "}"), where="line").policy == found.policy

@@ -1,0 +1,204 @@
+"""What the browser's server answers: each resource is a function of the parameters of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+import orjson
+
+from framedex.auditor.browser.findings import Findings
+from framedex.auditor.browser.pictures import Items, Pictures, picture_file, poster_file
+from framedex.auditor.browser.selections import Selections, bare, wanted_of
+from framedex.errors import FramedexError, printable
+
+PAGE = 24  # clips or media
+ROWS = 1000  # of the answer to a query
+FINDING_ROWS = 50  # of what a check found, per page
+VALUES = 50  # of a column
+
+JSON, PNG, JPEG, WAV = "application/json", "image/png", "image/jpeg", "audio/wav"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A successful answer.
+
+    Attributes:
+        content: The body.
+        type_: Its media type.
+    """
+
+    content: bytes
+    type_: str
+
+
+class Request(Protocol):
+    """The parameters of a request, and whether the page still waits for its answer."""
+
+    query: Mapping[str, str]
+    body: Any
+
+    def is_waiting(self) -> bool:
+        """Return whether the page still waits."""
+        ...
+
+
+Resource = Callable[[Request], Answer]
+
+
+def as_json(value: object) -> Answer:
+    """Return an answer in JSON. Values without a JSON form become text."""
+    options = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+    return Answer(content=orjson.dumps(value, default=_plain, option=options), type_=JSON)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Decimal):  # the type of sums of whole numbers
+        return int(value) if value == value.to_integral_value() and abs(value) < 1 << 53 else float(value)
+    return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}" if isinstance(value, bytes) else str(value)
+
+
+def _cell(value: object) -> object:
+    """Return a value of a table: text without control characters; numbers that JavaScript holds exactly, or as text."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 53:
+        return str(value)
+    if isinstance(value, list | dict):
+        return printable(orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode())
+    return value
+
+
+class Resources:
+    """The resources of a browser over an index or a dataset.
+
+    Args:
+        selections: Which clips or media are shown.
+        items: What is known about each of them.
+        findings: What an audit found.
+    """
+
+    def __init__(self, selections: Selections, items: Items, findings: Findings) -> None:
+        self._selections, self._items, self._findings = selections, items, findings
+        self._pictures = Pictures(items)
+        self.get: dict[str, Resource] = {
+            "subject": self._subject,
+            "findings": lambda _: as_json(self._findings.as_json()),
+            "values": self._values,
+            "item": self._item,
+            "picture": self._picture,
+            "poster": self._poster,
+            "sound": self._sound,
+        }
+        self.post: dict[str, Resource] = {
+            "items": self._items_page,
+            "rows": self._rows,
+            "sql": self._sql,
+            "stop": self._stop,
+        }
+
+    def _subject(self, _: Request) -> Answer:
+        columns = [{"name": name, "type": type_} for name, type_ in self._selections.types.items()]
+        return as_json(
+            {
+                "kind": self._selections.kind,
+                "total": self._selections.total,
+                "columns": columns,
+                "first_column": self._items.first_column(),
+                "spans": self._items.spans,
+            }
+        )
+
+    def _values(self, request: Request) -> Answer:
+        values = self._selections.values(request.query.get("column", ""), VALUES + 1)
+        told = [
+            {"value": value, "text": None if value is None else printable(value), "count": n} for value, n in values
+        ]
+        return as_json({"values": told[:VALUES], "more": len(told) > VALUES})
+
+    def _items_page(self, request: Request) -> Answer:
+        wanted, first = _page_of(request.body)
+        total, keys = self._selections.page(wanted_of(wanted), first * PAGE, PAGE)
+        return as_json({"total": total, "each": PAGE, "items": [self._card(key) for key in keys]})
+
+    def _card(self, key: Any) -> dict[str, Any]:
+        try:
+            return self._items.card(key)
+        except FramedexError as error:  # one damaged row does not hide the others
+            return {"key": str(key), "name": str(key), "source": "", "text": "", "columns": [], "error": error.text()}
+
+    def _rows(self, request: Request) -> Answer:
+        wanted, page = _page_of(request.body)
+        check = self._selections.finding(str(wanted.get("finding")))
+        sql = f"SELECT * FROM ({bare(check.sql)}\n) LIMIT {FINDING_ROWS} OFFSET {page * FINDING_ROWS}"
+        return as_json(self._table(*self._selections.query(sql, FINDING_ROWS)) | {"each": FINDING_ROWS})
+
+    def _sql(self, request: Request) -> Answer:
+        if not isinstance(request.body, dict) or not isinstance(request.body.get("sql"), str):
+            raise FramedexError("a query is a text", found=repr(request.body)[:80])
+        names, rows = self._selections.query(request.body["sql"], ROWS + 1)
+        return as_json(self._table(names, rows[:ROWS]) | {"more": len(rows) > ROWS})
+
+    def _table(self, names: list[str], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+        return {
+            "columns": [printable(name) for name in names],
+            "rows": [[_cell(value) for value in row] for row in rows],
+            "names_items": self._selections.link(names) is not None,
+        }
+
+    def _stop(self, _: Request) -> Answer:
+        self._selections.stop()
+        return as_json({})
+
+    def _item(self, request: Request) -> Answer:
+        key, first = _key_of(request)
+        told = self._items.describe(key)
+        if told["error"] is None:
+            try:
+                told |= self._pictures.shown(key, first, request.is_waiting).as_json()
+            except FramedexError as error:
+                told["error"] = error.text()
+        return as_json(told)
+
+    def _picture(self, request: Request) -> Answer:
+        place = _whole(request.query, "place")
+        shown = self._pictures.shown(*_key_of(request), request.is_waiting)
+        return Answer(content=picture_file(shown, place), type_=PNG)
+
+    def _poster(self, request: Request) -> Answer:
+        content = poster_file(self._pictures.shown(*_key_of(request), request.is_waiting))
+        if content is None:
+            raise FramedexError("every place of the clip is padding")
+        return Answer(content=content, type_=JPEG)
+
+    def _sound(self, request: Request) -> Answer:
+        sound = self._pictures.shown(*_key_of(request), request.is_waiting).sound
+        if sound is None:
+            raise FramedexError("the clip has no sound")
+        return Answer(content=sound.wav(), type_=WAV)
+
+
+def _key_of(request: Request) -> tuple[str, int | None]:
+    """Return the key of a clip or medium, and the first frame of the part that is wanted."""
+    first = _whole(request.query, "first") if "first" in request.query else None
+    return request.query.get("key", ""), first
+
+
+def _whole(query: Mapping[str, str], name: str) -> int:
+    """Return a parameter that is a whole number. Raises FramedexError."""
+    text = query.get(name, "")
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise FramedexError(f"{name} is a whole number", found=repr(text)[:80])
+    return int(text)
+
+
+def _page_of(body: Any) -> tuple[dict[str, Any], int]:
+    """Return the selection of a request for a page of it, and the page's number. Raises FramedexError."""
+    if not isinstance(body, dict) or not isinstance(body.get("wanted"), dict) or type(body.get("page")) is not int:
+        raise FramedexError("a page of a selection has other keys or types", allowed="wanted, page")
+    if not 0 <= body["page"] < 1 << 40:
+        raise FramedexError("there is no such page", found=body["page"])
+    return body["wanted"], body["page"]

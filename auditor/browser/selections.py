@@ -1,0 +1,192 @@
+"""Which clips or media are shown, and in which order: filters, a finding or a query → their keys, kept in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from framedex.auditor.browser.filters import Filter, checked_column, filter_of
+from framedex.auditor.findings.queries import Check, checks_of
+from framedex.auditor.tables.database import Database
+from framedex.auditor.tables.subject import Kind
+from framedex.auditor.tables.views import quoted
+from framedex.errors import FramedexError
+
+VIEWS: dict[Kind, str] = {"index": "videos", "dataset": "clips"}
+KEYS: dict[Kind, str] = {"index": "media_id", "dataset": "clip"}
+# Columns of a query by which its rows name clips or media, the most exact one first.
+LINKS: dict[Kind, tuple[str, ...]] = {
+    "index": ("media_id", "uri"),
+    "dataset": ("clip", "clip_id", "media_id", "uri"),
+}
+ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
+KEPT = 8  # selections
+SECONDS = 120.0  # of a query
+INTERRUPT_SECONDS = 0.05  # between two interrupts, since a query may begin after the first one
+LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql may take longer"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be shown.
+
+    Attributes:
+        filters: Conditions that all hold.
+        finding: The name of a check: what it found. None: all.
+        sql: A query whose rows name clips or media. None: all.
+        sort: The column to sort by. None: the order of the query, or that of the dataset.
+        descending: Whether the order is reversed.
+    """
+
+    filters: tuple[Filter, ...] = ()
+    finding: str | None = None
+    sql: str | None = None
+    sort: str | None = None
+    descending: bool = False
+
+
+def wanted_of(value: Any) -> Wanted:
+    """Return what a request's JSON object asks for. Raises FramedexError if it is none."""
+    known = {"filters": list, "finding": str, "sql": str, "sort": str, "descending": bool}
+    if not isinstance(value, dict) or not all(
+        name in known and (part is None or isinstance(part, known[name])) for name, part in value.items()
+    ):
+        raise FramedexError("a selection has other keys or types", found=repr(value)[:200], allowed=", ".join(known))
+    return Wanted(
+        filters=tuple(filter_of(one) for one in value.get("filters") or ()),
+        finding=value.get("finding"),
+        sql=value.get("sql"),
+        sort=value.get("sort"),
+        descending=bool(value.get("descending")),
+    )
+
+
+class Selections:
+    """The selections of an open index or dataset. Threads may share it; its queries run one after the other."""
+
+    def __init__(self, db: Database) -> None:
+        self.kind = db.audited.kind
+        self.types = db.types(VIEWS[self.kind])
+        self.total = _total(db)
+        self.checks: dict[str, Check] = {check.name: check for check in checks_of(self.kind)}
+        self._db, self._lock = db, threading.Lock()
+        self._kept: OrderedDict[Wanted, Sequence[Any]] = OrderedDict()
+
+    def keys(self, wanted: Wanted) -> Sequence[Any]:
+        """Return the keys of what is wanted, in order: a range or an array.
+
+        Raises:
+            FramedexError: a column, a check or the query is wrong, or takes too long.
+            KeyboardInterrupt: `stop` was called.
+        """
+        if wanted == Wanted() and self.kind == "dataset":
+            return range(self.total)
+        with self._lock:
+            found = self._kept.get(wanted)
+            if found is None:
+                found = self._kept[wanted] = self._read(wanted)
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+            return found
+
+    def page(self, wanted: Wanted, first: int, count: int) -> tuple[int, list[Any]]:
+        """Return how many clips or media are wanted, and the keys of some of them. Raises as `keys` does."""
+        keys = self.keys(wanted)
+        some = keys[first : first + count]
+        return len(keys), some.to_pylist() if isinstance(some, pa.Array) else list(some)
+
+    def query(self, sql: str, most: int) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return the columns and the first rows of a query. Raises as `keys` does."""
+        with self._lock, self._db.time_limit(SECONDS, remedy=LESS):
+            answer = self._db.user_rows(sql, most)
+        return answer.names, answer.rows
+
+    def finding(self, name: str) -> Check:
+        """Return a check by its name. Raises FramedexError."""
+        if name not in self.checks:
+            raise FramedexError("there is no such check", found=repr(name), allowed=", ".join(self.checks))
+        return self.checks[name]
+
+    def link(self, names: Sequence[str]) -> str | None:
+        """Return the column by which rows name clips or media. None: they name none."""
+        lower = [name.lower() for name in names]
+        return next((name for name in LINKS[self.kind] if name in lower), None)
+
+    def values(self, column: str, most: int) -> list[tuple[str | None, int]]:
+        """Return the most frequent values of a column as text, with their counts. Raises FramedexError."""
+        name = quoted(checked_column(column, self.types))
+        sql = f"SELECT CAST({name} AS VARCHAR), count(*) FROM {VIEWS[self.kind]} GROUP BY 1 ORDER BY 2 DESC, 1"
+        return self.query(f"{sql} LIMIT {most}", most)[1]
+
+    def stop(self) -> None:
+        """Interrupt the query that runs."""
+        self._db.interrupt()
+
+    def close(self) -> None:
+        """Interrupt the query that runs, and all that wait. No query runs after this: it would have no database."""
+        while not self._lock.acquire(timeout=INTERRUPT_SECONDS):
+            self._db.interrupt()
+
+    def _read(self, wanted: Wanted) -> pa.Array:
+        with self._db.time_limit(SECONDS, remedy=LESS):
+            links = [self._link_of(sql) for sql in self._bases(wanted)]
+            return self._db.user_table(self._sql(wanted, links)).column(0).combine_chunks()
+
+    def _bases(self, wanted: Wanted) -> list[str]:
+        """Return the queries whose rows name what is wanted."""
+        found = None if wanted.finding is None else self.finding(wanted.finding).sql
+        return [sql for sql in (wanted.sql, found) if sql is not None]
+
+    def _sql(self, wanted: Wanted, links: Sequence[str]) -> str:
+        """Return the query of the keys of what is wanted. `links`: the column that each base names it by."""
+        conditions = [one.condition(self.types) for one in wanted.filters]
+        order = [quoted(name) for name in ORDERS[self.kind]]
+        if wanted.sort is not None:
+            direction = "DESC" if wanted.descending else "ASC"
+            order.insert(0, f"{quoted(checked_column(wanted.sort, self.types))} {direction} NULLS LAST")
+        where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        key = quoted(KEYS[self.kind])
+        if not links:
+            return f"SELECT {key} FROM {VIEWS[self.kind]}{where} ORDER BY {', '.join(order)}"
+        joins, tables = [], []
+        for number, (base, link) in enumerate(zip(self._bases(wanted), links, strict=True)):
+            tables.append(
+                f"base_{number} AS (SELECT {quoted(link)} AS _link, min(_place) AS _place{number} FROM "
+                f"(SELECT {quoted(link)}, row_number() OVER () AS _place FROM ({bare(base)}\n)) GROUP BY 1)"
+            )
+            joins.append(f"JOIN base_{number} ON v.{quoted(link)} = base_{number}._link")
+        if wanted.sort is None:
+            order.insert(0, "_place0")
+        return (
+            f"WITH {', '.join(tables)} SELECT v.{key} FROM {VIEWS[self.kind]} v {' '.join(joins)}{where} "
+            f"ORDER BY {', '.join(order)}"
+        )
+
+    def _link_of(self, sql: str) -> str:
+        """Return the column by which the rows of a query name clips or media. Raises FramedexError."""
+        names = self._db.user_rows(f"SELECT * FROM ({bare(sql)}\n) LIMIT 0", 1).names
+        link = self.link(names)
+        if link is None:
+            raise FramedexError(
+                f"the rows of the query name no {'clips' if self.kind == 'dataset' else 'media'}",
+                found=", ".join(names),
+                allowed=f"a column {' or '.join(LINKS[self.kind])}",
+            )
+        return link
+
+
+def _total(db: Database) -> int:
+    """Return the number of clips or media."""
+    if db.audited.kind == "dataset":
+        return sum(db.audited.header["clips_per_part"])
+    return int(db.ask("SELECT count(*) FROM videos").rows[0][0])
+
+
+def bare(sql: str) -> str:
+    """Return a query without the semicolon at its end, so that it can stand in parentheses."""
+    return sql.rstrip().rstrip(";")

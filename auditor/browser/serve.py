@@ -1,0 +1,93 @@
+"""Serves a browser over an index or a dataset until it is interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+
+from framedex.auditor.browser.clips import Clips
+from framedex.auditor.browser.findings import Findings
+from framedex.auditor.browser.media import Media
+from framedex.auditor.browser.page import page
+from framedex.auditor.browser.pictures import Items
+from framedex.auditor.browser.resources import Resources
+from framedex.auditor.browser.selections import Selections
+from framedex.auditor.browser.server import Server
+from framedex.auditor.tables.database import Database, QueryLimits, database
+from framedex.auditor.tables.subject import opened
+from framedex.core.tallies import counted
+from framedex.errors import printable
+from framedex.indexer.schema import OK
+from framedex.storage.places import Place
+
+LIMITS = QueryLimits()
+
+
+@contextlib.contextmanager
+def bound(place: Place, *, port: int, root: str | None, longest_side: int | None) -> Iterator[Server]:
+    """Provide the server of an index or a dataset, which has a port and does not answer yet.
+
+    Args:
+        place: The index or dataset.
+        port: The port. 0: any free port.
+        root: Where the sources are now, if they moved.
+        longest_side: Limit of a picture's longer side, in pixels. None: pictures have their stored size.
+
+    Raises:
+        FormatError: there is no index or dataset, or it is damaged.
+        FramedexError: the port is taken.
+    """
+    with contextlib.ExitStack() as stack:
+        audited = stack.enter_context(opened(place))
+        db = stack.enter_context(database(audited, limits=LIMITS))
+        selections = Selections(db)
+        items: Items
+        if audited.kind == "dataset":
+            items = Clips(place, root=root, longest_side=longest_side)
+            heading = items.heading()
+            counts, settings, policy = heading.counts(), heading.settings, heading.policy
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="framedex-browser-"))
+            items = Media(place, root=root, longest_side=longest_side, folder=folder)
+            counts, settings, policy = _media_counts(db, selections.total), None, None
+        findings = Findings(place, selections.link)
+        stack.callback(selections.close)
+        content = page(
+            kind=audited.kind,
+            name=printable(PurePosixPath(str(place.absolute())).name or str(place)),
+            place=printable(str(place.absolute())),
+            counts=counts,
+            settings=settings,
+            policy=policy,
+        )
+        server = stack.enter_context(Server(port, content, Resources(selections, items, findings)))
+        findings.start()
+        stack.callback(findings.close)
+        yield server
+
+
+def serve(place: Place, *, port: int, root: str | None, longest_side: int | None, ready: Callable[[str], None]) -> None:
+    """Serve a browser until the process is interrupted, and close it then.
+
+    Args:
+        place: As for `bound`, as are `port`, `root` and `longest_side`.
+        ready: Called with the address when the server has its port.
+
+    Raises:
+        FormatError: there is no index or dataset, or it is damaged.
+        FramedexError: the port is taken.
+    """
+    with bound(place, port=port, root=root, longest_side=longest_side) as server:
+        ready(server.address.url)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.serve_forever(poll_interval=0.1)
+
+
+def _media_counts(db: Database, total: int) -> str:
+    """Return how many media an index has, as a line."""
+    states = Counter(dict(db.ask("SELECT status, count(*) FROM videos GROUP BY ALL").rows))
+    bad = [f"{count:,} {state}" for state, count in sorted(states.items()) if state != OK]
+    return " · ".join([counted(total, "medium", "media"), *bad])

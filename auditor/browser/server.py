@@ -1,0 +1,168 @@
+"""The browser's HTTP server: on this machine only, with a token in each address, and without any file behind a path."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import orjson
+
+from framedex.auditor.browser.address import HOST, Address
+from framedex.auditor.browser.resources import Answer, Resource, Resources
+from framedex.errors import FramedexError, internal_error
+
+LOG = logging.getLogger(__name__)
+
+MOST_BODY_BYTES = 1 << 18
+IDLE_SECONDS = 60.0  # of a connection
+HEADERS = {
+    "Content-Security-Policy": "frame-ancestors 'none'",  # the page itself has the other rules
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+HTML, TEXT = "text/html; charset=utf-8", "text/plain; charset=utf-8"
+
+
+class Server(ThreadingHTTPServer):
+    """A server of one page and its resources.
+
+    Args:
+        port: The port. 0: any free port.
+        page: The page as HTML.
+        resources: What the page asks for.
+
+    Raises:
+        FramedexError: the port is taken.
+    """
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, port: int, page: bytes, resources: Resources) -> None:
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise FramedexError(
+                "the port cannot be used",
+                found=f"--port {port}: {error.strerror}",
+                remedy="choose another port, or leave --port out",
+            ) from error
+        self.address = Address(port=self.server_address[1])
+        self.page = page
+        self.resources = resources
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error outside of a resource: a connection that ended, mostly."""
+        LOG.info("a connection ended", exc_info=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection: its requests, one after the other."""
+
+    server: Server
+    server_version, sys_version = "framedex", ""
+    protocol_version = "HTTP/1.1"
+    timeout = IDLE_SECONDS
+
+    query: Mapping[str, str]
+    body: Any
+
+    def do_GET(self) -> None:
+        """Answer with the page or a resource."""
+        name = self._admitted()
+        self.body = None
+        if name == "":
+            self._send(HTTPStatus.OK, Answer(content=self.server.page, type_=HTML))
+        elif name is not None:
+            self._answer(self.server.resources.get, name)
+
+    def do_POST(self) -> None:
+        """Answer with a resource whose parameters are JSON."""
+        name = self._admitted()
+        if name is None:
+            return
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY_BYTES} bytes")
+            return
+        try:
+            self.body = orjson.loads(self.rfile.read(int(length)))
+        except orjson.JSONDecodeError:
+            self._refuse(HTTPStatus.BAD_REQUEST, "the body is not JSON")
+            return
+        self._answer(self.server.resources.post, name)
+
+    def _admitted(self) -> str | None:
+        """Return the name of the resource, with its parameters in `query`. None: the request was refused."""
+        parts = urlsplit(self.path)
+        host, origin, site = (self.headers.get(name) for name in ("Host", "Origin", "Sec-Fetch-Site"))
+        refusal = self.server.address.refusal(host=host, origin=origin, site=site)
+        name = self.server.address.resource(parts.path)
+        if refusal is not None:
+            self._refuse(HTTPStatus.FORBIDDEN, refusal)
+        elif name is None:
+            self._refuse(HTTPStatus.FORBIDDEN, "the address lacks its token: use the one that framedex printed")
+        else:
+            self.query = dict(parse_qsl(parts.query, keep_blank_values=True))
+            return name
+        return None
+
+    def _answer(self, resources: Mapping[str, Resource], name: str) -> None:
+        if name in resources:
+            self._send(*self._made(resources[name]))
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+
+    def _made(self, resource: Resource) -> tuple[HTTPStatus, Answer]:
+        """Return the answer of a resource, or why there is none."""
+        try:
+            return HTTPStatus.OK, resource(self)
+        except FramedexError as error:
+            return HTTPStatus.UNPROCESSABLE_ENTITY, _text(error.text())
+        except KeyboardInterrupt:  # a query was stopped; the signal itself goes to the main thread
+            return HTTPStatus.UNPROCESSABLE_ENTITY, _text("stopped")
+        except Exception as error:
+            found = internal_error(error)
+            LOG.error("%s\n%s", found.traceback, found)
+            return HTTPStatus.INTERNAL_SERVER_ERROR, _text(found.text())
+
+    def is_waiting(self) -> bool:
+        """Return whether the page still waits for the answer. It closes the connection if it does not."""
+        ready, _, _ = select.select([self.connection], [], [], 0)
+        try:
+            return not ready or bool(self.connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        self.close_connection = True
+        self._send(status, _text(text))
+
+    def _send(self, status: HTTPStatus, answer: Answer) -> None:
+        self.send_response(status)
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", answer.type_)
+        self.send_header("Content-Length", str(len(answer.content)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log a request without its path, which has the token."""
+        LOG.debug("%s %s", self.command, arguments[1] if len(arguments) > 1 else "")
+
+
+def _text(text: str) -> Answer:
+    return Answer(content=text.encode(), type_=TEXT)

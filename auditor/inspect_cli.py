@@ -1,0 +1,189 @@
+"""The command `framedex inspect`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from framedex.core.printing import echo
+from framedex.core.progress import progress_bar
+from framedex.core.quantities import size_text
+from framedex.core.tallies import counted
+from framedex.errors import FramedexError, OutputError, printable
+from framedex.files.atomic import write_aside
+from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
+from framedex.loader.contact_sheets.sheet_html import html_sheet
+from framedex.loader.contact_sheets.sheet_png import png_sheet
+from framedex.loader.contact_sheets.sheet_webp import webp_sheet
+from framedex.options.datasets import SAMPLE_RULES, sample_options, sources_root_option
+from framedex.options.outputs import overwrite_option
+from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
+from framedex.options.rules import OptionRule, RuledCommand
+from framedex.storage.places import Place
+
+SHEETS = {".html": html_sheet, ".png": png_sheet, ".webp": webp_sheet}
+SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")  # variables; without a screen, only browsers of a terminal could open a page
+SHEET_SIDE = 160  # pixels of the longer side of a sheet's pictures
+
+RULES = (
+    OptionRule(
+        options=["clip_ids", "sample", "seed", "out", "columns", "overwrite"],
+        when=lambda values: not values["serve"],
+        beside="--serve",
+    ),
+    OptionRule(options=["port", "opens"], when=lambda values: values["serve"], needs="--serve"),
+    *SAMPLE_RULES,
+)
+
+EXAMPLE = """\b
+Example:
+  framedex inspect DATASET --sample 12 --out sheet.html
+  framedex inspect DATASET --clip 00f445950c3d72af-000000 --out clip.png
+  framedex inspect DATASET --sample 9 --out clips.webp
+  framedex inspect DATASET --serve
+"""
+
+
+@click.command("inspect", epilog=EXAMPLE, cls=RuledCommand, rules=RULES)
+@click.argument("what", metavar="DATASET|INDEX", type=PLACE_THAT_IS_THERE)
+@click.option(
+    "--clip",
+    "clip_ids",
+    multiple=True,
+    metavar="ID",
+    help="Show the clip of this name, or the views that share it; may be repeated.",
+)
+@sample_options("Show this many clips, chosen at random.")
+@click.option(
+    "--out",
+    type=FILE_TO_WRITE,
+    help=(
+        "File of the sheet: a .html page that needs no other file and no network, a .png picture, or a .webp animation "
+        "in which the clips play."
+    ),
+)
+@sources_root_option()
+@click.option(
+    "--size",
+    type=click.IntRange(16, 1024),
+    metavar="PIXELS",
+    help=f"Longer side of each picture.  [default: {SHEET_SIDE}; with --serve, as it is stored]",
+)
+@click.option(
+    "--columns",
+    type=click.IntRange(1, 100),
+    help="Frames per line; in a .webp, clips.  [default: as many as fit; 8 in a .png]",
+)
+@overwrite_option("a file that is")
+@click.option(
+    "--serve",
+    is_flag=True,
+    help=(
+        "Open a page in the web browser instead: clips that play, filters by column and by audit finding, SQL. Also "
+        "shows the media of an index. The page is on this machine only; Ctrl-C ends it."
+    ),
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="With --serve: the port, which a tunnel needs to know.  [default: any free port]",
+)
+@click.option(
+    "--open/--no-open",
+    "opens",
+    default=True,
+    show_default=True,
+    help="With --serve: open the page in the web browser of this machine, if it has a screen.",
+)
+def inspect(
+    what: Place,
+    clip_ids: tuple[str, ...],
+    sample: int | None,
+    seed: int,
+    out: Path | None,
+    root: str | None,
+    size: int | None,
+    columns: int | None,
+    overwrite: bool,
+    serve: bool,
+    port: int,
+    opens: bool,
+) -> None:
+    """Draw what clips really hold: every frame with its number and time, padding, labels, and what reading it costs.
+
+    The same dataset and options give the same sheet; --sample N shows the clips that `framedex verify --sample N`
+    checks, each view with the other views that belong to it. A clip that cannot be decoded is shown with the reason.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 done but some clip could not be decoded.
+    """
+    if serve:
+        _serve(what, port=port, opens=opens, root=root, longest_side=size)
+        return
+    if out is None:
+        raise click.UsageError("give --out for a sheet, or --serve for a page in the web browser")
+    if bool(clip_ids) == (sample is not None):
+        raise click.UsageError("give either --clip or --sample")
+    _check_output(out, overwrite)
+    inspector = Inspector(what, longest_side=size or SHEET_SIDE, root=root)
+    numbers = inspector.named(clip_ids) if sample is None else inspector.sampled(sample, seed)
+    frames, failed = 0, 0
+
+    def clips() -> Iterator[ShownClip]:
+        nonlocal frames, failed
+        with progress_bar("clip") as show:
+            for done, number in enumerate(numbers, 1):
+                clip = inspector.show(number)
+                frames, failed = frames + len(clip.frames), failed + (clip.error is not None)
+                if clip.error is not None:
+                    echo(f"failed: {printable(clip.uri)}: clip {printable(clip.clip_id)}: {clip.error}")
+                yield clip
+                show(done, len(numbers))
+
+    sheet = SHEETS[out.suffix.lower()](inspector.heading(len(numbers)), clips(), columns)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_aside(out, sheet)
+    echo(
+        f"{counted(len(numbers), 'clip')} of {frames:,} frames, {failed} failed → "
+        f"{printable(str(out))} ({size_text(len(sheet))})"
+    )
+    if failed:
+        sys.exit(3)
+
+
+def _serve(what: Place, *, port: int, opens: bool, root: str | None, longest_side: int | None) -> None:
+    """Serve the page until the process is interrupted."""
+    from framedex.auditor.browser.serve import serve  # a sheet does not need DuckDB
+
+    def ready(url: str) -> None:
+        echo(f"serving {printable(str(what))} at {url}")
+        has_screen = any(os.environ.get(name) for name in SCREENS)
+        if not has_screen:
+            number = urlsplit(url).port
+            echo(f"to see it on another machine, run there: ssh -L {number}:127.0.0.1:{number} THIS_MACHINE")
+        echo("Ctrl-C ends it")
+        if opens and has_screen and not webbrowser.open(url):
+            echo("no web browser was found: open the address yourself", err=True)
+
+    serve(what, port=port, root=root, longest_side=longest_side, ready=ready)
+    echo("\nended", err=True)
+
+
+def _check_output(out: Path, overwrite: bool) -> None:
+    """Raise FramedexError or OutputError if a sheet cannot be written there, before anything is decoded."""
+    if out.suffix.lower() not in SHEETS:
+        raise FramedexError(
+            "the ending of --out says what to draw, and this is none",
+            found=out.name,
+            allowed=", ".join(SHEETS),
+        )
+    if out.exists() and not overwrite:
+        raise OutputError(
+            "the output file is there already", where=str(out), remedy="pass --overwrite, or choose another name"
+        )

@@ -1,0 +1,108 @@
+"""An interrupt (Ctrl-C) ends a command with 130; it says what is kept, and the same command goes on from there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from framedex.core.interrupts import INTERRUPTED
+from framedex.indexer.parts.index import Index
+from tests.support.datasets import content, run, shard_clips
+from tests.support.running import environment
+
+SECONDS = 120.0
+
+
+def interrupted(arguments: list[object], ready: Callable[[int], bool]) -> str:
+    """Run a command, send SIGINT to its whole group once `ready` (of its process id) holds, and return its stderr.
+
+    A terminal sends SIGINT to the group, too.
+    """
+    command = [sys.executable, "-m", "framedex", *map(str, arguments)]
+    with subprocess.Popen(
+        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        deadline = time.monotonic() + SECONDS
+        while not ready(process.pid):
+            assert process.poll() is None, f"it ended before: {process.communicate()}"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=SECONDS)
+    assert process.returncode == INTERRUPTED, errors
+    return errors
+
+
+def is_open(group: int, name: str) -> bool:
+    """Return whether a process of a group has a file open whose name begins so."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if os.getpgid(int(folder.name)) == group:
+                paths = [os.readlink(entry) for entry in (folder / "fd").iterdir()]
+                if any(os.path.basename(path).startswith(name) for path in paths):
+                    return True
+    return False
+
+
+def test_index_keeps_what_it_probed_and_goes_on(all_media: Path, tmp_path: Path) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    for number in range(10):
+        shutil.copy(all_media / "h264_default.mp4", media / f"a{number}.mp4")
+    for number in range(60):
+        shutil.copy(all_media / "h264_default.mp4", media / f"z{number}.mp4")
+    arguments = ["index", media, "--out", tmp_path / "I", "--workers", 1, "--verify"]
+    said = interrupted(arguments, lambda process: is_open(process, "z"))
+    kept = len(Index(tmp_path / "I"))
+    assert 0 < kept < 70
+    what = f"{kept} media in {tmp_path / 'I'} are kept; the same command goes on with the others"
+    assert said.strip() == f"interrupted: {what}"
+    again = run(*arguments).output
+    assert f"{70 - kept} files new, 0 changed, 0 gone, {kept} unchanged" in again
+    assert len(Index(tmp_path / "I")) == 70
+
+
+def test_an_index_that_has_nothing_yet_says_so(all_media: Path, tmp_path: Path) -> None:
+    media = tmp_path / "media"
+    media.mkdir()
+    for number in range(60):
+        shutil.copy(all_media / "h264_default.mp4", media / f"{number}.mp4")
+    out = tmp_path / "I"
+    said = interrupted(["index", media, "--out", out], lambda _: (out / ".lock").exists())
+    assert said.startswith("interrupted: ")
+    assert "the same command" in said
+
+
+def test_shard_keeps_its_checkpoints_and_goes_on(index: Index, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policy: windows\nframes: 16\nstride: 1\nstep: 1\nlast: drop\nshort: skip\n")
+    out = tmp_path / "D"
+    arguments = ["shard", index.path, "--policy", policy, "--pack", "images", "--shard-size", "1MB", "--workers", 1]
+    progress = tmp_path / "D.unfinished" / "progress.jsonl"
+    said = interrupted([*arguments, "--out", out], lambda _: progress.exists() and progress.stat().st_size > 0)
+    found = re.fullmatch(
+        rf"interrupted: ([\d,]+) clips in {tmp_path / 'D.unfinished'} are kept; the same command goes on from there",
+        said.strip(),
+    )
+    assert found, said
+    assert not out.exists()
+    assert f"{found[1]} clips taken up from an unfinished run" in run(*arguments, "--out", out).output
+    run(*arguments, "--out", tmp_path / "WHOLE")
+    assert content(out) == content(tmp_path / "WHOLE")
+
+
+def test_verify_says_how_far_it_came(index: Index, tmp_path: Path) -> None:
+    clips = [{"uri": f"h264_{name}", "frames": [number]} for name in ("default.mp4", "vfr.mkv") for number in range(40)]
+    dataset = shard_clips(index.path, tmp_path / "D", clips)
+    said = interrupted(["verify", dataset], lambda process: is_open(process, "h264_default"))
+    assert re.fullmatch(r"interrupted: \d+ clips? checked, 0 of them wrong; another run begins anew", said.strip()), (
+        said
+    )
