@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from framedex.errors import FramedexError
 
 Origin = Literal["container", "clip"]
+WIDE = re.compile(r"\d{4}")  # a width in a format that would make a very long text
+NEEDED = ("seconds", "mask", "frame_index")
 
 
 def prompt_text(
@@ -31,13 +34,14 @@ def prompt_text(
     Args:
         item: An item of ClipDataset.
         template: A text with fields in the notation of `str.format`: `times`, the texts of all frames; `count`, how
-            many there are; `first` and `last`, their first and last time in seconds; and every key of the item whose
-            value is a text or a number, such as `caption` or `uri`.
-        frame: The text of each frame, with the fields `seconds`, `number` (from 1) and `frame_index`.
+            many texts that are; `first` and `last`, the times in seconds of the first and last frame, if there is any;
+            and every other key of the item whose value is a single one, such as `caption` or `uri`.
+        frame: The text of each frame, with the fields `seconds`, `number` (of the text, from 1) and `frame_index`.
         separator: What stands between these texts.
         group: How many frames share one text, such as 2 for models that join two frames into one patch. Its `seconds`
             is the mean of the first and the last frame's time, as Qwen3-VL has it; `frame_index` is the first one's.
-        origin: Whether times are those of the container's clock, as in the item, or count from the clip's first frame.
+        origin: Whether times are those of the container's clock, as in the item, or count from the clip's earliest
+            frame.
 
     Returns:
         The text. Padded frames are left out, and a group of padded frames has no text.
@@ -45,61 +49,88 @@ def prompt_text(
     Raises:
         FramedexError: A template has an unknown field or another mistake, or an argument is not allowed.
     """
-    if type(group) is not int or group < 1:
+    for name, text in (("template", template), ("frame", frame), ("separator", separator)):
+        if not isinstance(text, str):
+            raise FramedexError(f"{name} is a text", found=type(text).__name__)
+    if not isinstance(group, int | np.integer) or group < 1:
         raise FramedexError("group is a number of frames", found=repr(group), allowed="1 or more")
     if origin not in get_args(Origin):
         raise FramedexError("unknown origin", found=repr(origin), allowed=", ".join(map(repr, get_args(Origin))))
-    seconds, index = _real(item, group)
-    seconds = seconds - seconds[0, 0] if origin == "clip" and len(seconds) else seconds
-    times = (seconds[:, 0] + seconds[:, 1]) / 2
-    numbered = enumerate(zip(times.tolist(), index.tolist(), strict=True), 1)
+    seconds, index = _of_groups(item, int(group), origin)
+    numbered = enumerate(zip(seconds.mean(axis=1).tolist(), index.tolist(), strict=True), 1)
     texts = [
         _filled(frame, {"seconds": time, "number": number, "frame_index": shown}, "frame")
         for number, (time, shown) in numbered
     ]
-    fields: dict[str, Any] = {name: value for name, value in item.items() if _is_plain(value)}
+    fields = {name: value for name, value in item.items() if name not in ("first", "last") and _is_single(value)}
     fields |= {"times": separator.join(texts), "count": len(texts)}
     if len(seconds):
         fields |= {"first": float(seconds[0, 0]), "last": float(seconds[-1, 1])}
     return _filled(template, fields, "template")
 
 
-def _real(item: Mapping[str, Any], group: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _of_groups(item: Mapping[str, Any], group: int, origin: Origin) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the times of the first and last real frame of each group that has any, and the number of the first.
 
     Returns:
         float64 [groups, 2] and int64 [groups].
     """
-    try:
-        seconds, mask, index = (np.asarray(item[name]) for name in ("seconds", "mask", "frame_index"))
-    except KeyError as error:
-        found = ", ".join(map(str, item))
-        raise FramedexError(f"the item has no {error}", found=found, allowed="an item of ClipDataset") from None
-    if seconds.ndim != 1:
-        raise FramedexError(
-            "this is not one clip", found=f"seconds of the shape {seconds.shape}", allowed="an item of ClipDataset"
-        )
+    seconds, mask, index = _arrays(item)
     places = np.flatnonzero(mask)
+    if origin == "clip" and len(places):
+        seconds = seconds - seconds[places].min()
     groups = places // group
     first = np.flatnonzero(np.diff(groups, prepend=-1))
     last = np.append(first[1:] - 1, len(places) - 1)[: len(first)]
-    return np.stack([seconds[places[first]], seconds[places[last]]], axis=1), index[places[first]].astype(np.int64)
+    times = np.stack([seconds[places[first]], seconds[places[last]]], axis=1)
+    return times.astype(np.float64), index[places[first]].astype(np.int64)
 
 
-def _is_plain(value: object) -> bool:
-    return isinstance(value, str | int | float | np.integer | np.floating) or value is None
+def _arrays(item: Mapping[str, Any]) -> list[NDArray[Any]]:
+    """Return seconds, mask and frame_index of one clip, [F] each. Raises FramedexError."""
+    allowed = "an item of ClipDataset, with seconds, mask and frame_index of one clip"
+    if not isinstance(item, Mapping) or any(name not in item for name in NEEDED):
+        found = ", ".join(map(str, item)) if isinstance(item, Mapping) else type(item).__name__
+        raise FramedexError("this is no item of a dataset", found=found[:200], allowed=allowed)
+    try:
+        arrays = [np.asarray(item[name]) for name in NEEDED]
+    except (TypeError, RuntimeError) as error:  # a tensor of a GPU
+        raise FramedexError("the item's values cannot be read", found=error, allowed=allowed) from None
+    if arrays[0].ndim != 1 or len({array.shape for array in arrays}) != 1:
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in zip(NEEDED, arrays, strict=True))
+        raise FramedexError("this is not one clip", found=shapes, allowed=allowed)
+    return arrays
+
+
+def _is_single(value: object) -> bool:
+    """Return whether a value is one text, number or the like, not an array or a list of them."""
+    return isinstance(value, str) or (
+        getattr(value, "ndim", 0) == 0 and not isinstance(value, Sequence | Mapping | set)
+    )
+
+
+class _Template(string.Formatter):
+    """Formats without access to attributes and elements of values: a field is the name of a value, and no more."""
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
+        value = kwargs[field_name]
+        return (value.item() if getattr(value, "ndim", None) == 0 else value), field_name
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if WIDE.search(format_spec):
+            raise ValueError("a width of more than three digits")
+        return format(value, format_spec)
 
 
 def _filled(template: str, fields: Mapping[str, Any], name: str) -> str:
     """Return a filled template. Raises FramedexError for a mistake in it."""
     try:
-        wanted = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
-        if unknown := sorted(wanted - fields.keys()):
-            raise FramedexError(
-                f"{name} has an unknown field",
-                found=", ".join(f"{{{field}}}" for field in unknown),
-                allowed=", ".join(f"{{{field}}}" for field in fields),
-            )
-        return template.format_map(fields)
-    except (ValueError, TypeError, LookupError) as error:
+        return _Template().vformat(template, (), fields)
+    except KeyError as error:
+        raise FramedexError(
+            f"{name} has an unknown field",
+            found=f"{{{error.args[0]}}}",
+            allowed=", ".join(f"{{{field}}}" for field in fields),
+        ) from None
+    except (ValueError, TypeError) as error:
         raise FramedexError(f"{name} cannot be filled", found=f"{template!r}: {error}") from None

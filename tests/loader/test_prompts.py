@@ -60,7 +60,10 @@ def test_times_are_those_of_the_frames_of_a_dataset(medium: Callable[[str], Path
         ({"template": "{caption.__class__}"}, "template has an unknown field"),
         ({"template": "{}"}, "template has an unknown field"),
         ({"template": "{times"}, "template cannot be filled"),
-        ({"template": "{label:{width}}"}, "template cannot be filled"),
+        ({"template": "{label:{width}}"}, r"template has an unknown field\n.*\{width\}"),
+        ({"template": "{caption:{caption.__class__}}"}, "template has an unknown field"),
+        ({"template": "{label:>99999999}"}, "more than three digits"),
+        ({"template": "", "separator": 3}, "separator is a text"),
         ({"template": "", "frame": "{second}"}, r"frame has an unknown field\n.*\{second\}\n.*\{seconds\}"),
         ({"template": "", "frame": "{seconds:d}"}, "frame cannot be filled"),
         ({"template": "", "group": 0}, "group is a number of frames"),
@@ -72,9 +75,25 @@ def test_mistakes_are_named_with_what_is_allowed(arguments: dict[str, Any], says
         framedex.prompt_text(ITEM, **arguments)
 
 
+def test_names_of_columns_are_taken_as_they_are() -> None:
+    item = ITEM | {"a.b": 3, "a": "xyz", "a[0]": True, "count": "mine", "first": "mine"}
+    assert framedex.prompt_text(item, "{a.b} {a[0]} {a} {count}") == "3 True xyz 4"
+    with pytest.raises(FramedexError, match="unknown field"):
+        framedex.prompt_text(item | {"mask": np.zeros(5, np.bool_)}, "{first}")
+
+
+def test_times_from_the_clip_count_from_its_earliest_frame() -> None:
+    item = {"seconds": [2.0, 1.5, 3.0], "mask": [True] * 3, "frame_index": [4, 3, 6]}
+    assert framedex.prompt_text(item, "{times}", origin="clip") == "0.5s, 0.0s, 1.5s"
+
+
 def test_what_is_no_item_is_refused() -> None:
-    with pytest.raises(FramedexError, match="the item has no 'mask'"):
+    with pytest.raises(FramedexError, match="this is no item of a dataset"):
         framedex.prompt_text({"seconds": [0.0]}, "{times}")
+    with pytest.raises(FramedexError, match="this is no item of a dataset"):
+        framedex.prompt_text([ITEM], "{times}")  # type: ignore[arg-type]
     batch = {name: np.stack([ITEM[name]] * 2) for name in ("seconds", "mask", "frame_index")}
     with pytest.raises(FramedexError, match="this is not one clip"):
         framedex.prompt_text(batch, "{times}")
+    with pytest.raises(FramedexError, match=r"this is not one clip\n.*mask \(2,\)"):
+        framedex.prompt_text(ITEM | {"mask": np.ones(2, np.bool_)}, "{times}")
