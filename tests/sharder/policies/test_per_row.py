@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from fractions import Fraction
@@ -83,3 +84,23 @@ def test_a_row_of_nonsense_is_a_failure_with_its_reason(row: Document, says: str
 def test_cuts_of_nonsense_are_a_failure(cuts: object) -> None:
     (missed,) = run({"policy": "per_row", "fps": 1, "cuts": "cuts"}, THIRTY, {"cuts": cuts}).missed
     assert (missed.kind, missed.counts) == ("row", True)
+
+
+def test_clips_of_ranges_keep_the_numbers_that_they_have_without_a_limit() -> None:
+    document = {"policy": "per_row", "fps": 2, "frames": 2, "cuts": "c"}
+    row = {"c": [0, 4, 7, 10]}
+    everything = {clip.number: clip.frames.tolist() for clip in run(document, THIRTY, row).clips}
+    limited = run(document | {"max_clips": 1}, THIRTY, row).clips
+    assert [clip.number for clip in limited] == [2, 5, 8]
+    assert [clip.frames.tolist() for clip in limited] == [everything[clip.number] for clip in limited]
+
+
+def test_a_limit_keeps_the_same_clips_in_all_epochs() -> None:
+    document = {"policy": "per_row", "fps": 2, "frames": 2, "cuts": "c", "jitter_seconds": "0.2"}
+    document |= {"tolerance_seconds": "0.01", "max_clips": 2}
+    numbers = [
+        {clip.number for clip in run(document, dataclasses.replace(THIRTY, epoch=epoch), {"c": [0, 4, 7, 10]}).clips}
+        for epoch in range(30)
+    ]
+    assert len(set(map(frozenset, numbers))) > 3, "the tolerance leaves out some"
+    assert set().union(*numbers) <= {1, 3, 4, 6, 7, 9}
