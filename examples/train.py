@@ -4,7 +4,7 @@ The run may be killed at any moment and then continues where it was.
 
 Without --dataset, it makes small videos of a bar that moves to the left or to the right, with the number of each frame
 in its pixels, and plans clips while it loads them: different frames each epoch. Every frame is checked. With --dataset
-DATASET (from `framedex shard`), the column --label contains the class of each clip, 0, 1, …
+DATASET (from `framedex shard`), the column --label contains the class of each clip: its name, or its number from 0 on.
 
 By hand: python examples/train.py --out train-out; kill it, and run the same command again.
 """
@@ -39,8 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("train-out"), help="holds checkpoint.pt and seen.jsonl")
     parser.add_argument("--dataset", type=Path, help="default: videos that are made")
-    parser.add_argument("--label", default="label")
-    parser.add_argument("--classes", type=int, default=2)
+    parser.add_argument("--label", default="label", help="the column with the class of each clip")
     parser.add_argument("--size", type=int, nargs=2, metavar=("H", "W"), help="scale to; videos that are made stay")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="gpu" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=4)
@@ -56,9 +55,10 @@ def train(options: argparse.Namespace) -> None:
     """Train until the last epoch, from the last checkpoint if there is one."""
     made = options.dataset is None
     if made:
-        dataset = ClipDataset.from_index(index_of_made_videos(options.out), POLICY)
+        dataset, classes = ClipDataset.from_index(index_of_made_videos(options.out), POLICY), 2
     else:
         dataset = ClipDataset(options.dataset, size=tuple(options.size) if options.size else None)
+        dataset, classes = numbered(dataset, options.label)
     loader = ClipLoader(
         dataset,
         batch_size=options.batch_size,
@@ -70,7 +70,7 @@ def train(options: argparse.Namespace) -> None:
     )
     torch.manual_seed(0)
     device = "cuda" if options.device == "gpu" else "cpu"
-    model = small_network(options.classes).to(device)
+    model = small_network(classes).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     run = Run(options.out, model, optimizer, loader)
     while (epoch := loader.state_dict()["epoch"]) < options.epochs:
@@ -89,6 +89,15 @@ def train(options: argparse.Namespace) -> None:
             run.done(epoch, batch, save_every=options.save_every)
         run.save()
         print(f"epoch {epoch}: {count} clips, loss {float(loss.detach()):.3f}, {right} right", flush=True)
+
+
+def numbered(dataset: ClipDataset, label: str) -> tuple[ClipDataset, int]:
+    """Return a dataset whose column has numbers of classes, and how many classes there are."""
+    values = dataset.column(label)
+    if values.dtype.kind in "iu":
+        return dataset, int(values.max()) + 1
+    dataset = ClipDataset(dataset.origin.path, size=dataset.size, labels=label)
+    return dataset, len(dataset.classes)
 
 
 def small_network(classes: int) -> nn.Module:

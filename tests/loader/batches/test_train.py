@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import framedex
 from tests.support.running import ROOT, environment
 
 EPOCHS = 3
@@ -94,3 +96,20 @@ def check_killed_run(tmp_path: Path, device: str) -> tuple[dict[str, torch.Tenso
     states = [torch.load(folder / "checkpoint.pt", map_location="cpu") for folder in (tmp_path / "undisturbed", out)]
     assert states[0]["step"] == states[1]["step"] == len(truth)
     return tuple(state["model"] for state in states)
+
+
+def test_classes_may_be_texts(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    names = ["h264_default.mp4", "hevc_closed.mp4"]
+    rows = [f"{medium(name)},{label}" for name, label in zip(names, ("walk", "run"), strict=True)]
+    (tmp_path / "list.csv").write_text("\n".join(["uri,label", *rows]) + "\n")
+    framedex.index(tmp_path / "list.csv", tmp_path / "INDEX", progress=False)
+    policy = {"policy": "stride", "stride": 4, "frames": 4, "last": "drop"}
+    framedex.shard(tmp_path / "INDEX", tmp_path / "CLIPS", policy=policy, progress=False)
+    out = tmp_path / "out"
+    run = start(out, "--dataset", tmp_path / "CLIPS", "--size", 32, 48, "--device", "cpu", "--workers", 0)
+    said, _ = run.communicate(timeout=300)
+    assert run.returncode == 0
+    assert said.count("6 clips") == EPOCHS
+    assert {name for line in seen(out) for name, _ in line["clips"]} == set(
+        framedex.ClipDataset(tmp_path / "CLIPS").column("clip_id")
+    )
