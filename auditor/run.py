@@ -12,6 +12,7 @@ from framedex.auditor.tables.policy_tables import add_policy_misses, add_scene_v
 from framedex.auditor.tables.source_files import add_files, add_tars
 from framedex.auditor.tables.subject import Kind, opened
 from framedex.auditor.tables.views import OF_SOURCES
+from framedex.core.hints import did_you_mean
 from framedex.errors import FramedexError, OutputError
 from framedex.sharder.policies.reading import PolicyLike, find_policy
 from framedex.storage.places import Place
@@ -101,5 +102,6 @@ def chosen(kind: Kind, names: tuple[str, ...]) -> list[Check]:
                 f"there is no such check of {'an index' if kind == 'index' else 'a dataset'}",
                 found=name,
                 allowed=", ".join(sorted(check.name for check in known)),
+                remedy=did_you_mean(name, (check.name for check in known)),
             )
     return [check for check in known if not names or check.name in names]

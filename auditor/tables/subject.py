@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from framedex.errors import FormatError
+from framedex.files.folder_kinds import remedy_for
 from framedex.files.headers import check_format
 from framedex.files.parquet_parts import part_numbers, part_path
 from framedex.indexer.parts.layout import FRAMES_FOLDER, LISTING_NAME, VIDEOS_FOLDER, read_header
@@ -115,5 +116,5 @@ def _kind_of(place: Place) -> Kind:
         "is neither an index nor a dataset",
         where=str(place),
         found=f"no {INDEX_HEADER} and no {DATASET_HEADER}",
-        remedy="name the folder that framedex index or framedex shard wrote",
+        remedy=remedy_for(place),
     )

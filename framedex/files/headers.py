@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from framedex.errors import FormatError
+from framedex.files.folder_kinds import remedy_for
 from framedex.storage.places import Place
 
 
@@ -24,9 +25,7 @@ def check_format(path: Place, *, file_name: str, expected: str, version: str, wh
         content = json.loads(header.read_text(encoding="utf-8"))
         found = content.get("format"), str(content.get("schema_version"))
     except FileNotFoundError:
-        raise FormatError(
-            f"is not {what}", where=str(path), found=f"no {file_name}", remedy="check the path, or make it anew"
-        ) from None
+        raise FormatError(f"is not {what}", where=str(path), found=f"no {file_name}", remedy=remedy_for(path)) from None
     except (OSError, ValueError, AttributeError) as error:
         raise FormatError(f"is not {what}: {file_name} cannot be read", where=str(path), found=error) from error
     if found[0] != expected:

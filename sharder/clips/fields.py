@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from framedex.core.arrays import as_numpy
+from framedex.core.hints import did_you_mean
 from framedex.errors import FramedexError
 
 # Columns of `clips` with one value for each clip.
@@ -81,11 +81,10 @@ def no_such_column(name: str, own: Iterable[str], path: object) -> FramedexError
         path: the path of the dataset or index.
     """
     columns = list(own)
-    close = difflib.get_close_matches(name, [*columns, *FIELD_NAMES], 1)
     return FramedexError(
         "the clips have no such column",
         where=str(path),
         found=name,
         allowed=f"your columns: {', '.join(columns) or 'none'}; of every clip: {', '.join(FIELD_NAMES)}",
-        remedy=f"did you mean {close[0]!r}?" if close else None,
+        remedy=did_you_mean(name, [*columns, *FIELD_NAMES]),
     )

@@ -5,9 +5,7 @@ A type is an annotation for a field of a record (see parameters.py), such as `fr
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any
@@ -43,12 +41,6 @@ def shown(value: object) -> str:
     if isinstance(value, int) and abs(value) > MOST_SHOWN:
         return "a number of many digits"
     return repr(value)[:80] if isinstance(value, int | float | str | None) else type(value).__name__
-
-
-def did_you_mean(name: str, allowed: Iterable[str]) -> str | None:
-    """Return a remedy that names the closest of the allowed names, or None."""
-    close = difflib.get_close_matches(name, list(allowed), 1)
-    return f"did you mean {close[0]!r}?" if close else None
 
 
 def as_fraction(value: object) -> Fraction | None:

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import did_you_mean
 
 MOST_CHARACTERS, MOST_DEPTH, MOST_PARTS = 10_000, 50, 3_000
 GRAMMAR = (

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
+from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import RefusedError, did_you_mean, shown
+from framedex.sharder.configuration.checks import RefusedError, shown
 
 R = TypeVar("R", bound="Record")
 

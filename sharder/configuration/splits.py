@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import pyarrow as pa
 from pydantic import PlainValidator, WithJsonSchema
 
+from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import ColumnName, RefusedError, Seed, Share, did_you_mean, shown
+from framedex.sharder.configuration.checks import ColumnName, RefusedError, Seed, Share, shown
 from framedex.sharder.configuration.pairs import CELL, Cell, Pairs, as_text
 from framedex.sharder.configuration.parameters import Record, located, parameter, plain_value, record
 

@@ -10,16 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import (
-    ColumnName,
-    RefusedError,
-    Seconds,
-    YesNo,
-    as_fraction,
-    did_you_mean,
-    shown,
-)
+from framedex.sharder.configuration.checks import ColumnName, RefusedError, Seconds, YesNo, as_fraction, shown
 from framedex.sharder.configuration.parameters import Record, parameter
 from framedex.sharder.sampling.records import Timeline
 from framedex.sharder.sampling.spans import Span, whole

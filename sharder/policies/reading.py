@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow.compute as pc
 import yaml
 
+from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
-from framedex.sharder.configuration.checks import did_you_mean, shown
+from framedex.sharder.configuration.checks import shown
 from framedex.sharder.configuration.filters import parse_filter
 from framedex.sharder.configuration.parameters import located, record
 from framedex.sharder.configuration.splits import Split

@@ -11,10 +11,10 @@ from itertools import product
 
 import pyarrow as pa
 
+from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import LISTING
-from framedex.sharder.configuration.checks import did_you_mean
 from framedex.sharder.policies.ranges import is_empty
 from framedex.sharder.policies.reading import PolicyFile
 

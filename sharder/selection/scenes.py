@@ -9,10 +9,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from framedex.core.hints import did_you_mean
 from framedex.errors import PolicyError
 from framedex.indexer.parts.index import Index
 from framedex.indexer.schema import OK
-from framedex.sharder.configuration.checks import did_you_mean, shown
+from framedex.sharder.configuration.checks import shown
 from framedex.sharder.configuration.pairs import as_text
 from framedex.sharder.configuration.views import Views
 from framedex.sharder.policies.reading import PolicyFile
