@@ -270,7 +270,7 @@ HEADER_KEYS = {
     "index_ffmpeg": Key(kind=list, element=str, needed=False),
     "views": Key(kind=dict, needed=False),
     "labels": Key(kind=dict, needed=False),
-    "columns": Key(kind=list, element=str, needed=False),
+    "columns": Key(kind=list, element=str, needed=False, any_text=True),
     "clips_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
     "media_per_part": Key(kind=list, element=int, most=(1 << 31) - 1),
 }

@@ -173,6 +173,7 @@ class Key:
         element: The type of the elements of a list.
         least, most: The bounds of a whole number, inclusive. None: 0 and FAR.
         needed: Whether the key is required.
+        any_text: Whether a text may hold NUL, which paths may not.
     """
 
     kind: type
@@ -180,6 +181,7 @@ class Key:
     least: int | None = None
     most: int | None = None
     needed: bool = True
+    any_text: bool = False
 
     def holds(self, value: object) -> bool:
         """Return whether a value is allowed."""
@@ -189,7 +191,7 @@ class Key:
         kind = self.element or self.kind
         return all(
             type(element) is kind
-            and not (isinstance(element, str) and "\0" in element)
+            and (self.any_text or not (isinstance(element, str) and "\0" in element))
             and (not isinstance(element, int) or (self.least or 0) <= element <= (self.most or FAR))
             for element in elements
         )

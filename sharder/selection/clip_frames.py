@@ -44,6 +44,8 @@ def frames_of(
     beyond = (frames != PAD) & ~inside
     if what == "error" and beyond.any():
         raise _error(places[int(np.argmax(beyond))], clip, timeline)
+    if all(place is None for place in places):
+        raise PolicyError("a clip of padding alone", found=f"{len(places)} padded frames")
     if not inside.any():
         raise PolicyError(
             "no frame of the clip lies in the video", found=_shown(places), allowed=_allowed(clip, timeline)
@@ -87,7 +89,7 @@ def _error(place: object, clip: ExplicitClip, timeline: Timeline) -> PolicyError
 
 def _allowed(clip: ExplicitClip, timeline: Timeline) -> str:
     if clip.seconds is None:
-        return f"frames 0 to {len(timeline.pts) - 1}"
+        return f"0 to {len(timeline.pts) - 1}"
     first, end = _seconds(timeline)
     return f"{float(first):g} to below {float(end):g} s"
 

@@ -100,7 +100,8 @@ def test_shard_keeps_its_checkpoints_and_goes_on(index: Index, tmp_path: Path) -
 
 
 def test_verify_says_how_far_it_came(index: Index, tmp_path: Path) -> None:
-    clips = [{"uri": f"h264_{name}", "frames": [number]} for name in ("default.mp4", "vfr.mkv") for number in range(40)]
+    names = ("default.mp4", "vfr.mkv")
+    clips = [{"uri": f"h264_{name}", "frames": [number]} for name in names for number in range(40)] * 50
     dataset = shard_clips(index.path, tmp_path / "D", clips)
     said = interrupted(["verify", dataset], lambda process: is_open(process, "h264_default"))
     assert re.fullmatch(r"interrupted: \d+ clips? checked, 0 of them wrong; another run begins anew", said.strip()), (

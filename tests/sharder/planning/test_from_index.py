@@ -324,7 +324,7 @@ def test_what_is_no_epoch_policy_or_index_is_an_error(index: Index, tmp_path: Pa
             ClipDataset.from_index(index.path, POLICIES["fps"], epoch=epoch)  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match="unknown policy"):
         ClipDataset.from_index(index.path, {"policy": "fsp"})
-    with pytest.raises(PolicyError, match="seed"):
+    with pytest.raises(FramedexError, match="seed"):
         ClipDataset.from_index(index.path, POLICIES["fps"], seed="x")  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match="too short") as error:
         ClipDataset.from_index(index.path, {"policy": "fps", "fps": 10, "frames": 99, "short": "error"})
