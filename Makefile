@@ -68,8 +68,10 @@ check: lint types metadata
 # torchcodec, which some tests compare with, needs FFmpeg's libraries; where the machine has none, it gets those of PyAV.
 FFMPEG_LIBRARIES = LD_LIBRARY_PATH="$$($(BIN)/python -m tests.support.ffmpeg_libraries build/ffmpeg-libraries)"
 
+# TESTS='tests/project tests/contract': these alone.
+TESTS ?=
 test: check
-	$(FFMPEG_LIBRARIES) $(BIN)/python -m pytest -n auto
+	$(FFMPEG_LIBRARIES) $(BIN)/python -m pytest -n auto $(TESTS)
 
 # The same tests that run on moto in `make test`, on a real S3 server.
 test-s3: $(VENV)/.dev

@@ -194,6 +194,8 @@ def sample(
     for at, places in _blocks(timeline, wanted, terms) if kept.any() else ():
         inside = wanted.inside(places)
         frames = _frames(timeline, span, np.clip(places, wanted.low, wanted.limit - 1), wanted, terms)
+        if terms.pad == "ends" and wanted.denominator is not None:  # a last frame that is shown for no time counts, too
+            frames = np.where(places >= wanted.limit, _last_frame(timeline, span), frames)
         if among is not None:
             frames = among[frames]
         here = kept[at : at + len(places)]
@@ -279,6 +281,12 @@ def _frames(
     if wanted.denominator is None:
         return np.asarray(places, np.int64)
     return span.first + frames_at(timeline.pts[span.first : span.stop], places, wanted.denominator, terms.choose)
+
+
+def _last_frame(timeline: Timeline, span: Span) -> int:
+    """Return the last frame of a span; of frames with equal timestamps, the first."""
+    pts = timeline.pts[span.first : span.stop]
+    return span.first + int(np.searchsorted(pts, pts[-1], side="left"))
 
 
 def _far(

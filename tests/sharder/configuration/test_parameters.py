@@ -52,7 +52,12 @@ def test_an_error_says_where_and_what_was_found(document: dict[str, Any], where:
     ("key", "value", "allowed", "remedy"),
     [
         ("choose", "nearst", "nearest, previous, next", "did you mean 'nearest'?"),
-        ("pad", "reflect", "none, constant, edge, ends, reflect_101, reflect_1001", "did you mean 'reflect_101'?"),
+        (
+            "pad",
+            "reflect",
+            "none, constant, edge, ends, reflect_101, reflect_1001",
+            "did you mean 'reflect_101' or 'reflect_1001'?",
+        ),
         ("last", "loop", "drop, partial, pad", None),
         ("last", 3, "drop, partial, pad", None),
     ],
