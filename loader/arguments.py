@@ -60,7 +60,7 @@ def check_counts(**counts: tuple[int, int]) -> None:
         counts: (value, least allowed value) by the name of the argument.
     """
     for name, (value, least) in counts.items():
-        if type(value) is not int or value < least:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise FramedexError(f"{name} is out of range", found=repr(value), allowed=f"{least} or more")
 
 

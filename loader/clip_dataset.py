@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -299,6 +300,11 @@ class ClipDataset:
         return types
 
     @property
+    def label_column(self) -> str | None:
+        """The column whose values are numbered; None if the dataset has no labels."""
+        return None if self._labels is None else self._labels.column
+
+    @property
     def classes(self) -> list[str]:
         """The names of the labels, by their numbers.
 
@@ -482,6 +488,7 @@ class ClipDataset:
         Raises:
             IndexError: there is no such clip.
         """
+        number = operator.index(number)
         place = number + len(self) if number < 0 else number
         if not 0 <= place < len(self):
             raise IndexError(f"clip {number} of {len(self)}")

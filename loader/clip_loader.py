@@ -41,6 +41,7 @@ from framedex.loader.routing.share import Share, fixed_share, is_on_cpu
 from framedex.sharder.decoding.video import Size
 
 DALI_THREADS = 8
+Group = tuple[list[int], int]  # the clips of a batch, and how many of them are padding
 
 
 class ClipLoader:
@@ -195,13 +196,20 @@ class ClipLoader:
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
         self._asked = 0  # clips requested in this iteration
+        self._ended: int | None = None  # the epoch whose last batch was delivered and whose iteration has not ended
 
     def __len__(self) -> int:
         """Return the number of batches in a whole epoch."""
         return len(self._groups)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield the batches of an epoch. After an interrupted iteration, yield the rest of that epoch."""
+        """Yield the batches of an epoch. After an interrupted iteration, yield the rest of that epoch.
+
+        An iteration that was left at its last batch is complete, and the next one is the next epoch.
+        """
+        if self._order is not None and self._order.next_epoch == self._ended:
+            self._order.set_epoch(self._ended + 1)
+        self._ended = None
         groups = iter(self._groups)
         self._asked = 0
         self._count_delivered(clips=0, batches=0)
@@ -211,15 +219,16 @@ class ClipLoader:
             self.dataset.set_epoch(wrapped.next_epoch)  # of a torch BatchSampler, which begins at its first batch
         waiting: collections.deque[Batch] = collections.deque()
         try:
-            for numbers, padding in groups:
+            for (numbers, padding), is_last in _with_last(groups):
                 waiting.append(self._begin(numbers, padding))
                 if len(waiting) > self._ahead:
-                    yield self._deliver(waiting.popleft())
+                    yield self._deliver(waiting.popleft(), is_last=is_last and not waiting)
             while waiting:
-                yield self._deliver(waiting.popleft())
+                yield self._deliver(waiting.popleft(), is_last=not waiting)
         finally:
             for batch in waiting:
                 self._maker.cancel(batch)
+        self._ended = None
         if self._order is not None:
             self._order.set_epoch(self._order.epoch + 1)
 
@@ -248,6 +257,7 @@ class ClipLoader:
             FramedexError: the sampler is none of framedex's, or the state belongs to another order.
         """
         self._resumable().load_state_dict(state)
+        self._ended = None
 
     def _resumable(self) -> ElasticSampler[Any]:
         if self._order is None:
@@ -301,12 +311,23 @@ class ClipLoader:
             futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
-    def _deliver(self, batch: Batch) -> dict[str, Any]:
+    def _deliver(self, batch: Batch, *, is_last: bool) -> dict[str, Any]:
         begun = time.perf_counter()
         made = self._maker.result(batch)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
         self._count_delivered(clips=batch.items - batch.padding, batches=1)
+        if is_last and self._order is not None:
+            self._ended = self._order.epoch
         return made.hand_over()
+
+
+def _with_last(groups: Iterator[Group]) -> Iterator[tuple[Group, bool]]:
+    """Yield each group of clips, and whether it is the last one."""
+    before = next(groups, None)
+    while before is not None:
+        after = next(groups, None)
+        yield before, after is None
+        before = after
 
 
 def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:

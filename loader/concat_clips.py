@@ -57,7 +57,10 @@ class ConcatClips:
         self.cumulative_sizes: list[int] = np.cumsum([len(dataset) for dataset in self.datasets]).tolist()
         self._same("decode")
         self._same("frame_columns")
-        names = [dataset.columns for dataset in self.datasets]
+        self._check_labels()
+        # A dataset without clips does not say which columns it would have.
+        filled = [dataset for dataset in self.datasets if len(dataset)] or self.datasets
+        names = [dataset.columns for dataset in filled]
         if any(NUMBER in own for own in names):
             raise FramedexError(f"a dataset has a column {NUMBER}, which joined datasets add", remedy="rename it")
         every = dict.fromkeys(name for own in names for name in own)
@@ -73,6 +76,32 @@ class ConcatClips:
             remedy = remedy or f"open all datasets with the same {option}"
             raise FramedexError(f"joined datasets differ in {option}", found=found, remedy=remedy)
         return values[0]
+
+    def _check_labels(self) -> None:
+        """Raise FramedexError if datasets number the values of a column differently."""
+        classes: dict[str, tuple[int, list[str]]] = {}
+        for place, dataset in enumerate(self.datasets):
+            if dataset.label_column is None:
+                continue
+            first, own = classes.setdefault(dataset.label_column, (place, dataset.classes))
+            if own != dataset.classes:
+                raise FramedexError(
+                    f"joined datasets number the values of column {dataset.label_column!r} differently",
+                    found=f"{few(own)} of dataset {first}, {few(dataset.classes)} of dataset {place}",
+                    remedy="give all datasets the same numbers, such as labels={'run': 0, 'walk': 1}",
+                )
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the labels, by their numbers.
+
+        Raises:
+            FramedexError: no dataset has labels, or they number several columns.
+        """
+        labelled = {dataset.label_column: dataset for dataset in self.datasets if dataset.label_column is not None}
+        if len(labelled) > 1:
+            raise FramedexError("joined datasets number several columns", found=", ".join(map(str, labelled)))
+        return (next(iter(labelled.values())) if labelled else self.datasets[0]).classes
 
     def _cache(self) -> Any:
         caches = [dataset.sources.cache for dataset in self.datasets]
@@ -181,7 +210,7 @@ class ConcatClips:
         """
         part, _ = self.locate(number)
         bounds = self._first(part), self.cumulative_sizes[part]
-        drawn: list[int] = np.random.default_rng(number).integers(*bounds, count).tolist()
+        drawn: list[int] = np.random.default_rng(number % len(self)).integers(*bounds, count).tolist()
         return drawn
 
     def __getitem__(self, number: int) -> dict[str, Any]:
@@ -289,6 +318,11 @@ def _flattened(datasets: Iterable[Any]) -> Iterator[ClipDataset]:
                 allowed="ClipDataset, ConcatClips, torch's ConcatDataset",
                 remedy="for clips of several views, index all of their listings together",
             )
+
+
+def few(names: list[str], most: int = 5) -> str:
+    """Return the first of some names as a text."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @functools.cache

@@ -40,6 +40,12 @@ OBJECT_SUFFIXES = VIDEO_SUFFIXES | IMAGE_SUFFIXES | TABLE_SUFFIXES | LIST_SUFFIX
 # Names of a clip's own columns. A user column with such a name would hide one of them.
 RESERVED_COLUMNS = frozenset(
     [
+        "audio_mask",
+        "audio_rate",
+        "color_transfer",
+        "dataset_number",
+        "is_padding",
+        "rotation_degrees",
         "media_id",
         "media_row",
         "shard",

@@ -112,7 +112,8 @@ class ClipSupply:
         """Return the clips that are tried in place of a clip."""
         if self._others is not None:
             return self._others(number, TRIES)
-        drawn: list[int] = np.random.default_rng(number).integers(0, len(self.dataset), TRIES).tolist()
+        count = len(self.dataset)
+        drawn: list[int] = np.random.default_rng(number % count).integers(0, count, TRIES).tolist()
         return drawn
 
     def another_item(self, number: int, views: DrawsItems) -> dict[str, Fetched]:
@@ -120,7 +121,10 @@ class ClipSupply:
 
         Raises DecodeError where none of a few is available.
         """
-        draws = np.random.default_rng(number).integers(0, views.count, TRIES).tolist()
+        if self._others is not None:
+            draws = self._others(number, TRIES)
+        else:
+            draws = np.random.default_rng(number % views.count).integers(0, views.count, TRIES).tolist()
         for draw in draws:
             found: dict[str, Fetched] = {}
             wanted = views.numbers(draw)

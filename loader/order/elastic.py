@@ -14,6 +14,7 @@ from framedex.errors import FramedexError
 from framedex.loader.arguments import Unit, check_choices
 from framedex.loader.order.order import Uneven, rank_share, share_length
 
+MOST_EPOCHS = 1 << 63
 Entry = TypeVar("Entry")
 Share = Callable[[NDArray[np.int64]], NDArray[np.int64]]
 ("Returns what this rank still visits of the order of an epoch.")
@@ -124,8 +125,8 @@ class ElasticSampler(Sampler[Entry], ABC):
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration visit this epoch, from its start unless that iteration continues the same epoch."""
-        if epoch < 0:
-            raise FramedexError("epoch is out of range", found=epoch, allowed="0 or more")
+        if not 0 <= epoch < MOST_EPOCHS:
+            raise FramedexError("epoch is out of range", found=epoch, allowed=f"0 to {MOST_EPOCHS - 1}")
         coming, start = self._next()
         self._begin(epoch, start if epoch == coming else 0)
 

@@ -11,9 +11,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from framedex.errors import FramedexError
 from framedex.loader.order.order import generator
 
 Until = Literal["first_exhausted", "all_exhausted"]
+MOST_CLIPS = 10_000_000_000  # of a part in an epoch
 PLACES_AT_ONCE = 4096  # of the order of a small part, at least, that are made with one generator
 
 
@@ -30,6 +32,9 @@ def epoch_counts(
         until: which part has all of its clips once in an epoch: the first that is exhausted, or the last one. The other
             parts have at most, or at least, all of theirs.
         length: clips of an epoch, in place of `until`. None: as `until` says.
+
+    Raises:
+        FramedexError: an epoch would have more clips than any realistic use wants.
     """
     if length is not None:
         exact = length * (rates / rates.sum())
@@ -39,6 +44,13 @@ def epoch_counts(
         return counts
     passes = sizes / rates
     whole = int(np.argmin(passes) if until == "first_exhausted" else np.argmax(passes))
+    if rates.max() * passes[whole] > MOST_CLIPS:
+        raise FramedexError(
+            "an epoch of these rates has too many clips",
+            found=f"{rates.max() * passes[whole]:.3g} clips of one dataset",
+            allowed=f"{MOST_CLIPS:,}",
+            remedy="choose rates that differ less, until='first_exhausted', or a length",
+        )
     counts = np.floor(rates * passes[whole] + 0.5).astype(np.int64)
     counts[whole] = sizes[whole]
     return np.minimum(counts, sizes) if until == "first_exhausted" else np.maximum(counts, sizes)

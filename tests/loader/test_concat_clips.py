@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
+import framedex
 from framedex import ClipDataset, ClipLoader, ClipSampler, ConcatClips, MixtureSampler
 from framedex.errors import FramedexError, StaleError
 from tests.support.datasets import run, shard_clips
 from tests.support.media import read_barcode
 
 FIRST, SECOND = 12, 5  # clips
+TWO = ("h264_default.mp4", "hevc_closed.mp4")
+ONE_FRAME = {"policy": "stride", "stride": 100, "frames": 1}
 SIZE = (144, 176)
 
 
@@ -212,3 +215,33 @@ def test_a_column_of_the_name_that_is_added_is_an_error(folder: Path) -> None:
     shard_clips(folder / "INDEX-a", folder / "D", [{"uri": "a.mp4", "frames": [1], "dataset_number": 3}])
     with pytest.raises(FramedexError, match="column dataset_number"):
         ConcatClips([ClipDataset(folder / "D")])
+
+
+def test_labels_that_mean_other_classes_are_not_joined(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    datasets = []
+    for folder, labels in (("A", ["jump", "walk"]), ("B", ["run", "walk"])):
+        rows = [f"{medium(name)},{label}" for name, label in zip(TWO, labels, strict=True)]
+        (tmp_path / f"{folder}.csv").write_text("\n".join(["uri,label", *rows]) + "\n")
+        framedex.index(tmp_path / f"{folder}.csv", tmp_path / folder, progress=False)
+        datasets.append(tmp_path / folder)
+    own = [ClipDataset.from_index(path, ONE_FRAME, labels="label") for path in datasets]
+    with pytest.raises(
+        FramedexError, match=r"number the values of column 'label' differently\n.*jump, walk of dataset 0"
+    ):
+        ConcatClips(own)
+    numbers = {"jump": 0, "run": 1, "walk": 2}
+    joined = ConcatClips([ClipDataset.from_index(path, ONE_FRAME, labels=numbers) for path in datasets])
+    assert joined.classes == ["jump", "run", "walk"]
+    assert joined.column("label").tolist() == [0, 2, 1, 2]
+
+
+def test_an_empty_dataset_changes_no_columns_of_the_others(medium: Callable[[str], Path], tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(f"uri,n\n{medium(TWO[0])},3\n")
+    framedex.index(tmp_path / "list.csv", tmp_path / "I", progress=False)
+    filled = ClipDataset.from_index(tmp_path / "I", ONE_FRAME)
+    framedex.shard(tmp_path / "I", tmp_path / "E", policy=ONE_FRAME | {"frames": 9, "short": "skip"}, progress=False)
+    empty = ClipDataset(tmp_path / "E")
+    assert len(empty) == 0
+    joined = ConcatClips([filled, empty], columns="common")
+    assert joined.columns == ["n"]
+    assert not ConcatClips([filled, empty]).uneven_columns

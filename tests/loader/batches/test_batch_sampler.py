@@ -211,3 +211,31 @@ def test_a_bucket_of_bad_clips_alone_is_an_error(mixed: Path) -> None:
     sampler = BucketSampler(dataset, by="aspect", max_batch=4)
     with pytest.raises(DecodeError, match="nor any of 8 drawn in its place"):
         list(ClipLoader(dataset, batch_sampler=sampler, on_error="replace", collate="pad"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_consumer_that_stops_at_the_last_batch_gets_the_next_epoch_then(mixed: Path, workers: int) -> None:
+    dataset = ClipDataset(mixed)
+    loaders = (
+        ClipLoader(
+            dataset, batch_sampler=BucketSampler(dataset, max_batch=5, shuffle=True), num_workers=workers, size=(8, 8)
+        ),
+        ClipLoader(
+            dataset,
+            batch_size=7,
+            last="drop",
+            sampler=ClipSampler(dataset, shuffle=True),
+            num_workers=workers,
+            size=(8, 8),
+            collate="list",
+        ),
+    )
+    for loader in loaders:
+        epochs = [
+            [batch["clip_id"] for batch in itertools.islice(loader, length)]
+            for length in (len(loader), len(loader), len(loader) - 1, 9)
+        ]
+        assert [len(batches) for batches in epochs] == [len(loader), len(loader), len(loader) - 1, 1]
+        assert epochs[0] != epochs[1]
+        assert loader.state_dict()["epoch"] == 3
+        loader.close()
