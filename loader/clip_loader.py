@@ -41,7 +41,6 @@ from framedex.loader.routing.share import Share, fixed_share, is_on_cpu
 from framedex.sharder.decoding.video import Size
 
 DALI_THREADS = 8
-Group = tuple[list[int], int]  # the clips of a batch, and how many of them are padding
 
 
 class ClipLoader:
@@ -196,6 +195,7 @@ class ClipLoader:
             as_lists=dataset.uneven_columns if isinstance(dataset, ConcatClips) else frozenset(),
         )
         self._asked = 0  # clips requested in this iteration
+        self._least = batch_size if last == "drop" and batch_sampler is None else 1  # entries that make a batch
         self._ended: int | None = None  # the epoch whose last batch was delivered and whose iteration has not ended
 
     def __len__(self) -> int:
@@ -219,12 +219,12 @@ class ClipLoader:
             self.dataset.set_epoch(wrapped.next_epoch)  # of a torch BatchSampler, which begins at its first batch
         waiting: collections.deque[Batch] = collections.deque()
         try:
-            for (numbers, padding), is_last in _with_last(groups):
+            for numbers, padding in groups:
                 waiting.append(self._begin(numbers, padding))
                 if len(waiting) > self._ahead:
-                    yield self._deliver(waiting.popleft(), is_last=is_last and not waiting)
+                    yield self._deliver(waiting.popleft())
             while waiting:
-                yield self._deliver(waiting.popleft(), is_last=not waiting)
+                yield self._deliver(waiting.popleft())
         finally:
             for batch in waiting:
                 self._maker.cancel(batch)
@@ -311,23 +311,14 @@ class ClipLoader:
             futures[place] = self._supply.submit(numbers[place], on_gpu=on_gpu[place])
         return [futures[place] for place in range(len(numbers))]
 
-    def _deliver(self, batch: Batch, *, is_last: bool) -> dict[str, Any]:
+    def _deliver(self, batch: Batch) -> dict[str, Any]:
         begun = time.perf_counter()
         made = self._maker.result(batch)
         self.report.add_seconds(waiting=time.perf_counter() - begun)
         self._count_delivered(clips=batch.items - batch.padding, batches=1)
-        if is_last and self._order is not None:
+        if self._order is not None and self._order.remaining < self._least:
             self._ended = self._order.epoch
         return made.hand_over()
-
-
-def _with_last(groups: Iterator[Group]) -> Iterator[tuple[Group, bool]]:
-    """Yield each group of clips, and whether it is the last one."""
-    before = next(groups, None)
-    while before is not None:
-        after = next(groups, None)
-        yield before, after is None
-        before = after
 
 
 def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:

@@ -43,7 +43,6 @@ RESERVED_COLUMNS = frozenset(
         "audio_mask",
         "audio_rate",
         "color_transfer",
-        "dataset_number",
         "is_padding",
         "rotation_degrees",
         "media_id",
