@@ -164,7 +164,7 @@ class ClipLoader:
         if batch_sampler is not None:
             self._groups: Groups = GivenGroups(sampler=batch_sampler, clips=len(dataset), largest=largest)
         else:
-            self.sampler = ClipSampler(dataset) if sampler is None else sampler
+            self.sampler = _in_order(dataset) if sampler is None else sampler
             self._groups = GroupsOfSize(sampler=self.sampler, clips=len(dataset), batch_size=batch_size, last=last)
         order = self.sampler if batch_sampler is None else batch_sampler
         self._order: ElasticSampler[Any] | None = order if isinstance(order, ElasticSampler) else None
@@ -214,7 +214,7 @@ class ClipLoader:
         self._asked = 0
         self._count_delivered(clips=0, batches=0)
         if self._order is not None:
-            self.dataset.set_epoch(self._order.epoch)  # has no effect on a dataset on disk
+            self.dataset.set_epoch(self._order.epoch)  # of clips planned on the fly, and of random crops
         elif isinstance(wrapped := getattr(self.batch_sampler, "sampler", None), ElasticSampler):
             self.dataset.set_epoch(wrapped.next_epoch)  # of a torch BatchSampler, which begins at its first batch
         waiting: collections.deque[Batch] = collections.deque()
@@ -338,6 +338,13 @@ def _loadable(dataset: Any) -> ClipDataset | MultiViewDataset | ConcatClips:
 def _pixels(clips: ClipDataset | ConcatClips, size: Size | None, framing: Framing | None) -> PixelOptions:
     """Return what frames are like: as the dataset says, or of another size. Raises FramedexError."""
     return clips.pixels_of(size, framing) if isinstance(clips, ConcatClips) else clips.pixels.reframed(size, framing)
+
+
+def _in_order(dataset: ClipDataset | MultiViewDataset | ConcatClips) -> ClipSampler:
+    """Return a sampler of all clips in order, from the dataset's epoch on."""
+    sampler = ClipSampler(dataset)
+    sampler.set_epoch(dataset.epoch)
+    return sampler
 
 
 def _others(dataset: object, batch_sampler: object) -> Others | None:

@@ -13,6 +13,7 @@ from framedex.sharder.decoding.video import Size
 from framedex.sharder.sampling.draws import below, draws
 
 TRIES = 10  # of a random-resized crop, as in torchvision
+MOST_PIXELS, MOST_SCALED_SIDE = 1 << 28, 1 << 15  # of a scaled picture; libswscale refuses larger ones
 UNIT = 2.0**-53  # the distance of numbers that `uniform` returns
 
 
@@ -55,8 +56,22 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
         draw: where random numbers come from.
 
     Raises:
-        FramedexError: a crop is larger than the scaled picture, or the picture's proportions are not allowed.
+        FramedexError: a crop is larger than the scaled picture, that picture would be too large, or the picture's
+            proportions are not allowed.
     """
+    found = _cutout(framing, size, frames, draw)
+    height, width = found.scaled
+    if height * width > MOST_PIXELS or max(height, width) > MOST_SCALED_SIDE:
+        raise FramedexError(
+            "frames would be scaled to too many pixels",
+            found=f"{width} × {height} of {size[1]} × {size[0]} (width × height)",
+            allowed=f"{MOST_PIXELS:,} pixels, and sides of {MOST_SCALED_SIDE:,}",
+            remedy="choose a smaller size, or a greater scale",
+        )
+    return found
+
+
+def _cutout(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     is_flipped = framing.flip > 0 and draw.uniform("flip", 1)[0] < framing.flip
     if framing.scale is not None:
         return _random_resized(framing, size, draw, is_flipped=is_flipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
@@ -73,13 +74,14 @@ class Framing:
         self._check_ranges()
 
     def _check_sides(self) -> None:
-        sides = self.short_side if isinstance(self.short_side, tuple) else (self.short_side,)
-        if len(sides) not in (1, 2) or any(side is not None and not _is_side(side) for side in sides):
+        side = self.short_side
+        if isinstance(side, tuple | list):
+            if len(side) != 2 or not all(map(_is_side, side)) or side[0] > side[1]:
+                raise FramedexError("short_side is a number of pixels, or (least, most)", found=repr(side))
+        elif side is not None and not _is_side(side):
             raise FramedexError(
-                "short_side is a number of pixels, or (least, most)", found=repr(self.short_side), allowed="1 or more"
+                "short_side is a number of pixels, or (least, most)", found=repr(side), allowed="1 or more"
             )
-        if len(sides) == 2 and (None in sides or sides[0] > sides[1]):
-            raise FramedexError("short_side is (least, most)", found=repr(self.short_side))
         if self.long_side is not None and not _is_side(self.long_side):
             raise FramedexError("long_side is a number of pixels", found=repr(self.long_side), allowed="1 or more")
         if self.smart_resize is not None and not isinstance(self.smart_resize, SmartResize):
@@ -178,4 +180,5 @@ def _is_range(value: object, most: float) -> bool:
         and len(value) == 2
         and all(type(end) in (int, float) for end in value)
         and 0 < value[0] <= value[1] <= most
+        and math.isfinite(value[1])
     )

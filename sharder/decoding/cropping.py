@@ -48,13 +48,16 @@ class Cropper:
 def _is_cut(picture: av.VideoFrame) -> bool:
     """Return whether pictures like this one are cut before conversion: planes of luma and chroma, or luma alone.
 
-    Of a picture whose sides are not whole samples of chroma, libswscale stretches the chroma a little.
+    Of a picture whose sides are not whole samples of chroma, libswscale stretches the chroma a little. It converts the
+    two fields of an interlaced picture apart from each other, so each of them must have whole samples.
     """
     shape = picture.format
     if shape.is_rgb or shape.has_palette or shape.is_bit_stream:
         return False
     sides = ((picture.width, shape.chroma_width), (picture.height, shape.chroma_height))
     is_even = all(GRID * chroma(side) == side * chroma(GRID) for side, chroma in sides)
+    rows = 2 * GRID // shape.chroma_height(GRID)  # in which each field has a row of chroma
+    is_even = is_even and not (picture.interlaced_frame and picture.height % rows)
     return is_even and (shape.is_planar or len(shape.components) == 1)
 
 

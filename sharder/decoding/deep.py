@@ -12,7 +12,7 @@ import av.error
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.errors import FramedexError
+from framedex.errors import DecodeError, FramedexError
 from framedex.indexer.containers.planes import native_planes
 from framedex.indexer.images.rgb import rgb_of
 from framedex.indexer.schema import IMAGES
@@ -124,8 +124,11 @@ def _check_form(clip: Clip, samples: NDArray[Any], form: PixelForm, shown: Cutou
     """Raise DecodeError for a picture whose samples or size are not those of the medium."""
     expected = (*shown.scaled, form.channels), form.type
     if (samples.shape, samples.dtype) != expected:
-        raise undecodable(
-            clip, f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(expected[0])}"
+        raise DecodeError(
+            f"clip {clip.clip_id}: its pictures are not all alike, and dtype='raw' leaves them as they are",
+            where=clip.medium.path,
+            found=f"a picture of {samples.dtype} {list(samples.shape)} in a medium of {form.type} {list(expected[0])}",
+            remedy="load it with dtype='uint8' or 'uint16'",
         )
 
 

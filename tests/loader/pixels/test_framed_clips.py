@@ -257,3 +257,13 @@ def test_the_gpu_cuts_as_the_cpu_does() -> None:
             assert np.array_equal(arranged(torch.from_numpy(unique), clip).numpy(), cut(frames, cutout))
             checked += 1
     assert checked == 12
+
+
+def test_a_loader_without_a_sampler_begins_at_the_epoch_of_its_dataset(stored: Path) -> None:
+    dataset = ClipDataset(stored, framing=FRAMINGS["short"], seed=9)
+    dataset.set_epoch(7)
+    expected = dataset[0]["frames"]
+    loader = ClipLoader(dataset, batch_size=2, output="numpy")
+    assert np.array_equal(next(iter(loader))["frames"][0], expected)
+    assert dataset.epoch == 7
+    assert not np.array_equal(ClipDataset(stored, framing=FRAMINGS["short"], seed=9)[0]["frames"], expected)

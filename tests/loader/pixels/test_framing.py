@@ -170,6 +170,12 @@ def test_a_crop_larger_than_the_frame_says_what_to_do() -> None:
     assert "short_side" in str(raised.value.remedy)
 
 
+def test_frames_are_not_scaled_beyond_measure() -> None:
+    for framing in (Framing(short_side=40_000, crop=(4, 4)), Framing(size=(60_000, 1), resize="crop")):
+        with pytest.raises(FramedexError, match=r"scaled to too many pixels\n.*of 160 × 120"):
+            cutout_of(framing, (120, 160), 4, Draw(seed=0, epoch=0, name="a"))
+
+
 def test_a_description_has_what_differs_from_the_defaults() -> None:
     framing = Framing(short_side=256, crop=(224, 224), position="random", flip=0.5)
     assert repr(framing) == "Framing(short_side=256, crop=(224, 224), position='random', flip=0.5)"
@@ -209,6 +215,8 @@ def test_lists_are_as_good_as_tuples() -> None:
         {"scale": (0.0, 1.0), "size": (8, 8)},
         {"scale": 0.5, "size": (8, 8)},
         {"ratio": (1.0, 2.0), "size": (8, 8)},
+        {"ratio": (1.0, float("inf")), "size": (8, 8), "scale": (0.1, 1.0)},
+        {"short_side": (5,), "crop": (4, 4)},
         {"flip": 1.5},
         {"flip": "yes"},
     ],

@@ -52,6 +52,39 @@ def test_parts_are_those_of_the_whole_picture(
     assert (fewer > 20) == (pixel_format not in WHOLE)
 
 
+def interlaced(picture: av.VideoFrame) -> av.VideoFrame:
+    """Return a picture that says that it consists of two fields."""
+    graph = av.filter.Graph()
+    graph.link_nodes(
+        graph.add_buffer(width=picture.width, height=picture.height, format=picture.format, time_base=Fraction(1, 25)),
+        graph.add("setfield", "tff"),
+        graph.add("buffersink"),
+    ).configure()
+    graph.push(picture)
+    found = graph.pull()
+    assert isinstance(found, av.VideoFrame)
+    assert found.interlaced_frame
+    return found
+
+
+@pytest.mark.parametrize("pixel_format", ["yuv420p", "yuv422p", "yuv420p10le", "yuv410p"])
+def test_parts_of_two_fields_are_those_of_the_whole_picture(pixel_format: str) -> None:
+    cropper, fewer = Cropper(), 0
+    for width, height in ((352, 288), (720, 486), (320, 260), (320, 256)):
+        picture = interlaced(noise(width, height, pixel_format))
+        expected = RgbConverter(1, 1).rows(picture, height, width)[:, : 3 * width].reshape(height, width, 3)
+        expected = expected.copy()
+        for rows, columns in parts(width, height):
+            cut, (top, left) = cropper.part(picture, (rows, columns))
+            fewer += cut.height < height
+            converted = RgbConverter(1, 1).rows(cut, cut.height, cut.width)[:, : 3 * cut.width]
+            shown = converted.reshape(cut.height, cut.width, 3)[
+                rows.start - top.start : rows.stop - top.start, columns.start - left.start : columns.stop - left.start
+            ]
+            assert np.array_equal(shown, expected[rows, columns]), (width, rows, columns)
+    assert fewer > 20
+
+
 def test_a_large_part_is_the_picture_itself() -> None:
     picture = noise(320, 240)
     assert Cropper().part(picture, (slice(0, 220), slice(4, 310)))[0] is picture
