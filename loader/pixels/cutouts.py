@@ -61,7 +61,7 @@ def cutout_of(framing: Framing, size: Size, frames: int, draw: Draw) -> Cutout:
     """
     found = _cutout(framing, size, frames, draw)
     height, width = found.scaled
-    if height * width > MOST_PIXELS or max(height, width) > MOST_SCALED_SIDE:
+    if framing.scales and (height * width > MOST_PIXELS or max(height, width) > MOST_SCALED_SIDE):
         raise FramedexError(
             "frames would be scaled to too many pixels",
             found=f"{width} × {height} of {size[1]} × {size[0]} (width × height)",
