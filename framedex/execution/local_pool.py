@@ -112,6 +112,20 @@ class LocalPool:
         finally:
             if waiting:
                 self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.join()
+                for _, future in waiting:
+                    _release_frames(future)
+
+
+def _release_frames(future: concurrent.futures.Future[Result] | None) -> None:
+    """Release what the traceback of a failed call holds.
+
+    If the pool ends while a call is being sent, the traceback holds the sent bytes in a cycle; Python 3.13 complains on
+    stderr when it collects them.
+    """
+    error = None if future is None or future.cancelled() or not future.done() else future.exception()
+    while error is not None:
+        error.__traceback__, error = None, error.__cause__
 
 
 def _is_stopped(process: int) -> bool:

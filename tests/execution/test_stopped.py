@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import os
 import signal
 import threading
@@ -34,6 +36,12 @@ def large(number: int) -> str:
     return "x" * (8 << 20) if number else ""
 
 
+def wait_long(text: str) -> int:
+    """Return a text's length; wait for long if it is not empty."""
+    time.sleep(60.0 if text else 0.0)
+    return len(text)
+
+
 def process_id(_: int) -> int:
     return os.getpid()
 
@@ -60,6 +68,16 @@ def test_a_pool_whose_workers_are_stopped_between_two_items_ends(
     assert time.monotonic() - begun > SECONDS
     assert {outcome.kind for outcome in outcomes} <= {None, "broken", "crash"}
     assert len(outcomes) == 4
+
+
+def test_a_pool_that_ends_while_it_sends_keeps_nothing_of_what_it_sent() -> None:
+    calls = Calls(function=wait_long, items=["", *("x" * (8 << 20) for _ in range(6))], timeout_seconds=None)
+    outcomes = run_local(calls, workers=1)
+    assert next(outcomes).result == 0
+    time.sleep(1.0)  # until the pipe to the worker is full
+    del outcomes
+    kept = [found for found in gc.get_objects() if isinstance(found, io.BytesIO) and len(found.getvalue()) > 8 << 20]
+    assert not kept
 
 
 def test_a_loaders_worker_that_is_stopped_is_replaced() -> None:

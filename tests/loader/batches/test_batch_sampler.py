@@ -216,7 +216,7 @@ def test_a_bucket_of_bad_clips_alone_is_an_error(mixed: Path) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_consumer_that_stops_at_the_last_batch_gets_the_next_epoch_then(mixed: Path, workers: int) -> None:
     dataset = ClipDataset(mixed)
-    loaders = (
+    for loader in (
         ClipLoader(
             dataset, batch_sampler=BucketSampler(dataset, max_batch=5, shuffle=True), num_workers=workers, size=(8, 8)
         ),
@@ -229,8 +229,7 @@ def test_a_consumer_that_stops_at_the_last_batch_gets_the_next_epoch_then(mixed:
             size=(8, 8),
             collate="list",
         ),
-    )
-    for loader in loaders:
+    ):
         epochs = [
             [batch["clip_id"] for batch in itertools.islice(loader, length)]
             for length in (len(loader), len(loader), len(loader) - 1, 9)
