@@ -426,14 +426,14 @@ class ClipDataset:
         Returns:
             A dict with these keys:
 
-            - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB, zeros where padded; [crops, F, H, W, 3] with a
+            - `frames`, with decode="cpu": uint8 [F, H, W, 3], RGB, zeros where empty; [crops, F, H, W, 3] with a
             `framing` of several crops, in another order of axes with `layout`, or what `transform` returned.
             - `movie`, with decode="movie": uint8 [bytes], a tiny MP4.
-            - `positions`, with decode="movie": int64 [F], each wanted frame's number in that movie, -1 where padded.
-            - `pts`: int64 [F], timestamps in the medium's time base, the least int64 where padded.
-            - `seconds`: float64 [F], `pts` in seconds by the container's clock, NaN where padded.
-            - `frame_index`: int64 [F], numbers of the frames from 0 in presentation order, -1 where padded.
-            - `mask`: bool [F], False where padded.
+            - `positions`, with decode="movie": int64 [F], each wanted frame's number in that movie, -1 where empty.
+            - `pts`: int64 [F], timestamps in the medium's time base, the least int64 where empty.
+            - `seconds`: float64 [F], `pts` in seconds by the container's clock, NaN where empty.
+            - `frame_index`: int64 [F], numbers of the frames from 0 in presentation order, -1 where empty.
+            - `mask`: bool [F], False where padded: empty, or repeating a frame, whose number and time it has.
             - `clip_id`, `uri`, and the user's columns. With `labels`, the column has the number of its value, which is
             in `NAME_name`.
             - `rotation_degrees`: the counterclockwise rotation that a player would apply to the frames.

@@ -256,7 +256,7 @@ FIELDS = pa.schema(
     [
         *(CLIPS.field(name) for name in ("clip_id", "media_row", "shard", "multiview_id", "view_name")),
         required("wanted_frames", pa.int32(), "How many frames the clip has, padding included.", unit="frames"),
-        column("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where all is padding.", unit="s"),
+        column("begin_seconds", pa.float64(), "Least of `clips.seconds`; null where the clip has no time.", unit="s"),
         column("end_seconds", pa.float64(), "Greatest of `clips.seconds`.", unit="s"),
         *(VIDEOS.field(name) for name in _SHARED),
         column("duration_seconds", pa.float64(), "Duration of the medium.", unit="s"),

@@ -15,6 +15,7 @@ from framedex.loader.contact_sheets.sheet import Heading, ShownClip, ShownFrame
 MARGIN, GAP = 28, 10
 NAME_WIDTH = 110  # of the column with the names of facts
 SETTINGS_CHARACTERS = 2000
+SPELT = {"×": "x", "–": "-", "−": "-", "…": "..."}  # characters of framedex's own texts that the font may lack
 
 INK, SOFT, LINE, GROUND, RAISED = map(rgb, ("ink", "soft", "line", "ground", "raised"))
 HATCH, BAD = map(rgb, ("hatch", "error"))
@@ -43,11 +44,11 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 @functools.cache
 def _drawable(character: str) -> str:
-    """Return a character, or its escape where the font has no shape for it."""
-    if character == "×":
-        return "x"
+    """Return a character, or another spelling where the font has no shape for it: SPELT, or else its escape."""
     shape, missing = (bytes(font(16).getmask(each)) for each in (character, "\uffff"))
-    return character.encode("unicode_escape").decode() if shape == missing else character
+    if shape != missing:
+        return character
+    return SPELT.get(character) or character.encode("unicode_escape").decode()
 
 
 def wrapped(text: str, size: int, width: int) -> list[str]:

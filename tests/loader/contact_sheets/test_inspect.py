@@ -18,7 +18,7 @@ from PIL import Image
 from framedex import ClipDataset
 from framedex.errors import FramedexError, OutputError, printable
 from framedex.indexer.parts.index import Index
-from framedex.loader.contact_sheets.drawing import GROUND
+from framedex.loader.contact_sheets.drawing import GROUND, wrapped
 from framedex.loader.contact_sheets.sheet import Heading, Inspector, ShownClip, ShownFrame, waveform
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
@@ -379,3 +379,8 @@ def test_a_file_that_is_there_is_kept_unless_told(dataset: Path, tmp_path: Path)
 def test_clips_are_named_or_sampled_and_not_both(dataset: Path, tmp_path: Path) -> None:
     run("inspect", dataset, "--out", tmp_path / "s.html", code=2)
     run("inspect", dataset, "--clip", "walk", "--sample", 1, "--out", tmp_path / "s.html", code=2)
+
+
+def test_signs_of_framedexs_own_texts_are_spelt_where_the_font_lacks_them() -> None:
+    assert wrapped("3 × 4 · 1.88–2.14 fps", 13, 900) == ["3 x 4 · 1.88-2.14 fps"]
+    assert wrapped("日", 13, 900) == ["\\u65e5"]
