@@ -1,13 +1,16 @@
-"""Fixtures: an index and a dataset of synthetic videos."""
+"""Fixtures: an index and a dataset of synthetic videos, and Chromium."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.audit_data import write_index
+from tests.support import chromium
 from tests.support.datasets import run
+from tests.support.outcomes import NO_CHROMIUM, skip_but_in_ci
 
 
 @pytest.fixture(scope="package")
@@ -21,3 +24,12 @@ def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run("shard", folder / "INDEX", "--policy", policy, "--out", folder / "DS")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[chromium.Browser]:
+    """Yield Chromium. Skip the test if it is missing; in CI, fail."""
+    if not chromium.is_installed():
+        skip_but_in_ci(NO_CHROMIUM)
+    with chromium.browser() as running:
+        yield running

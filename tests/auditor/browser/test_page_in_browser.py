@@ -14,18 +14,8 @@ from framedex.indexer.parts.index import Index
 from tests.support import chromium
 from tests.support.audit_reports import HOSTILE
 from tests.support.datasets import run, shard_clips
-from tests.support.outcomes import NO_CHROMIUM, skip_but_in_ci
 from tests.support.served import Client, served
 from tests.support.sounding_media import MEDIA, make
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    """Yield Chromium. Skip the test if it is missing; in CI, fail."""
-    if not chromium.is_installed():
-        skip_but_in_ci(NO_CHROMIUM)
-    with chromium.browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

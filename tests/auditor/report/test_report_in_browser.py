@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +11,6 @@ import pytest
 
 from tests.support import chromium
 from tests.support.audit_reports import HOSTILE, ROWS, Report, written
-from tests.support.outcomes import NO_CHROMIUM, skip_but_in_ci
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[chromium.Browser]:
-    """Yield Chromium. Skip the test if it is missing; in CI, fail."""
-    if not chromium.is_installed():
-        skip_but_in_ci(NO_CHROMIUM)
-    with chromium.browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
