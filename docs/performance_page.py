@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from docs.cameras_page import cameras_section
+from docs.columns_page import columns_section
 from docs.conversion_page import conversion_section
 from docs.encoded_page import encoded_section
 from docs.one_core_page import one_core_section
@@ -351,4 +352,5 @@ The plain loop decodes each video from its beginning in one process with PyAV an
 {streams_section(load("streams.json"))}\
 {cameras_section(load("lerobot_cameras.json"))}\
 {orders_section(load("orders.json"))}\
+{columns_section(load("columns.json"))}\
 {loader_section(load("loader.json"), load("loader_two_gpus.json"), load("loader_slow.json"))}"""
