@@ -11,7 +11,9 @@ import orjson
 from framedex.errors import DecodeError, FormatError, FramedexError, StaleError
 from framedex.loader.batches.items import describe, picture, sound
 from framedex.loader.pixels.framing import Framing
-from framedex.loader.pixels.options import PixelOptions
+from framedex.loader.pixels.layouts import Layout
+from framedex.loader.pixels.options import Dtype, PixelOptions
+from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.packing.sample_recipes import REMEDY, SampleClip, sample_clip
 from framedex.sharder.reading.held_bytes import HeldBytes
@@ -19,7 +21,18 @@ from framedex.sharder.reading.held_bytes import HeldBytes
 JSON = "json"
 
 
-def decode_sample(sample: Mapping[str, Any], *, size: Size | None = None, threads: int = 1) -> dict[str, Any]:
+def decode_sample(
+    sample: Mapping[str, Any],
+    *,
+    size: Size | None = None,
+    framing: Framing | None = None,
+    layout: Layout | None = None,
+    dtype: Dtype = "uint8",
+    transform: Transform | None = None,
+    threads: int = 1,
+    seed: int = 0,
+    epoch: int = 0,
+) -> dict[str, Any]:
     """Return the clip of a sample as a dict, decoded from the sample's own files.
 
     For a pipeline of webdataset: `webdataset.WebDataset(urls).map(framedex.decode_sample)`. Frames are those of
@@ -30,7 +43,13 @@ def decode_sample(sample: Mapping[str, Any], *, size: Size | None = None, thread
             `decode`. `__key__` and `__url__` name the sample in messages.
         size: (height, width) to which frames are stretched, which changes their proportions. None: as they are stored.
             In a pipeline, use `functools.partial(framedex.decode_sample, size=(224, 224))`.
+        framing: as for `ClipDataset`.
+        layout: as for `ClipDataset`.
+        dtype: as for `ClipDataset`.
+        transform: as for `ClipDataset`.
         threads: decoder threads.
+        seed: as for `ClipDataset`.
+        epoch: the epoch for which `framing` and `transform` draw. Every epoch needs a pipeline with its number.
 
     Returns:
         A dict as `ClipDataset.__getitem__` describes it, with `frames`.
@@ -38,7 +57,10 @@ def decode_sample(sample: Mapping[str, Any], *, size: Size | None = None, thread
     Raises:
         FormatError: the sample was not packed by framedex, is of another version, lacks a file or has a damaged JSON.
         DecodeError: a file is damaged.
+        FramedexError: an option is not allowed, or the clip's pictures cannot be framed as `framing` says.
+        TransformError: the transform fails.
     """
+    pixels = PixelOptions.of(size, framing, layout=layout, dtype=dtype, transform=transform, seed=seed)
     where = _where(sample)
     files = {name: content for name, content in sample.items() if not name.startswith("__")}
     found = sample_clip(_json(files, where), _sizes(files), where)
@@ -46,8 +68,7 @@ def decode_sample(sample: Mapping[str, Any], *, size: Size | None = None, thread
     clip = found.clip
     try:
         encoded = held.read(clip.source, clip.recipe, clip.medium.states)
-        pixels = PixelOptions(framing=Framing(size=size))
-        shown = picture(clip, encoded, decode="cpu", pixels=pixels, epoch=0, threads=threads)
+        shown = picture(clip, encoded, decode="cpu", pixels=pixels, epoch=epoch, threads=threads)
         return shown | sound(clip, held) | describe(clip)
     except StaleError as error:
         raise DecodeError(

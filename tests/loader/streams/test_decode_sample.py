@@ -13,7 +13,7 @@ import webdataset
 from torch.utils.data import DataLoader
 
 import framedex
-from framedex import ClipDataset, decode_sample
+from framedex import ClipDataset, Framing, decode_sample
 from framedex.errors import DecodeError, FormatError, FramedexError
 from tests.support import media
 from tests.support.counted import some
@@ -37,6 +37,11 @@ def without_key(item: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name != "__key__"}  # webdataset adds it
 
 
+def with_noise(frames: Any) -> Any:
+    """Return frames with noise of numpy's global generator, which is seeded for each clip."""
+    return np.asarray(frames) + np.random.randint(0, 100, frames.shape)
+
+
 @pytest.mark.parametrize("size", [None, (48, 64)])
 @pytest.mark.parametrize("name", ["packed", "packed_images"])
 def test_samples_are_the_items_of_clip_dataset(
@@ -50,6 +55,30 @@ def test_samples_are_the_items_of_clip_dataset(
     for number in some(np.random.default_rng(3).permutation(len(dataset)).tolist(), 50):
         expected = dataset[number]
         assert same_item(found[expected["clip_id"]], expected), expected["clip_id"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"framing": Framing(short_side=(40, 60), crop=(32, 40), position="random", flip=0.5), "layout": "FCHW"},
+        {"framing": Framing(short_side=40), "dtype": "uint16", "layout": "CFHW"},
+        {"transform": with_noise, "size": (24, 32)},
+    ],
+    ids=["crops", "uint16", "transform"],
+)
+def test_samples_are_framed_and_transformed_as_the_items_of_clip_dataset(packed: Path, options: dict[str, Any]) -> None:
+    dataset = ClipDataset(packed, seed=5, **options)
+    dataset.set_epoch(3)
+    pipeline = pipeline_of(packed, functools.partial(decode_sample, seed=5, epoch=3, **options))
+    found = {item["clip_id"]: without_key(item) for item in pipeline}
+    for number in some(np.random.default_rng(3).permutation(len(dataset)).tolist()[:20], 20):
+        expected = dataset[number]
+        assert same_item(found[expected["clip_id"]], expected), expected["clip_id"]
+
+
+def test_options_of_samples_are_checked(packed: Path) -> None:
+    with pytest.raises(FramedexError, match="layout"):
+        decode_sample(first_sample(packed), layout="HWC")  # type: ignore[arg-type]
 
 
 def test_frames_show_their_numbers(packed: Path) -> None:
@@ -66,7 +95,7 @@ def test_frames_show_their_numbers(packed: Path) -> None:
 def test_samples_with_audio_and_columns_are_the_items_of_clip_dataset(
     small_index: Path, tmp_path: Path, pack: list[Any], form: str
 ) -> None:
-    columns = {"label": 3, "share": 0.1, "caption": "é", "color_transfer": "mine"}
+    columns = {"label": 3, "share": 0.1, "caption": "é"}
     clips = [
         {"uri": name, "frames": frames} | columns
         for name in ("h264_audio.mp4", "h264_default.mp4", "hevc_open_gop.mp4")
