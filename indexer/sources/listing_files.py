@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
 from framedex.errors import SourceError, StorageError
+from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.listings.conventions import Convention, captions_as_rows, recognised
 from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
@@ -192,7 +193,7 @@ def _table(path: Place) -> pa.Table:
             if ending == ".parquet":
                 return _deep_checked(pq.read_table(file), path)
             if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), str(path))) is not None:
-                return _deep_checked(pa.Table.from_pylist(rows), path)
+                return _deep_checked(_table_of(rows, path), path)
             file.seek(0)
             _check_lines(file, str(path))
             file.seek(0)
@@ -229,6 +230,23 @@ def _json_rows(text: str, where: str) -> list[dict[str, Any]] | None:
     if isinstance(content, list) and all(isinstance(row, dict) for row in content):
         return content
     return captions_as_rows(content)
+
+
+def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
+    """Return rows as a table with all keys of all rows, in order of appearance. Missing values are null."""
+    columns = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except UNSTORABLE as error:
+            raise SourceError(
+                f"column {name!r} cannot be read",
+                where=str(path),
+                found=error,
+                allowed="values of one type",
+                remedy="give it one plain type",
+            ) from error
+    return pa.table(columns)
 
 
 def _deep_checked(table: pa.Table, path: Place) -> pa.Table:

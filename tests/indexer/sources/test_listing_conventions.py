@@ -165,3 +165,16 @@ def test_a_column_that_does_not_name_videos_is_refused(put: Place, tmp_path: Pat
     assert "no path column" in message(tmp_path / "list.csv", "--uri-column", "path")
     assert "a size must be a non-empty string" in message(tmp_path / "list.csv", "--uri-column", "size")
     assert "no source is a listing" in message(tmp_path / "a.mp4", "--uri-column", "file")
+
+
+def test_keys_of_later_rows_of_json_are_columns_too(put: Place, tmp_path: Path) -> None:
+    put("a.mp4")
+    put("b.mp4")
+    rows: list[dict[str, Any]] = [{"uri": "a.mp4"}, {"uri": "b.mp4", "label": "run", "take": 2}]
+    (tmp_path / "list.json").write_text(json.dumps(rows))
+    run("index", tmp_path / "list.json", "--out", tmp_path / "INDEX")
+    listing = Index(tmp_path / "INDEX").listing
+    assert listing["label"].to_pylist() == [None, "run"]
+    assert listing["take"].to_pylist() == [None, 2]
+    (tmp_path / "list.json").write_text(json.dumps([{"uri": "a.mp4", "n": 1}, {"uri": "b.mp4", "n": "x"}]))
+    assert "column 'n' cannot be read" in run("index", tmp_path / "list.json", "--out", tmp_path / "I", code=1).output
