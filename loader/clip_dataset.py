@@ -32,6 +32,7 @@ from framedex.loader.pixels.sizes import delivered_sizes
 from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.fields import check_column_name
 from framedex.sharder.clips.labels import LabelsArgument, plain
 from framedex.sharder.clips.medium import Root
 from framedex.sharder.clips.multiview import JoinedViews
@@ -355,6 +356,7 @@ class ClipDataset:
             FramedexError: the clips have no such column, or whole numbers beside nulls are too large for float64.
             FormatError: the dataset or the index is damaged or was replaced.
         """
+        check_column_name(name)
         labels = self._labels
         found = self.origin.column(labels.column if labels is not None and name == labels.name_column else name)
         if self._numbers is not None:
