@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
 from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
 from framedex.errors import SourceError, StorageError
+from framedex.files.csv_tables import read_csv
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.listings.conventions import Convention, captions_as_rows, recognised
 from framedex.indexer.sources.folders import is_below
@@ -112,11 +112,11 @@ def read_table(path: Place, root: str | None, uri_column: str | None = None) -> 
         root: what relative paths in it are relative to. None: its folder, then the working directory.
         uri_column: the column that names the media. None: `uri`, or what the columns of a well-known dataset say.
     """
-    table = _table(path)
+    own = uri_column or "uri"
+    table = _table(path, own)
     names, rows = table.column_names, _rows(table, path)
     if repeated := {name for name in names if names.count(name) > 1}:
         raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
-    own = uri_column or "uri"
     if own not in names:
         kind = recognised(names) if uri_column is None else None
         if kind is None:
@@ -183,13 +183,16 @@ def _by_convention(
     yield from found
 
 
-def _table(path: Place) -> pa.Table:
-    """Read a listing as a table. Raises SourceError."""
+def _table(path: Place, own: str) -> pa.Table:
+    """Read a listing as a table. `own`: the column that names the media. Raises SourceError."""
     ending = os.path.splitext(path.name)[1].lower()
     try:
         with opened(path) as file:
             if ending == ".csv":
-                return _deep_checked(_read_csv(file), path)
+                found = read_csv(file, _text_columns(file, own))
+                if found.wrong:
+                    raise ValueError(f"rows {', '.join(map(str, found.wrong))} have too few or too many cells")
+                return found.table
             if ending == ".parquet":
                 return _deep_checked(pq.read_table(file), path)
             if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), str(path))) is not None:
@@ -210,13 +213,12 @@ def _rows(table: pa.Table, path: Place) -> list[dict[str, Any]]:
     return rows
 
 
-def _read_csv(file: BinaryIO) -> pa.Table:
-    """Read CSV. Ids of well-known datasets stay texts, with their leading zeros."""
-    names = next(csv.reader([file.readline().decode("utf-8-sig")]), [])
+def _text_columns(file: BinaryIO, own: str) -> list[str]:
+    """Return the columns of a CSV file that are texts, even if all of their cells are numbers."""
     file.seek(0)
-    kind = None if "uri" in names else recognised(names)
-    texts = {} if kind is None else dict.fromkeys(kind.texts, pa.string())
-    return pyarrow.csv.read_csv(file, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
+    names = next(csv.reader([file.readline().decode("utf-8-sig")]), [])
+    kind = None if own in names else recognised(names)
+    return [own] if kind is None else list(kind.texts)
 
 
 def _json_rows(text: str, where: str) -> list[dict[str, Any]] | None:

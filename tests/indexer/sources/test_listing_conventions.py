@@ -13,7 +13,7 @@ import pytest
 
 import framedex
 from framedex import ClipDataset
-from framedex.errors import SourceError
+from framedex.errors import FramedexError, SourceError
 from framedex.indexer.parts.index import Index
 from tests.support.datasets import run
 
@@ -156,14 +156,14 @@ def test_another_column_may_name_the_videos(put: Place, tmp_path: Path, form: st
 
 def test_a_column_that_does_not_name_videos_is_refused(put: Place, tmp_path: Path) -> None:
     put("a.mp4")
-    write_csv(tmp_path / "list.csv", [{"file": "a.mp4", "size": 3}])
+    (tmp_path / "list.json").write_text(json.dumps([{"file": "a.mp4", "size": 3}]))
 
     def message(*options: object) -> str:
         return run("index", *options, "--out", tmp_path / "INDEX", code=1).output
 
-    assert "--uri-column names the column" in message(tmp_path / "list.csv")
-    assert "no path column" in message(tmp_path / "list.csv", "--uri-column", "path")
-    assert "a size must be a non-empty string" in message(tmp_path / "list.csv", "--uri-column", "size")
+    assert "--uri-column names the column" in message(tmp_path / "list.json")
+    assert "no path column" in message(tmp_path / "list.json", "--uri-column", "path")
+    assert "a size must be a non-empty string" in message(tmp_path / "list.json", "--uri-column", "size")
     assert "no source is a listing" in message(tmp_path / "a.mp4", "--uri-column", "file")
 
 
@@ -178,3 +178,24 @@ def test_keys_of_later_rows_of_json_are_columns_too(put: Place, tmp_path: Path) 
     assert listing["take"].to_pylist() == [None, 2]
     (tmp_path / "list.json").write_text(json.dumps([{"uri": "a.mp4", "n": 1}, {"uri": "b.mp4", "n": "x"}]))
     assert "column 'n' cannot be read" in run("index", tmp_path / "list.json", "--out", tmp_path / "I", code=1).output
+
+
+def test_digits_of_names_and_labels_of_csv_stay_and_empty_cells_are_null(put: Place, tmp_path: Path) -> None:
+    put("007")
+    put("8")
+    put("9")
+    (tmp_path / "list.csv").write_text(
+        'file,label,name,take,tweet\n007,01,,1,5\n8,10,"",2,12345678901234567890\n9,,a,,\n'
+    )
+    run("index", tmp_path / "list.csv", "--uri-column", "file", "--out", tmp_path / "INDEX")
+    assert uris(tmp_path / "INDEX") == ["007", "8", "9"]
+    listing = Index(tmp_path / "INDEX").listing
+    assert listing["label"].to_pylist() == ["01", "10", None]
+    assert listing["name"].to_pylist() == [None, None, "a"]
+    assert listing["take"].to_pylist() == [1, 2, None]
+    assert listing["tweet"].to_pylist() == ["5", "12345678901234567890", None]
+    policy = {"policy": "uniform", "frames": 1}
+    with pytest.raises(FramedexError, match=r"a value that is no label(.|\n)*found: +empty(.|\n)*'01', '10'"):
+        ClipDataset.from_index(tmp_path / "INDEX", policy, labels="label")
+    clips = ClipDataset.from_index(tmp_path / "INDEX", policy | {"filter": "label is not None"}, labels="label")
+    assert clips.classes == ["01", "10"]
