@@ -35,8 +35,8 @@ class CsvTable:
 def read_csv(file: BinaryIO, texts: Iterable[str]) -> CsvTable:
     """Read a CSV file.
 
-    The types of other columns are those of their cells. A column of numbers is one of texts if a cell begins with a zero
-    that a number would lose (007), or has more digits than a number keeps.
+    The types of other columns are those of their cells. A column of numbers is one of texts if a cell begins with a
+    zero that a number would lose (007), or has more digits than a number keeps.
 
     Args:
         file: The file, which is read from its beginning, several times.

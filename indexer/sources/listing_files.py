@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import csv
+import functools
+import io
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -14,7 +17,8 @@ import pyarrow.json
 import pyarrow.parquet as pq
 
 from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
-from framedex.errors import SourceError, StorageError
+from framedex.core.tallies import counted
+from framedex.errors import MediaError, SourceError, StorageError
 from framedex.files.csv_tables import read_csv
 from framedex.files.parquet_parts import UNSTORABLE
 from framedex.indexer.listings.conventions import Convention, captions_as_rows, recognised
@@ -22,8 +26,10 @@ from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.hub import pinned
 from framedex.storage.places import Place, opened
-from framedex.storage.uris import checked, is_remote, local_path
+from framedex.storage.uris import absolute, checked, is_remote, local_path
 
+MOST_OF_A_HEADER = 1 << 20  # characters
+WRONG_ROW = "listing_row"  # the kind of a row that names no medium
 UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
 
 # DALI's file lists: path label start end, or path label. Tried in this order. Paths may contain spaces.
@@ -86,12 +92,13 @@ def _read_text(path: Place) -> str:
         raise SourceError("the list cannot be read", where=str(path), found=error) from error
 
 
-def _check_lines(file: BinaryIO, where: str) -> None:
-    """Raise SourceError for a line of JSON that is nested too deeply. pyarrow's reader would end the process."""
+def _checked_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
+    """Yield lines. Raises SourceError for one that is nested too deeply: pyarrow's reader would end the process."""
     for number, line in enumerate(file, 1):
         depth = json_depth(line.decode("utf-8", "replace"))
         if depth > MOST_NESTED + 1:  # the row itself is one
             raise _too_deep(f"{where}:{number}", depth - 1)
+        yield line
 
 
 def _too_deep(where: str, levels: int) -> SourceError:
@@ -104,42 +111,93 @@ def _too_deep(where: str, levels: int) -> SourceError:
     )
 
 
-def read_table(path: Place, root: str | None, uri_column: str | None = None) -> Iterator[NamedMedium]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of a listing.
+
+    Attributes:
+        table: The rows that could be read.
+        numbers: The number of each row of `table` in the listing, from 0.
+        wrong: What is wrong with the other rows, by their numbers.
+    """
+
+    table: pa.Table
+    numbers: Sequence[int]
+    wrong: dict[int, str]
+
+
+def read_table(path: Place, root: str | None, uri_column: str | None = None) -> list[NamedMedium]:
     """Read a CSV, JSON, JSONL or Parquet listing: a column that names the media, and the user's own columns.
+
+    A row that names no medium becomes a medium that failed, `LISTING/row N`.
 
     Args:
         path: the listing.
         root: what relative paths in it are relative to. None: its folder, then the working directory.
         uri_column: the column that names the media. None: `uri`, or what the columns of a well-known dataset say.
+
+    Raises:
+        SourceError: the listing cannot be read, or none of its rows names a medium.
     """
     own = uri_column or "uri"
-    table = _table(path, own)
-    names, rows = table.column_names, _rows(table, path)
+    found = _read(path, own)
+    names = found.table.column_names
+    if not found.wrong and not len(found.table):
+        raise SourceError("the listing has no rows", where=str(path), found=f"columns {', '.join(names) or 'none'}")
     if repeated := {name for name in names if names.count(name) > 1}:
         raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
-    if own not in names:
-        kind = recognised(names) if uri_column is None else None
-        if kind is None:
-            raise SourceError(
-                f"the listing has no {own} column",
-                where=str(path),
-                found=f"columns {', '.join(names)}",
-                remedy="--uri-column names the column with the paths of the media",
-            )
-        yield from _by_convention(rows, kind, path, root)
-        return
-    for number, row in enumerate(rows):
-        uri = row.pop(own)
-        if not isinstance(uri, str) or not uri:
-            raise SourceError(f"a {own} must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
+    failed = {number: _failed_row(path, number, what, {}) for number, what in found.wrong.items()}
+    rows = dict(zip(found.numbers, _as_dicts(found.table, path), strict=True))
+    if not rows:
+        media = {}
+    elif own in names:
+        media = {number: _of_column(row, number, own, path, root) for number, row in rows.items()}
+    elif uri_column is None and (kind := recognised(names)) is not None:
+        media = _by_convention(rows, kind, path, root)
+    else:
+        raise SourceError(
+            f"the listing has no {own} column",
+            where=str(path),
+            found=f"columns {', '.join(names)}",
+            remedy="--uri-column names the column with the paths of the media",
+        )
+    media |= failed
+    listed = [media[number] for number in sorted(media)]
+    if listed[0].error is not None and all(item.error is not None for item in listed):
+        raise SourceError(
+            "no row of the listing names a medium", where=str(path), found=f"the first row: {listed[0].error.what}"
+        )
+    return listed
+
+
+def _failed_row(path: Place, number: int, what: str, columns: dict[str, Any], *, refused: bool = False) -> NamedMedium:
+    """Return the medium that stands for a row which names none."""
+    name = f"{path}/row {number}"
+    error = MediaError(WRONG_ROW, f"row {number} of the listing: {what}", refused=refused)
+    return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
+
+
+def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: str | None) -> NamedMedium:
+    """Return the medium that a column of a row names, with the row's other columns."""
+    uri, columns = row[own], {name: value for name, value in row.items() if name != own}
+    if isinstance(uri, bytes):  # some cells of the column are not valid UTF-8
+        try:
+            uri = uri.decode()
+        except UnicodeDecodeError:
+            return _failed_row(path, number, f"the {own} is not valid UTF-8: {uri[:80]!r}", columns)
+    if not isinstance(uri, str) or not uri:
+        return _failed_row(path, number, _no_name(own, uri), columns)
+    try:
         entry, folder = _resolve(uri, os.path.dirname(str(path)) or ".", root)
-        yield NamedMedium(path=entry, spelled=uri, columns=row, folder=folder)
+    except SourceError as error:
+        return _failed_row(path, number, error.what, columns)
+    return NamedMedium(path=entry, spelled=uri, columns=columns, folder=folder)
 
 
 def _by_convention(
-    rows: list[dict[str, Any]], kind: Convention, path: Place, root: str | None
-) -> Iterator[NamedMedium]:
-    """Yield the media of a listing of a well-known dataset. A file that is missing becomes a medium that failed.
+    rows: dict[int, dict[str, Any]], kind: Convention, path: Place, root: str | None
+) -> dict[int, NamedMedium]:
+    """Return the media of a listing of a well-known dataset. A file that is missing becomes a medium that failed.
 
     Raises:
         SourceError: no file of the listing exists, or the files would lie in object storage.
@@ -153,64 +211,81 @@ def _by_convention(
             found=base if root is None else root,
             remedy="add a column with the uris of the videos, and name it by --uri-column",
         )
-    found, last, tried = list[NamedMedium](), 0, list[str]()
-    there = 0
-    for number, row in enumerate(rows):
+    is_folder = functools.cache(os.path.isdir)
+    found, tried, there = dict[int, NamedMedium](), list[str](), 0
+    for number, row in rows.items():
+        columns = kind.own_columns(row)
         try:
             paths = kind.paths(row)
         except (TypeError, ValueError, OverflowError) as error:
-            raise SourceError(
-                f"a row names no video of {kind.name}", where=f"{path}, row {number}", found=error
-            ) from error
-        last = min(last, len(paths) - 1)
-        for place in (last, *range(len(paths))):  # most files lie where the file of the row before lies
-            entry, folder = _resolve(paths[place], base, root)
-            if os.path.lexists(entry):
-                last, there = place, there + 1
-                break
-        else:
-            place = last
-            entry, folder = _resolve(paths[place], base, root)
-        tried = tried or paths
-        found.append(NamedMedium(path=entry, spelled=paths[place], columns=kind.own_columns(row), folder=folder))
-    if rows and not there:
+            found[number] = _failed_row(path, number, f"it names no video of {kind.name}: {error}", columns)
+            continue
+        if outside := next((one for one in paths if _leads_out(one)), None):
+            what = f"its cells lead out of the folder of the videos: {outside[:80]!r}"
+            found[number] = _failed_row(path, number, what, columns, refused=True)
+            continue
+        places = [_resolve(one, base, root) for one in paths]
+        exists = [is_folder(os.path.dirname(entry)) and os.path.exists(entry) for entry, _ in places]
+        place = exists.index(True) if True in exists else 0
+        entry, folder = places[place]
+        there, tried = there + exists[place], tried or paths
+        found[number] = NamedMedium(path=entry, spelled=paths[place], columns=columns, folder=folder)
+    if tried and not there:
         raise SourceError(
             f"has the columns of {kind.name}, and none of its videos is there",
             where=str(path),
             found=f"tried for the first row: {', '.join(tried)}",
             remedy=remedy,
         )
-    yield from found
+    return found
 
 
-def _table(path: Place, own: str) -> pa.Table:
-    """Read a listing as a table. `own`: the column that names the media. Raises SourceError."""
+def _leads_out(name: str) -> bool:
+    """Return whether a path that is made of cells is not one below a folder."""
+    return is_remote(name) or os.path.isabs(name) or name.startswith("file:") or ".." in name.split("/")
+
+
+def _read(path: Place, own: str) -> Rows:
+    """Read a listing. `own`: the column that names the media. Raises SourceError."""
     ending = os.path.splitext(path.name)[1].lower()
     try:
         with opened(path) as file:
             if ending == ".csv":
-                found = read_csv(file, _text_columns(file, own))
-                if found.wrong:
-                    raise ValueError(f"rows {', '.join(map(str, found.wrong))} have too few or too many cells")
-                return found.table
+                return _csv_rows(file, own)
             if ending == ".parquet":
-                return _deep_checked(pq.read_table(file), path)
-            if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), str(path))) is not None:
-                return _deep_checked(_table_of(rows, path), path)
-            file.seek(0)
-            _check_lines(file, str(path))
-            file.seek(0)
-            return _deep_checked(pyarrow.json.read_json(file), path)
+                return _all_of(pq.read_table(file), path)
+            if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), path, own)) is not None:
+                return rows
+            return _json_lines(file, path, own)
     except UNREADABLE as error:  # for instance strings that are not UTF-8
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
 
 
-def _rows(table: pa.Table, path: Place) -> list[dict[str, Any]]:
+def _all_of(table: pa.Table, path: Place) -> Rows:
+    """Return the rows of a table, checked for columns that are nested too deeply. Raises SourceError."""
+    for field in table.schema:
+        if type_depth(field.type) > MOST_NESTED:
+            raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
+    return Rows(table=table, numbers=range(len(table)), wrong={})
+
+
+def _as_dicts(table: pa.Table, path: Place) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = table.to_pylist()
     except UNREADABLE as error:
         raise SourceError("the listing cannot be read", where=str(path), found=error) from error
     return rows
+
+
+def _csv_rows(file: BinaryIO, own: str) -> Rows:
+    text = file.read(MOST_OF_A_HEADER).decode("utf-8-sig", "replace").rstrip()
+    if "\n" not in text and len(text) < MOST_OF_A_HEADER:  # pyarrow says of a header alone that columns are unknown
+        names = next(csv.reader([text]), [])
+        return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
+    found = read_csv(file, _text_columns(file, own))
+    allowed = counted(found.table.num_columns, "column")
+    wrong = {number: f"{counted(cells, 'cell')}, but {allowed}" for number, cells in found.wrong.items()}
+    return Rows(table=found.table, numbers=found.numbers, wrong=wrong)
 
 
 def _text_columns(file: BinaryIO, own: str) -> list[str]:
@@ -221,17 +296,84 @@ def _text_columns(file: BinaryIO, own: str) -> list[str]:
     return [own] if kind is None else list(kind.texts)
 
 
-def _json_rows(text: str, where: str) -> list[dict[str, Any]] | None:
+def _json_rows(text: str, path: Place, own: str) -> Rows | None:
     """Return the rows of a JSON list of objects, or of HowTo100M's captions; None for JSON Lines."""
     try:
         content = json.loads(text)
     except ValueError:
         return None
     if (depth := json_depth(text)) > MOST_NESTED + 2:
-        raise _too_deep(where, depth - 2)
-    if isinstance(content, list) and all(isinstance(row, dict) for row in content):
-        return content
-    return captions_as_rows(content)
+        raise _too_deep(str(path), depth - 2)
+    if not isinstance(content, list):
+        captions = captions_as_rows(content)
+        return None if captions is None else _all_of(_table_of(captions, path), path)
+    if content and not any(isinstance(row, dict) for row in content):
+        raise SourceError(
+            "the listing is a list of something else than objects", where=str(path), found=repr(content[0])[:80]
+        )
+    wrong = {number: what for number, row in enumerate(content) if (what := _problem_of(row, own)) is not None}
+    numbers = [number for number in range(len(content)) if number not in wrong]
+    found = _all_of(_table_of([content[number] for number in numbers], path), path)
+    return replace(found, numbers=numbers, wrong=wrong)
+
+
+def _problem_of(row: object, own: str) -> str | None:
+    """Return why a value of JSON is no row; None if it is one. `own`: the column that names the media."""
+    if not isinstance(row, dict):
+        return f"it is no object: {row!r}"[:200]
+    return None if row.get(own) is None or isinstance(row[own], str) else _no_name(own, row[own])
+
+
+def _no_name(own: str, found: object) -> str:
+    return f"a {own} must be a non-empty string: {found!r}"[:200]
+
+
+def _json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
+    """Return the rows of JSON Lines. Lines that are no rows are wrong, unless all lines are.
+
+    Raises:
+        SourceError: a line is nested too deeply.
+        pa.ArrowException: no line is a row, or a column has values of several types.
+    """
+    file.seek(0)
+    lines = [line for line in _checked_lines(file, str(path)) if line.strip()]
+    if not lines:
+        return Rows(table=pa.table({}), numbers=[], wrong={})
+    wrong: dict[int, str] = {}
+    try:
+        file.seek(0)
+        found = _all_of(pyarrow.json.read_json(file), path)
+        if all(map(_is_utf8, lines)):
+            return found
+    except pa.ArrowInvalid:
+        wrong = _wrong_lines(lines, own)
+        if not wrong or len(wrong) == len(lines):
+            raise
+    wrong = wrong or _wrong_lines(lines, own)
+    numbers = [number for number in range(len(lines)) if number not in wrong]
+    table = pyarrow.json.read_json(io.BytesIO(b"\n".join(lines[number].rstrip(b"\r\n") for number in numbers)))
+    return replace(_all_of(table, path), numbers=numbers, wrong=wrong)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _wrong_lines(lines: Sequence[bytes], own: str) -> dict[int, str]:
+    """Return why lines are no rows, by their numbers."""
+    wrong: dict[int, str] = {}
+    for number, line in enumerate(lines):
+        try:
+            what = _problem_of(json.loads(line), own)
+        except ValueError as error:
+            what = f"it is not JSON: {error}"
+        if what is not None:
+            wrong[number] = what
+    return wrong
 
 
 def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
@@ -249,10 +391,3 @@ def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
                 remedy="give it one plain type",
             ) from error
     return pa.table(columns)
-
-
-def _deep_checked(table: pa.Table, path: Place) -> pa.Table:
-    for field in table.schema:
-        if type_depth(field.type) > MOST_NESTED:
-            raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
-    return table
