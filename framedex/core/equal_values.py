@@ -38,7 +38,7 @@ def equal_values(column: pa.ChunkedArray, value: object, name: str, where: str) 
     value = value.item() if isinstance(value, np.generic) else value
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     try:
-        if type(value) in (int, float) and not _has_number(kind, value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and not _has_number(kind, value):
             return np.zeros(len(column), np.bool_)
         equal = pc.equal(column.cast(kind), pa.scalar(value, kind)).fill_null(False)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
