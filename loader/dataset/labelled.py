@@ -7,7 +7,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from framedex.loader.dataset.origin import Origin
-from framedex.sharder.clips.labels import Labels, LabelsArgument, check_name_is_free, made_labels, wanted_labels
+from framedex.sharder.clips.labels import (
+    Labels,
+    LabelsArgument,
+    check_is_own,
+    check_name_is_free,
+    made_labels,
+    wanted_labels,
+)
 
 
 def labels_of(origin: Origin, labels: LabelsArgument | None, chosen: NDArray[np.int64] | None = None) -> Labels | None:
@@ -27,6 +34,7 @@ def labels_of(origin: Origin, labels: LabelsArgument | None, chosen: NDArray[np.
     wanted = wanted_labels(labels)
     if recorded is not None and wanted.numbers is None and wanted.column == recorded.column:
         return recorded
+    check_is_own(wanted, origin.columns, where)
     found = made_labels(wanted, origin.label_values(wanted.column), where)
     check_name_is_free(found, origin.columns, where)
     values = origin.column(wanted.column)
