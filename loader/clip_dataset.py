@@ -21,7 +21,7 @@ from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
-from framedex.loader.dataset.labelled import labels_of
+from framedex.loader.dataset.labelled import classes_of, labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
@@ -312,13 +312,7 @@ class ClipDataset:
         Raises:
             FramedexError: the dataset has no labels.
         """
-        if self._labels is None:
-            raise FramedexError(
-                "the dataset has no labels",
-                where=str(self.origin.path),
-                remedy="ClipDataset(…, labels='label') numbers the values of the column label",
-            )
-        return self._labels.classes
+        return classes_of(self._labels, "ClipDataset", self.origin.path)
 
     def __repr__(self) -> str:
         """Return a description: the number of clips, their columns and where they come from."""

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from framedex.errors import FramedexError
 from framedex.loader.dataset.origin import Origin
 from framedex.sharder.clips.labels import (
     Labels,
@@ -40,3 +41,23 @@ def labels_of(origin: Origin, labels: LabelsArgument | None, chosen: NDArray[np.
     values = origin.column(wanted.column)
     found.numbered(values if chosen is None else values.take(pa.array(chosen)), where)
     return found
+
+
+def classes_of(labels: Labels | None, reader: str, path: object) -> list[str]:
+    """Return the names of labels, by their numbers.
+
+    Args:
+        labels: those of a dataset. None: it has none.
+        reader: the class that reads the dataset, for the error.
+        path: the dataset or index, for the error.
+
+    Raises:
+        FramedexError: the dataset has no labels.
+    """
+    if labels is None:
+        raise FramedexError(
+            "the dataset has no labels",
+            where=str(path),
+            remedy=f"{reader}(…, labels='label') numbers the values of the column label",
+        )
+    return labels.classes

@@ -43,7 +43,7 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
         found = repr(what)[:80] if values.ndim == 0 else f"an array of shape {values.shape}"
         found = f"{len(values):,} values" if values.ndim == 1 else found
         raise FramedexError(f"{name} has a value for each clip", found=found, allowed=f"{len(dataset):,} values")
-    if np.ma.is_masked(what):
+    if isinstance(what, np.ma.MaskedArray) and np.ma.is_masked(what):
         clip = int(np.argmax(np.ma.getmaskarray(what)))
         raise FramedexError(f"{name} has a value for each clip", found=f"a masked one for clip {clip}")
     return values
@@ -72,7 +72,8 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
 
 def _is_number(value: object) -> bool:
     """Return whether a value is a number that float64 has, at least nearly."""
-    return isinstance(value, int | float | np.integer | np.floating) and abs(value) < LARGEST
+    value = value.item() if isinstance(value, np.generic) else value
+    return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
 def _no_number(name: str, found: str, clip: int, more: str = "") -> FramedexError:

@@ -89,6 +89,11 @@ def test_streams_have_the_same_numbers(folder: Path) -> None:
     own = ClipStream(folder / "RECORDED", labels={"walk": 0, "run": 0, "jump": 1})
     assert {item["label_name"]: item["label"] for item in own} == {"walk": 0, "run": 0, "jump": 1}
     assert "label_name" in own.columns
+    assert (own.classes, own.label_column) == (["walk", "jump"], "label")
+    assert ClipStream(folder / "RECORDED").classes == ["jump", "run", "walk"]
+    run("shard", folder / "INDEX", "--policy", json.dumps(POLICY), "--out", folder / "PACKED", "--pack", "clips")
+    with pytest.raises(FramedexError, match=r"no labels(.|\n)*ClipStream\(…, labels='label'\)"):
+        _ = ClipStream(folder / "PACKED").classes
 
 
 def test_given_numbers_replace_recorded_ones_and_may_be_shared(folder: Path) -> None:
