@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from framedex.core.tallies import counted
 from framedex.errors import FramedexError
 from framedex.loader.order.columns import codes_of, numbers_of, values_of
 from framedex.loader.order.order import generator
@@ -35,7 +34,7 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
     if not (found > 0).any():
         raise FramedexError(
             "no clip has a weight above 0",
-            found=counted(len(found), "clip"),
+            found=f"weights of 0 alone, of {len(found):,} clips",
             allowed="numbers of 0 or more, of which one is above 0",
         )
     found = found / found.max()  # their sum is finite
