@@ -164,7 +164,11 @@ def _by_convention(
             found=base if root is None else root,
             remedy="add a column with the uris of the videos, and name it by --uri-column",
         )
-    is_folder = functools.cache(os.path.isdir)
+
+    @functools.cache
+    def is_folder(name: str) -> bool:  # most rows share their folders
+        return os.path.isdir(_resolve(name, base, root)[0])
+
     found, tried, there = dict[int, NamedMedium](), list[str](), 0
     for number, row in rows.items():
         columns = kind.own_columns(row)
@@ -177,12 +181,11 @@ def _by_convention(
             what = f"its cells lead out of the folder of the videos: {outside[:80]!r}"
             found[number] = _failed_row(path, number, what, columns, refused=True)
             continue
-        places = [_resolve(one, base, root) for one in paths]
-        exists = [is_folder(os.path.dirname(entry)) and os.path.exists(entry) for entry, _ in places]
-        place = exists.index(True) if True in exists else 0
-        entry, folder = places[place]
-        there, tried = there + exists[place], tried or paths
-        found[number] = NamedMedium(path=entry, spelled=paths[place], columns=columns, folder=folder)
+        first = next((one for one in paths if is_folder(os.path.dirname(one)) and _exists(one, base, root)), None)
+        spelled = paths[0] if first is None else first
+        entry, folder = _resolve(spelled, base, root)
+        there, tried = there + (first is not None), tried or paths
+        found[number] = NamedMedium(path=entry, spelled=spelled, columns=columns, folder=folder)
     if tried and not there:
         raise SourceError(
             f"has the columns of {kind.name}, and none of its videos is there",
@@ -191,6 +194,11 @@ def _by_convention(
             remedy=remedy,
         )
     return found
+
+
+def _exists(name: str, base: str, root: str | None) -> bool:
+    """Return whether a file of this machine exists. A link that leads nowhere does not count."""
+    return os.path.exists(_resolve(name, base, root)[0])
 
 
 def _leads_out(name: str) -> bool:
