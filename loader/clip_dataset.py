@@ -21,7 +21,7 @@ from framedex.loader.dali.proxy import ProxiedDataset
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
-from framedex.loader.dataset.labelled import labels_of
+from framedex.loader.dataset.labelled import classes_of, labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.dataset.origin import Origin
 from framedex.loader.order.epoch import SharedEpoch
@@ -32,6 +32,7 @@ from framedex.loader.pixels.sizes import delivered_sizes
 from framedex.loader.pixels.transforms import Transform
 from framedex.sharder.clips.audio import AudioOptions
 from framedex.sharder.clips.clip import Clip, Failure
+from framedex.sharder.clips.fields import check_column_name
 from framedex.sharder.clips.labels import LabelsArgument, plain
 from framedex.sharder.clips.medium import Root
 from framedex.sharder.clips.multiview import JoinedViews
@@ -311,13 +312,7 @@ class ClipDataset:
         Raises:
             FramedexError: the dataset has no labels.
         """
-        if self._labels is None:
-            raise FramedexError(
-                "the dataset has no labels",
-                where=str(self.origin.path),
-                remedy="ClipDataset(…, labels='label') numbers the values of the column label",
-            )
-        return self._labels.classes
+        return classes_of(self._labels, "ClipDataset", self.origin.path)
 
     def __repr__(self) -> str:
         """Return a description: the number of clips, their columns and where they come from."""
@@ -355,6 +350,7 @@ class ClipDataset:
             FramedexError: the clips have no such column, or whole numbers beside nulls are too large for float64.
             FormatError: the dataset or the index is damaged or was replaced.
         """
+        check_column_name(name)
         labels = self._labels
         found = self.origin.column(labels.column if labels is not None and name == labels.name_column else name)
         if self._numbers is not None:

@@ -21,7 +21,7 @@ from framedex.loader.clip_dataset import ItemOptions, checked_epoch
 from framedex.loader.dataset.bit_depth import warn_of_lost_bits
 from framedex.loader.dataset.ffmpeg_version import warn_of_other_ffmpeg
 from framedex.loader.dataset.frame_tables import FrameColumns, FrameTables
-from framedex.loader.dataset.labelled import labels_of
+from framedex.loader.dataset.labelled import classes_of, labels_of
 from framedex.loader.dataset.manifest import Manifest
 from framedex.loader.order.order import Uneven
 from framedex.loader.pixels.framing import Framing
@@ -147,6 +147,20 @@ class ClipStream(IterableDataset):  # type: ignore[misc]
     def columns(self) -> list[str]:
         """The user's columns, and the one of labels' names."""
         return [*self._manifest.columns, *([] if self._labels is None else [self._labels.name_column])]
+
+    @property
+    def label_column(self) -> str | None:
+        """The column whose values are numbered; None if the stream has no labels."""
+        return None if self._labels is None else self._labels.column
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the labels, by their numbers.
+
+        Raises:
+            FramedexError: the stream has no labels.
+        """
+        return classes_of(self._labels, "ClipStream", self._manifest.path)
 
     @property
     def clip_count(self) -> int:

@@ -18,7 +18,7 @@ from framedex.loader.clip_dataset import ClipDataset
 from framedex.loader.pixels.framing import Framing
 from framedex.loader.pixels.options import PixelOptions
 from framedex.sharder.clips.clip import Clip, Failure
-from framedex.sharder.clips.fields import FIELD_NAMES
+from framedex.sharder.clips.fields import FIELD_NAMES, check_column_name
 from framedex.sharder.decoding.video import Size
 from framedex.sharder.reading.sources import SourceFiles
 
@@ -264,6 +264,7 @@ class ConcatClips:
         Raises:
             FramedexError: no dataset has such a column, or its values in several datasets are of different kinds.
         """
+        check_column_name(name)
         if name == NUMBER:
             numbers = np.repeat(np.arange(len(self.datasets)), [len(dataset) for dataset in self.datasets])
             return pa.chunked_array([pa.array(numbers)]) if as_arrow else numbers

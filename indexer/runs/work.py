@@ -31,7 +31,7 @@ from framedex.indexer.runs.rerun import (
     rows_of,
 )
 from framedex.indexer.schema import FAILED, OK, REFUSED
-from framedex.indexer.sources.discover import Found, default_root, discover
+from framedex.indexer.sources.discover import Found, default_root, discover, is_listing
 from framedex.indexer.sources.lerobot import LEROBOT
 from framedex.indexer.sources.named_medium import Images, NamedMedium, readable_name
 from framedex.indexer.sources.other_files import OtherFiles, other_files
@@ -323,9 +323,12 @@ def _others(found: Found, options: IndexOptions) -> list[OtherFiles]:
 
 
 def _is_gone(uri: str, root: str, options: IndexOptions) -> bool:
-    """Return whether a known medium lay in a folder that is searched, and no longer exists."""
+    """Return whether a known medium lay in a folder that is searched, and no longer exists.
+
+    Rows of a listing that were wrong lie in the listing.
+    """
     path = joined(root, uri)
-    searched = [absolute(source) for source in options.sources if may_be_folder(source)]
+    searched = [absolute(source) for source in options.sources if may_be_folder(source) or is_listing(source)]
     return any(is_inside(path, folder) for folder in searched) and not is_there(path)
 
 

@@ -97,6 +97,11 @@ class Search:
     uri_column: str | None = None
 
 
+def is_listing(source: str) -> bool:
+    """Return whether a source is a listing by the ending of its name."""
+    return os.path.splitext(source)[1].lower() in TABLE_SUFFIXES
+
+
 def media_id(uri: str, stream: int | None = None, *, member: str | None = None) -> str:
     """Return the stable name of a medium: 16 hex digits of BLAKE2b over its uri.
 
@@ -159,7 +164,7 @@ def discover(
     """
     sources = [local_path(source) for source in sources]
     search = Search(root=root, follow_symlinks=follow_symlinks, images=images, uri_column=uri_column)
-    if uri_column is not None and not any(os.path.splitext(source)[1].lower() in TABLE_SUFFIXES for source in sources):
+    if uri_column is not None and not any(is_listing(source) for source in sources):
         raise SourceError(
             "no source is a listing, so that no column names media",
             where="--uri-column",
@@ -319,7 +324,7 @@ def _in_list(path: Path, search: Search) -> Iterator[NamedMedium]:
 
 def _folder_or_file(item: NamedMedium) -> NamedMedium:
     """If a mention names a folder, return it as the mention of a sequence. Return others unchanged."""
-    return folder_sequence(item) if names_folder(item.path, item.spelled) else item
+    return folder_sequence(item) if item.error is None and names_folder(item.path, item.spelled) else item
 
 
 def _expand_glob(source: str, search: Search, skipped: Skipped) -> Iterator[NamedMedium]:

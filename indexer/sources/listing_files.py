@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import json
+import functools
 import os
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet as pq
-
-from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
-from framedex.errors import SourceError, StorageError
-from framedex.indexer.listings.conventions import Convention, captions_as_rows, recognised
+from framedex.errors import MediaError, SourceError, StorageError
+from framedex.indexer.listings.conventions import Convention, recognised
+from framedex.indexer.listings.rows import as_dicts, no_name, read_rows
 from framedex.indexer.sources.folders import is_below
 from framedex.indexer.sources.named_medium import NamedMedium
 from framedex.storage.hub import pinned
-from framedex.storage.places import Place, opened
-from framedex.storage.uris import checked, is_remote, local_path
+from framedex.storage.places import Place
+from framedex.storage.uris import absolute, checked, is_remote, local_path
 
-UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
+WRONG_ROW = "listing_row"  # the kind of a row that names no medium
 
 # DALI's file lists: path label start end, or path label. Tried in this order. Paths may contain spaces.
 DALI_LINES = (
@@ -85,60 +79,78 @@ def _read_text(path: Place) -> str:
         raise SourceError("the list cannot be read", where=str(path), found=error) from error
 
 
-def _check_lines(file: BinaryIO, where: str) -> None:
-    """Raise SourceError for a line of JSON that is nested too deeply. pyarrow's reader would end the process."""
-    for number, line in enumerate(file, 1):
-        depth = json_depth(line.decode("utf-8", "replace"))
-        if depth > MOST_NESTED + 1:  # the row itself is one
-            raise _too_deep(f"{where}:{number}", depth - 1)
-
-
-def _too_deep(where: str, levels: int) -> SourceError:
-    return SourceError(
-        "a user column is nested too deeply",
-        where=where,
-        found=f"{levels} levels",
-        allowed=f"up to {MOST_NESTED}",
-        remedy="store it as a text, or as columns of its own",
-    )
-
-
-def read_table(path: Place, root: str | None, uri_column: str | None = None) -> Iterator[NamedMedium]:
+def read_table(path: Place, root: str | None, uri_column: str | None = None) -> list[NamedMedium]:
     """Read a CSV, JSON, JSONL or Parquet listing: a column that names the media, and the user's own columns.
+
+    A row that names no medium becomes a medium that failed, `LISTING/row N`.
 
     Args:
         path: the listing.
         root: what relative paths in it are relative to. None: its folder, then the working directory.
         uri_column: the column that names the media. None: `uri`, or what the columns of a well-known dataset say.
+
+    Raises:
+        SourceError: the listing cannot be read, or none of its rows names a medium.
     """
-    table = _table(path)
-    names, rows = table.column_names, _rows(table, path)
+    own = uri_column or "uri"
+    found = read_rows(path, own)
+    names = found.table.column_names
+    if not found.wrong and not len(found.table):
+        raise SourceError("the listing has no rows", where=str(path), found=f"columns {', '.join(names) or 'none'}")
     if repeated := {name for name in names if names.count(name) > 1}:
         raise SourceError("the listing has two columns of one name", where=str(path), found=", ".join(sorted(repeated)))
-    own = uri_column or "uri"
-    if own not in names:
-        kind = recognised(names) if uri_column is None else None
-        if kind is None:
-            raise SourceError(
-                f"the listing has no {own} column",
-                where=str(path),
-                found=f"columns {', '.join(names)}",
-                remedy="--uri-column names the column with the paths of the media",
-            )
-        yield from _by_convention(rows, kind, path, root)
-        return
-    for number, row in enumerate(rows):
-        uri = row.pop(own)
-        if not isinstance(uri, str) or not uri:
-            raise SourceError(f"a {own} must be a non-empty string", where=f"{path}, row {number}", found=repr(uri))
+    failed = {number: _failed_row(path, number, what, {}) for number, what in found.wrong.items()}
+    rows = dict(zip(found.numbers, as_dicts(found.table, path), strict=True))
+    if not rows:
+        media = {}
+    elif own in names:
+        media = {number: _of_column(row, number, own, path, root) for number, row in rows.items()}
+    elif uri_column is None and (kind := recognised(names)) is not None:
+        media = _by_convention(rows, kind, path, root)
+    else:
+        raise SourceError(
+            f"the listing has no {own} column",
+            where=str(path),
+            found=f"columns {', '.join(names)}",
+            remedy="--uri-column names the column with the paths of the media",
+        )
+    media |= failed
+    listed = [media[number] for number in sorted(media)]
+    if listed[0].error is not None and all(item.error is not None for item in listed):
+        raise SourceError(
+            "no row of the listing names a medium", where=str(path), found=f"the first row: {listed[0].error.what}"
+        )
+    return listed
+
+
+def _failed_row(path: Place, number: int, what: str, columns: dict[str, Any], *, refused: bool = False) -> NamedMedium:
+    """Return the medium that stands for a row which names none."""
+    name = f"{path}/row {number}"
+    error = MediaError(WRONG_ROW, f"row {number} of the listing: {what}", refused=refused)
+    return NamedMedium(path=absolute(name), spelled=name, columns=columns, error=error)
+
+
+def _of_column(row: dict[str, Any], number: int, own: str, path: Place, root: str | None) -> NamedMedium:
+    """Return the medium that a column of a row names, with the row's other columns."""
+    uri, columns = row[own], {name: value for name, value in row.items() if name != own}
+    if isinstance(uri, bytes):  # some cells of the column are not valid UTF-8
+        try:
+            uri = uri.decode()
+        except UnicodeDecodeError:
+            return _failed_row(path, number, f"the {own} is not valid UTF-8: {uri[:80]!r}", columns)
+    if not isinstance(uri, str) or not uri:
+        return _failed_row(path, number, no_name(own, uri), columns)
+    try:
         entry, folder = _resolve(uri, os.path.dirname(str(path)) or ".", root)
-        yield NamedMedium(path=entry, spelled=uri, columns=row, folder=folder)
+    except SourceError as error:
+        return _failed_row(path, number, error.what, columns)
+    return NamedMedium(path=entry, spelled=uri, columns=columns, folder=folder)
 
 
 def _by_convention(
-    rows: list[dict[str, Any]], kind: Convention, path: Place, root: str | None
-) -> Iterator[NamedMedium]:
-    """Yield the media of a listing of a well-known dataset. A file that is missing becomes a medium that failed.
+    rows: dict[int, dict[str, Any]], kind: Convention, path: Place, root: str | None
+) -> dict[int, NamedMedium]:
+    """Return the media of a listing of a well-known dataset. A file that is missing becomes a medium that failed.
 
     Raises:
         SourceError: no file of the listing exists, or the files would lie in object storage.
@@ -152,87 +164,43 @@ def _by_convention(
             found=base if root is None else root,
             remedy="add a column with the uris of the videos, and name it by --uri-column",
         )
-    found, last, tried = list[NamedMedium](), 0, list[str]()
-    there = 0
-    for number, row in enumerate(rows):
+
+    @functools.cache
+    def is_folder(name: str) -> bool:  # most rows share their folders
+        return os.path.isdir(_resolve(name, base, root)[0])
+
+    found, tried, there = dict[int, NamedMedium](), list[str](), 0
+    for number, row in rows.items():
+        columns = kind.own_columns(row)
         try:
             paths = kind.paths(row)
         except (TypeError, ValueError, OverflowError) as error:
-            raise SourceError(
-                f"a row names no video of {kind.name}", where=f"{path}, row {number}", found=error
-            ) from error
-        last = min(last, len(paths) - 1)
-        for place in (last, *range(len(paths))):  # most files lie where the file of the row before lies
-            entry, folder = _resolve(paths[place], base, root)
-            if os.path.lexists(entry):
-                last, there = place, there + 1
-                break
-        else:
-            place = last
-            entry, folder = _resolve(paths[place], base, root)
-        tried = tried or paths
-        found.append(NamedMedium(path=entry, spelled=paths[place], columns=kind.own_columns(row), folder=folder))
-    if rows and not there:
+            found[number] = _failed_row(path, number, f"it names no video of {kind.name}: {error}", columns)
+            continue
+        if outside := next((one for one in paths if _leads_out(one)), None):
+            what = f"its cells lead out of the folder of the videos: {outside[:80]!r}"
+            found[number] = _failed_row(path, number, what, columns, refused=True)
+            continue
+        first = next((one for one in paths if is_folder(os.path.dirname(one)) and _exists(one, base, root)), None)
+        spelled = paths[0] if first is None else first
+        entry, folder = _resolve(spelled, base, root)
+        there, tried = there + (first is not None), tried or paths
+        found[number] = NamedMedium(path=entry, spelled=spelled, columns=columns, folder=folder)
+    if tried and not there:
         raise SourceError(
             f"has the columns of {kind.name}, and none of its videos is there",
             where=str(path),
             found=f"tried for the first row: {', '.join(tried)}",
             remedy=remedy,
         )
-    yield from found
+    return found
 
 
-def _table(path: Place) -> pa.Table:
-    """Read a listing as a table. Raises SourceError."""
-    ending = os.path.splitext(path.name)[1].lower()
-    try:
-        with opened(path) as file:
-            if ending == ".csv":
-                return _deep_checked(_read_csv(file), path)
-            if ending == ".parquet":
-                return _deep_checked(pq.read_table(file), path)
-            if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), str(path))) is not None:
-                return _deep_checked(pa.Table.from_pylist(rows), path)
-            file.seek(0)
-            _check_lines(file, str(path))
-            file.seek(0)
-            return _deep_checked(pyarrow.json.read_json(file), path)
-    except UNREADABLE as error:  # for instance strings that are not UTF-8
-        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
+def _exists(name: str, base: str, root: str | None) -> bool:
+    """Return whether a file of this machine exists. A link that leads nowhere does not count."""
+    return os.path.exists(_resolve(name, base, root)[0])
 
 
-def _rows(table: pa.Table, path: Place) -> list[dict[str, Any]]:
-    try:
-        rows: list[dict[str, Any]] = table.to_pylist()
-    except UNREADABLE as error:
-        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
-    return rows
-
-
-def _read_csv(file: BinaryIO) -> pa.Table:
-    """Read CSV. Ids of well-known datasets stay texts, with their leading zeros."""
-    names = next(csv.reader([file.readline().decode("utf-8-sig")]), [])
-    file.seek(0)
-    kind = None if "uri" in names else recognised(names)
-    texts = {} if kind is None else dict.fromkeys(kind.texts, pa.string())
-    return pyarrow.csv.read_csv(file, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
-
-
-def _json_rows(text: str, where: str) -> list[dict[str, Any]] | None:
-    """Return the rows of a JSON list of objects, or of HowTo100M's captions; None for JSON Lines."""
-    try:
-        content = json.loads(text)
-    except ValueError:
-        return None
-    if (depth := json_depth(text)) > MOST_NESTED + 2:
-        raise _too_deep(where, depth - 2)
-    if isinstance(content, list) and all(isinstance(row, dict) for row in content):
-        return content
-    return captions_as_rows(content)
-
-
-def _deep_checked(table: pa.Table, path: Place) -> pa.Table:
-    for field in table.schema:
-        if type_depth(field.type) > MOST_NESTED:
-            raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
-    return table
+def _leads_out(name: str) -> bool:
+    """Return whether a path that is made of cells is not one below a folder."""
+    return is_remote(name) or os.path.isabs(name) or name.startswith("file:") or ".." in name.split("/")

@@ -82,6 +82,9 @@ def join_rows(rows: Sequence[NamedMedium], where: str) -> list[NamedMedium]:
     places: list[str | NamedMedium] = []
     for row in rows:
         value = row.columns.get(SEQUENCE)
+        if row.error is not None:
+            places.append(row)
+            continue
         if value in NONE or (form_of(row.path) != "image" and str(value) not in groups):
             places.append(_with_rate(row, where))
             continue

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from framedex.core.column_rules import RowAt, check_columns, reading
+from framedex.core.equal_values import check_where, equal_values
 from framedex.core.tallies import counted, no_clip_has, tally
 from framedex.errors import FormatError, FramedexError
 from framedex.sharder.clips.byte_source import ByteSource
@@ -272,14 +273,14 @@ class ClipColumns:
         Reads only these columns.
 
         Raises:
-            FramedexError: the clips have no such column, the column's type has no such value, or no clip has these
-                values.
+            FramedexError: `wanted` is no mapping, the clips have no such column, the column's type has no such value,
+                or no clip has these values.
         """
+        check_where(wanted)
         chosen = np.ones(len(self), np.bool_)
         for name, value in wanted.items():
             try:
                 column = self._clip_column(name)
-                equal = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
             except KeyError:
                 raise FramedexError(
                     "the clips have no such column",
@@ -287,11 +288,7 @@ class ClipColumns:
                     found=name,
                     allowed=", ".join([*self._own, *self._user_columns()]),
                 ) from None
-            except (pa.ArrowException, TypeError) as error:
-                raise FramedexError(
-                    f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
-                ) from error
-            chosen &= equal.to_numpy().astype(np.bool_)
+            chosen &= equal_values(column, value, name, str(self.path))
         found = np.flatnonzero(chosen)
         if wanted and not len(found):
             values = {name: tally(self._clip_column(name).chunks) for name in wanted}

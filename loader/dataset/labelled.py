@@ -6,8 +6,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from framedex.errors import FramedexError
 from framedex.loader.dataset.origin import Origin
-from framedex.sharder.clips.labels import Labels, LabelsArgument, check_name_is_free, made_labels, wanted_labels
+from framedex.sharder.clips.labels import (
+    Labels,
+    LabelsArgument,
+    check_is_own,
+    check_name_is_free,
+    made_labels,
+    wanted_labels,
+)
 
 
 def labels_of(origin: Origin, labels: LabelsArgument | None, chosen: NDArray[np.int64] | None = None) -> Labels | None:
@@ -27,8 +35,29 @@ def labels_of(origin: Origin, labels: LabelsArgument | None, chosen: NDArray[np.
     wanted = wanted_labels(labels)
     if recorded is not None and wanted.numbers is None and wanted.column == recorded.column:
         return recorded
+    check_is_own(wanted, origin.columns, where)
     found = made_labels(wanted, origin.label_values(wanted.column), where)
     check_name_is_free(found, origin.columns, where)
     values = origin.column(wanted.column)
     found.numbered(values if chosen is None else values.take(pa.array(chosen)), where)
     return found
+
+
+def classes_of(labels: Labels | None, reader: str, path: object) -> list[str]:
+    """Return the names of labels, by their numbers.
+
+    Args:
+        labels: those of a dataset. None: it has none.
+        reader: the class that reads the dataset, for the error.
+        path: the dataset or index, for the error.
+
+    Raises:
+        FramedexError: the dataset has no labels.
+    """
+    if labels is None:
+        raise FramedexError(
+            "the dataset has no labels",
+            where=str(path),
+            remedy=f"{reader}(…, labels='label') numbers the values of the column label",
+        )
+    return labels.classes

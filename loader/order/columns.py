@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from framedex.errors import FramedexError
+
+LARGEST = float(np.finfo(np.float64).max)
 
 
 def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
@@ -20,7 +22,7 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
         name: the name of the argument, for errors.
 
     Raises:
-        FramedexError: there is no such column, or the array has another length.
+        FramedexError: there is no such column, or what is given is no array of that length.
     """
     if isinstance(what, str):
         if not hasattr(dataset, "column"):
@@ -31,10 +33,19 @@ def values_of(dataset: Sized, what: object, name: str) -> NDArray[Any]:
                 remedy=f"give {name} as an array with a value for each clip",
             )
         return np.asarray(dataset.column(what))
-    values = np.asarray(what)
+    try:
+        values: NDArray[Any] = np.asarray(what)
+    except (ValueError, TypeError, RuntimeError) as error:  # lists of several lengths; torch tensors with gradients
+        raise FramedexError(
+            f"{name} has a value for each clip", found=error, allowed=f"an array of {len(dataset):,} values"
+        ) from error
     if values.shape != (len(dataset),):
-        found = f"{len(values):,} values" if values.ndim == 1 else f"an array of shape {values.shape}"
+        found = repr(what)[:80] if values.ndim == 0 else f"an array of shape {values.shape}"
+        found = f"{len(values):,} values" if values.ndim == 1 else found
         raise FramedexError(f"{name} has a value for each clip", found=found, allowed=f"{len(dataset):,} values")
+    if isinstance(what, np.ma.MaskedArray) and np.ma.is_masked(what):
+        clip = int(np.argmax(np.ma.getmaskarray(what)))
+        raise FramedexError(f"{name} has a value for each clip", found=f"a masked one for clip {clip}")
     return values
 
 
@@ -46,17 +57,32 @@ def numbers_of(dataset: Sized, what: object, name: str) -> NDArray[np.float64]:
     """
     values = values_of(dataset, what, name)
     if values.dtype.kind not in "biuf":
-        example = repr(values[0])[:40] if len(values) else str(values.dtype)
-        raise FramedexError(f"{name} has a number for each clip", found=example, allowed="numbers")
-    numbers = values.astype(np.float64)
-    wrong = np.flatnonzero(~np.isfinite(numbers))
-    if len(wrong):
-        raise FramedexError(
-            f"{name} has a number for each clip",
-            found=f"{numbers[wrong[0]]} for clip {wrong[0]}, {len(wrong):,} such clips in all",
-            allowed="finite numbers",
+        own = (
+            values.tolist() if isinstance(what, str) or values.dtype.kind != "U" else list(cast("Sequence[Any]", what))
         )
+        wrong = next((place for place, value in enumerate(own) if not _is_number(value)), None)
+        if wrong is not None or values.dtype.kind != "O":
+            raise _no_number(name, f"{own[wrong or 0]!r}"[:40] if own else str(values.dtype), wrong or 0)
+    numbers: NDArray[np.float64] = values.astype(np.float64)
+    places = np.flatnonzero(~np.isfinite(numbers))
+    if len(places):
+        raise _no_number(name, f"{numbers[places[0]]}", int(places[0]), f", {len(places):,} such clips in all")
     return numbers
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value is a number that float64 has, at least nearly."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return isinstance(value, int | float) and abs(value) <= LARGEST
+
+
+def _no_number(name: str, found: str, clip: int, more: str = "") -> FramedexError:
+    return FramedexError(
+        f"{name} has a number for each clip",
+        found=f"{found} for clip {clip}{more}",
+        allowed="finite numbers",
+        remedy="leave out clips without a number by where=, or give an array with a number for each clip",
+    )
 
 
 def codes_of(values: NDArray[Any]) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from typing import Protocol
@@ -81,7 +82,7 @@ class GivenGroups:
 
     def _groups(self, batches: Iterator[Sequence[int]]) -> Iterator[tuple[list[int], int]]:
         for batch in batches:
-            if not isinstance(batch, Sized) or not len(batch):
+            if isinstance(batch, str | bytes) or not isinstance(batch, Sized) or not len(batch):
                 raise FramedexError(
                     "batch_sampler yields the clips of a batch", found=repr(batch), allowed="a list of clip numbers"
                 )
@@ -95,10 +96,23 @@ class GivenGroups:
 
 
 def checked_number(number: int, clips: int) -> int:
-    """Return a clip number of a sampler as an int. Raises IndexError if there is no such clip."""
-    if not -clips <= number < clips:
+    """Return a clip number of a sampler as an int.
+
+    Raises:
+        FramedexError: it is no whole number.
+        IndexError: there is no such clip.
+    """
+    try:
+        whole = operator.index(number)
+    except TypeError as error:
+        raise FramedexError(
+            "the sampler yields something that is no clip number",
+            found=repr(number)[:80],
+            allowed=f"whole numbers, 0 to {clips - 1}",
+        ) from error
+    if not -clips <= whole < clips:
         raise IndexError(f"the sampler asks for clip {number} of {clips}")
-    return int(number)
+    return whole
 
 
 def largest_batch(sampler: Iterable[Sequence[int]]) -> int | None:

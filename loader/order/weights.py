@@ -32,7 +32,11 @@ def weights_of(dataset: Sized, weights: object, balance: object) -> NDArray[np.f
         at = int(np.argmax(found < 0))
         raise FramedexError("a weight is below 0", found=f"{found[at]} for clip {at}", allowed="0 or more")
     if not (found > 0).any():
-        raise FramedexError("no clip has a weight above 0", found=f"{len(found):,} clips")
+        raise FramedexError(
+            "no clip has a weight above 0",
+            found=f"weights of 0 alone, of {len(found):,} clips",
+            allowed="numbers of 0 or more, of which one is above 0",
+        )
     found = found / found.max()  # their sum is finite
     return found if balance is None else _balanced(found, values_of(dataset, balance, "balance"))
 

@@ -73,6 +73,12 @@ def _reduced(lists: pa.ListArray, nearest: np.ufunc) -> pa.Array:
     return pa.array(found, from_pandas=True)
 
 
+def check_column_name(name: object) -> None:
+    """Raise FramedexError if the name of a column is no text."""
+    if not isinstance(name, str):
+        raise FramedexError("the name of a column is a text", found=repr(name)[:80], allowed="such as 'label'")
+
+
 def no_such_column(name: str, own: Iterable[str], path: object) -> FramedexError:
     """Return the error for a column that clips do not have.
 

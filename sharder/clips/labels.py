@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from framedex.core.hints import did_you_mean
 from framedex.core.tallies import counted, few, tally
 from framedex.errors import FramedexError
 
@@ -20,6 +21,7 @@ LabelsArgument = str | Mapping[Any, Any]
 DEFAULT_COLUMN = "label"
 NAME_SUFFIX = "_name"  # the column that keeps the values which the numbers replace
 MOST_CLASSES = 100_000  # a column with more values holds captions or names, not labels
+NOTHING = object()
 SHOWN = 20  # how many classes a message names
 
 
@@ -144,7 +146,7 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
         FramedexError: It is something else, or the numbers are not 0, 1, 2 and so on.
     """
     if isinstance(labels, str):
-        return WantedLabels(column=labels, numbers=None)
+        return WantedLabels(column=str(labels), numbers=None)
     column, numbers = DEFAULT_COLUMN, labels
     if isinstance(labels, Mapping) and len(labels) == 1 and isinstance(next(iter(labels.values())), Mapping):
         [(column, numbers)] = labels.items()
@@ -154,14 +156,53 @@ def wanted_labels(labels: LabelsArgument) -> WantedLabels:
             found=repr(labels)[:80],
             allowed="'label', {'run': 0, 'walk': 1}, {'label': {'run': 0, 'walk': 1}}",
         )
-    own = {value: int(number) if isinstance(number, np.integer) else number for value, number in numbers.items()}
+    own = {_of_python(value): _of_python(number) for value, number in numbers.items()}
+    if (wrong := next((value for value in own if not _is_label(value)), NOTHING)) is not NOTHING:
+        raise FramedexError(
+            "labels are texts or whole numbers",
+            where=f"labels of column {column!r}",
+            found=repr(wrong)[:80],
+            allowed="texts of valid UTF-8, and whole numbers of 64 bits",
+            remedy="leave out clips without a label by `where` or by the policy's `filter`",
+        )
     if not _are_consecutive(own):
         raise FramedexError(
             "the numbers of labels are 0, 1, 2 and so on, without a gap",
             where=f"labels of column {column!r}",
             found=", ".join(f"{value!r}: {number!r}" for value, number in itertools.islice(own.items(), SHOWN)),
         )
-    return WantedLabels(column=column, numbers=own)
+    return WantedLabels(column=str(column), numbers=own)
+
+
+def _of_python(value: Any) -> Any:
+    """Return a number or text of numpy as one of Python, and other values unchanged."""
+    return (
+        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+    )
+
+
+def _is_label(value: object) -> bool:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode() == value
+    return type(value) is int and -(1 << 63) <= value < 1 << 63
+
+
+def check_is_own(wanted: WantedLabels, columns: list[str], where: str) -> None:
+    """Raise FramedexError if the labels are to come from a column that is not one of the user's.
+
+    Args:
+        wanted: What `labels` says.
+        columns: The user's columns.
+        where: The dataset or index, for the error.
+    """
+    if wanted.column not in columns:
+        raise FramedexError(
+            "there is no such column for labels",
+            where=where,
+            found=wanted.column,
+            allowed=f"your columns: {', '.join(columns) or 'none'}",
+            remedy=did_you_mean(wanted.column, columns) or "list it beside the uri, or index with --label-from parent",
+        )
 
 
 def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> Labels:
@@ -185,7 +226,7 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
             raise FramedexError(
                 "labels of another type than the column's", where=where, found=repr(other[0]), allowed=str(kind)
             )
-        return Labels(column=wanted.column, numbers=wanted.numbers)
+        return Labels(column=wanted.column, numbers=_storable(wanted.numbers, kind, where))
     found = plain(values).unique().drop_null()
     if not len(found) or len(found) > MOST_CLASSES:
         raise FramedexError(
@@ -197,6 +238,15 @@ def made_labels(wanted: WantedLabels, values: pa.ChunkedArray, where: str) -> La
     return Labels(
         column=wanted.column, numbers={value: number for number, value in enumerate(sorted(found.to_pylist()))}
     )
+
+
+def _storable(numbers: dict[Any, int], kind: pa.DataType, where: str) -> dict[Any, int]:
+    """Return numbers of values. Raises FramedexError for a value that a column's type does not have."""
+    try:
+        pa.array(numbers, kind)
+    except (pa.ArrowException, OverflowError) as error:
+        raise FramedexError("the column cannot have such a label", where=where, found=error, allowed=kind) from error
+    return numbers
 
 
 def check_name_is_free(labels: Labels, columns: list[str], where: str) -> None:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from framedex.core.equal_values import check_where, equal_values
 from framedex.core.tallies import no_clip_has, tally
 from framedex.errors import FormatError, FramedexError, PolicyError, StaleError
 from framedex.indexer.parts.index import Index
@@ -269,8 +270,10 @@ class ClipPlans:
         """Return int64, ascending: the numbers of clips whose columns of the listing or the split have these values.
 
         Raises:
-            FramedexError: The clips do not have a column, its type has no such value, or no clip matches.
+            FramedexError: `wanted` is no mapping, the clips do not have a column, its type has no such value, or no
+                clip matches.
         """
+        check_where(wanted)
         columns, chosen = self._table.columns, np.ones(len(self._table), np.bool_)
         own = self.columns
         for name, value in wanted.items():
@@ -278,14 +281,7 @@ class ClipPlans:
                 raise FramedexError(
                     "the clips have no such column", where=str(self.path), found=name, allowed=", ".join(own)
                 )
-            column = columns[name]
-            try:
-                equal = pc.equal(column, pa.scalar(value, column.type)).fill_null(False)
-            except (pa.ArrowException, TypeError) as error:
-                raise FramedexError(
-                    f"column {name!r} never has such a value", where=str(self.path), found=repr(value)
-                ) from error
-            chosen &= equal.to_numpy().astype(np.bool_)
+            chosen &= equal_values(columns[name], value, name, str(self.path))
         mentions = self._mentions()
         found = np.flatnonzero(chosen[mentions])
         if wanted and not len(found):

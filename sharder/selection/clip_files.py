@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet as pq
 
 from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
+from framedex.core.tallies import counted
 from framedex.errors import PolicyError
+from framedex.files.csv_tables import read_csv
 
 ROWS_AT_ONCE = 1024  # of a Parquet file
 BYTES_AT_ONCE = 1 << 20
 LISTS = ("frames", "seconds")  # keys whose values are lists; in CSV, they are JSON
+NAMES = ("uri", "clip_id", "outside")  # keys whose values are texts, even if all of them are digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +110,20 @@ def _too_deep(where: str, levels: int) -> PolicyError:
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        names = next(csv.reader(file), [])
-    texts = {name: pa.string() for name in LISTS if name in names}
-    # At once: the types of the columns depend on all rows.
-    table = pyarrow.csv.read_csv(path, convert_options=pyarrow.csv.ConvertOptions(column_types=texts))
-    _check_names(table.schema, path)
-    for number, row in enumerate(table.to_pylist(), 1):
+    with open(path, "rb") as file:  # at once: the types of the columns depend on all rows
+        found = read_csv(file, (*LISTS, *NAMES))
+    _check_names(found.table.schema, path)
+    if found.wrong:
+        number, cells = min(found.wrong.items())
+        raise PolicyError(
+            "a row has a cell for each column",
+            where=f"{path}, row {number + 1}",
+            found=counted(cells, "cell"),
+            allowed=counted(found.table.num_columns, "cell"),
+        )
+    for number, row in enumerate(found.table.to_pylist(), 1):
         where = f"{path}, row {number}"
-        yield row | {name: _list_of(row[name], name, where) for name in texts if row[name]}
+        yield row | {name: _list_of(row[name], name, where) for name in LISTS if row.get(name)}
 
 
 def _list_of(text: str, name: str, where: str) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 import framedex
 from framedex import ClipDataset
-from framedex.errors import SourceError
+from framedex.errors import FramedexError, SourceError
 from framedex.indexer.parts.index import Index
 from tests.support.datasets import run
 
@@ -90,7 +90,10 @@ def test_without_any_video_the_error_names_the_dataset_the_paths_and_the_remedy(
     with pytest.raises(SourceError, match="needs its videos on this machine"):
         framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", root="s3://bucket/videos", progress=False)
     write_csv(tmp_path / "train.csv", [KINETICS[0] | {"youtube_id": ""}])
-    with pytest.raises(SourceError, match="row 0: a row names no video of Kinetics"):
+    with pytest.raises(
+        SourceError,
+        match=r"no row of the listing names a medium(.|\n)*row 0 of the listing: it names no video of Kinetics",
+    ):
         framedex.index(tmp_path / "train.csv", tmp_path / "INDEX", progress=False)
 
 
@@ -156,12 +159,126 @@ def test_another_column_may_name_the_videos(put: Place, tmp_path: Path, form: st
 
 def test_a_column_that_does_not_name_videos_is_refused(put: Place, tmp_path: Path) -> None:
     put("a.mp4")
-    write_csv(tmp_path / "list.csv", [{"file": "a.mp4", "size": 3}])
+    (tmp_path / "list.json").write_text(json.dumps([{"file": "a.mp4", "size": 3}]))
 
     def message(*options: object) -> str:
         return run("index", *options, "--out", tmp_path / "INDEX", code=1).output
 
-    assert "--uri-column names the column" in message(tmp_path / "list.csv")
-    assert "no path column" in message(tmp_path / "list.csv", "--uri-column", "path")
-    assert "a size must be a non-empty string" in message(tmp_path / "list.csv", "--uri-column", "size")
+    assert "--uri-column names the column" in message(tmp_path / "list.json")
+    assert "no path column" in message(tmp_path / "list.json", "--uri-column", "path")
+    assert "a size must be a non-empty string" in message(tmp_path / "list.json", "--uri-column", "size")
     assert "no source is a listing" in message(tmp_path / "a.mp4", "--uri-column", "file")
+
+
+def test_keys_of_later_rows_of_json_are_columns_too(put: Place, tmp_path: Path) -> None:
+    put("a.mp4")
+    put("b.mp4")
+    rows: list[dict[str, Any]] = [{"uri": "a.mp4"}, {"uri": "b.mp4", "label": "run", "take": 2}]
+    (tmp_path / "list.json").write_text(json.dumps(rows))
+    run("index", tmp_path / "list.json", "--out", tmp_path / "INDEX")
+    listing = Index(tmp_path / "INDEX").listing
+    assert listing["label"].to_pylist() == [None, "run"]
+    assert listing["take"].to_pylist() == [None, 2]
+    (tmp_path / "list.json").write_text(json.dumps([{"uri": "a.mp4", "n": 1}, {"uri": "b.mp4", "n": "x"}]))
+    assert "column 'n' cannot be read" in run("index", tmp_path / "list.json", "--out", tmp_path / "I", code=1).output
+
+
+def test_digits_of_names_and_labels_of_csv_stay_and_empty_cells_are_null(put: Place, tmp_path: Path) -> None:
+    put("007")
+    put("8")
+    put("9")
+    (tmp_path / "list.csv").write_text(
+        'file,label,name,take,tweet\n007,01,,1,5\n8,10,"",2,12345678901234567890\n9,,a,,\n'
+    )
+    run("index", tmp_path / "list.csv", "--uri-column", "file", "--out", tmp_path / "INDEX")
+    assert uris(tmp_path / "INDEX") == ["007", "8", "9"]
+    listing = Index(tmp_path / "INDEX").listing
+    assert listing["label"].to_pylist() == ["01", "10", None]
+    assert listing["name"].to_pylist() == [None, None, "a"]
+    assert listing["take"].to_pylist() == [1, 2, None]
+    assert listing["tweet"].to_pylist() == ["5", "12345678901234567890", None]
+    policy = {"policy": "uniform", "frames": 1}
+    with pytest.raises(FramedexError, match=r"a value that is no label(.|\n)*found: +empty(.|\n)*'01', '10'"):
+        ClipDataset.from_index(tmp_path / "INDEX", policy, labels="label")
+    clips = ClipDataset.from_index(tmp_path / "INDEX", policy | {"filter": "label is not None"}, labels="label")
+    assert clips.classes == ["01", "10"]
+
+
+def test_cells_that_lead_out_of_the_root_refuse_their_row_alone(put: Place, tmp_path: Path) -> None:
+    put("V/yoga/0012_000000_000010.mp4")
+    put("secret/-0_a_000012_000022.mp4")
+    wrong = [
+        KINETICS[0] | {"label": label} for label in ("../secret", f"{tmp_path}/secret", f"file://{tmp_path}/secret")
+    ]
+    ids = [KINETICS[0] | {"youtube_id": name} for name in ("../secret/-0_a", f"{tmp_path}/secret/-0_a", "s3://b/-0_a")]
+    write_csv(tmp_path / "train.csv", [*wrong, *ids, KINETICS[1]])
+    output = run("index", tmp_path / "train.csv", "--root", tmp_path / "V", "--out", tmp_path / "INDEX", code=3).output
+    assert "1 indexed, 6 refused, 0 failed" in output
+    assert "row 0 of the listing: its cells lead out of the folder of the videos: '../secret/" in output
+    found = Index(tmp_path / "INDEX").columns(["uri", "error_kind"]).to_pylist()
+    assert {row["error_kind"] for row in found if row["uri"] != "yoga/0012_000000_000010.mp4"} == {"listing_row"}
+
+
+def test_each_row_means_the_first_of_its_files_that_exists(put: Place, tmp_path: Path) -> None:
+    put("yoga/0012_000000_000010.mkv")
+    put("train/-0_a_000012_000022.mp4")
+    put("playing guitar/-0_a_000012_000022.webm")
+    put("train/0012_000000_000010.mp4")
+    (tmp_path / "0012_000000_000010.mp4").symlink_to(tmp_path / "gone.mp4")
+    write_csv(tmp_path / "train.csv", [KINETICS[1], KINETICS[0], KINETICS[1]])
+    run("index", tmp_path / "train.csv", "--out", tmp_path / "INDEX")
+    assert uris(tmp_path / "INDEX") == ["playing guitar/-0_a_000012_000022.webm", "yoga/0012_000000_000010.mkv"]
+
+
+WRONG_ROWS = {
+    "csv": ("list.csv", b"uri,n\na.mp4,1\n,2\nb.mp4\nb.mp4,3\n\xff.mp4,4\n", (1, 2, 4)),
+    "json": ("list.json", b'[{"uri": "a.mp4"}, {"n": 1}, 7, {"uri": "b.mp4", "n": 2}, {"uri": 3}]', (1, 2, 4)),
+    "jsonl": (
+        "list.jsonl",
+        b'{"uri": "a.mp4"}\n{"n": 1}\n\n{"uri": \n{"uri": "b.mp4"}\n[]\n{"uri": "\xff"}',
+        (1, 2, 4, 5),
+    ),
+    "store": ("list.csv", b"uri\na.mp4\ns3:///x.mp4\nb.mp4\nhttps://me:secret@x.invalid/a.mp4\n", (1, 3)),
+    "kinetics": (
+        "list.csv",
+        b"youtube_id,time_start,time_end\na,1,2\n,1,2\nb,1,2\na,x,2\n",
+        (1, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_ROWS)
+def test_a_wrong_row_fails_alone_and_is_named_by_its_number(put: Place, tmp_path: Path, case: str) -> None:
+    name, content, wrong = WRONG_ROWS[case]
+    cut = "_000001_000002" if case == "kinetics" else ""
+    put(f"a{cut}.mp4")
+    put(f"b{cut}.mp4")
+    (tmp_path / name).write_bytes(content)
+    output = run("index", tmp_path / name, "--out", tmp_path / "INDEX", code=3).output
+    assert f"2 indexed, 0 refused, {len(wrong)} failed" in output
+    assert f"row {wrong[0]} of the listing: " in output
+    assert "secret" not in output
+    assert uris(tmp_path / "INDEX") == sorted([f"a{cut}.mp4", f"b{cut}.mp4", *(f"{name}/row {at}" for at in wrong)])
+    (tmp_path / name).write_bytes(b"uri\na.mp4\n" if name.endswith("csv") else b'[{"uri": "a.mp4"}]')
+    if case != "kinetics" and name != "list.jsonl":  # a row that was mended is gone
+        run("index", tmp_path / name, "--out", tmp_path / "INDEX")
+        assert set(Index(tmp_path / "INDEX").videos["status"].to_pylist()) <= {"ok", "gone"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("list.json", "[]", "the listing has no rows"),
+        ("list.json", "[3]", "a list of something else than objects"),
+        ("list.jsonl", "", "the listing has no rows"),
+        ("list.jsonl", "\n\n", "the listing has no rows"),
+        ("list.csv", "uri,label\n", r"the listing has no rows(.|\n)*columns uri, label"),
+        ("list.csv", "uri,label", "the listing has no rows"),
+        ("list.csv", "", "the listing has no rows"),
+        ("list.csv", "uri,label\n,3\n,4\n", r"no row of the listing names a medium(.|\n)*row 0 of the listing"),
+    ],
+)
+def test_a_listing_without_media_says_so(tmp_path: Path, name: str, content: str, message: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SourceError, match=message):
+        framedex.index(tmp_path / name, tmp_path / "INDEX", progress=False)

@@ -191,6 +191,9 @@ class Lying(list[list[int]]):
         ([[0, CLIPS]], IndexError, f"clip {CLIPS} of {CLIPS}"),
         ([[]], FramedexError, "the clips of a batch"),
         ([3], FramedexError, "the clips of a batch"),
+        (["01"], FramedexError, "(?s)the clips of a batch.*'01'"),
+        ([["01"]], FramedexError, "(?s)no clip number.*'01'.*whole numbers, 0 to"),
+        ([[1.5]], FramedexError, "(?s)no clip number.*1.5"),
         (Lying([[1, 2]]), FramedexError, "more clips than its sampler says"),
     ],
 )

@@ -99,6 +99,29 @@ def test_chosen_clips_have_their_own_values(listed: Path) -> None:
     assert planned.column("uri").tolist() == chosen.column("uri").tolist()
 
 
+@pytest.mark.parametrize("value", [3, 3.0, np.float32(3)])
+def test_numbers_are_chosen_as_numbers(listed: Path, value: object) -> None:
+    assert set(ClipDataset(listed / "D", where={"score": value}).column("score").tolist()) == {3}
+    assert set(ClipDataset.from_index(listed / "INDEX", POLICY, where={"score": value}).column("score")) == {3}
+
+
+@pytest.mark.parametrize("value", [3.5, 2**70, -(2**70), 1e300, float("nan"), float("inf")])
+def test_a_number_that_no_clip_has_is_refused_with_those_that_there_are(listed: Path, value: object) -> None:
+    with pytest.raises(FramedexError, match=r"no clip has this value(.|\n)*score: .*3 \("):
+        ClipDataset(listed / "D", where={"score": value})
+    with pytest.raises(FramedexError, match=r"no clip has this value(.|\n)*score: .*3 \("):
+        ClipDataset.from_index(listed / "INDEX", POLICY, where={"score": value})
+
+
+def test_a_choice_or_a_name_of_a_wrong_type_says_what_is_allowed(listed: Path) -> None:
+    with pytest.raises(FramedexError, match=r"found:\s+'x'\n\s+allowed:\s+a mapping, such as"):
+        ClipDataset(listed / "D", where="x")  # type: ignore[arg-type]
+    with pytest.raises(FramedexError, match=r"never has such a value(.|\n)*allowed:\s+values of type string"):
+        ClipDataset(listed / "D", where={"label": 3})
+    with pytest.raises(FramedexError, match=r"name of a column is a text(.|\n)*found:\s+3"):
+        ClipDataset(listed / "D").column(3)  # type: ignore[call-overload]
+
+
 def test_arrow_keeps_types_and_nulls(dataset: ClipDataset) -> None:
     score = dataset.column("score", as_arrow=True)
     assert score.type == pa.int64()

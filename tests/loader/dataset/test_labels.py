@@ -89,6 +89,11 @@ def test_streams_have_the_same_numbers(folder: Path) -> None:
     own = ClipStream(folder / "RECORDED", labels={"walk": 0, "run": 0, "jump": 1})
     assert {item["label_name"]: item["label"] for item in own} == {"walk": 0, "run": 0, "jump": 1}
     assert "label_name" in own.columns
+    assert (own.classes, own.label_column) == (["walk", "jump"], "label")
+    assert ClipStream(folder / "RECORDED").classes == ["jump", "run", "walk"]
+    run("shard", folder / "INDEX", "--policy", json.dumps(POLICY), "--out", folder / "PACKED", "--pack", "clips")
+    with pytest.raises(FramedexError, match=r"no labels(.|\n)*ClipStream\(…, labels='label'\)"):
+        _ = ClipStream(folder / "PACKED").classes
 
 
 def test_given_numbers_replace_recorded_ones_and_may_be_shared(folder: Path) -> None:
@@ -156,13 +161,29 @@ def test_a_clip_without_a_label_is_refused_unless_it_is_left_out(gaps: Path, tmp
         ({"label": {}}, "labels is a column"),
         ({"a": {"x": 0}, "b": {"y": 0}}, "without a gap"),
         ({1: 0, 2: 1}, "of another type"),
-        ("nothing", "the clips have no such column"),
+        ({float("nan"): 0, "run": 1}, r"(?s)labels are texts or whole numbers.*found: +nan"),
+        ({None: 0, "run": 1}, r"(?s)labels are texts or whole numbers.*found: +None.*leave out clips without a label"),
+        ({2**70: 0}, "labels are texts or whole numbers"),
+        ({"\ud800": 0}, "labels are texts or whole numbers"),
+        (np.array(["run", "walk"]), "labels is a column"),
+        ("nothing", r"(?s)no such column for labels.*your columns: label, kind"),
+        ("codec", r"(?s)no such column for labels.*your columns: label, kind"),
+        ("view_name", r"(?s)no such column for labels.*your columns: label, kind"),
         ("kind", "labels are texts or whole numbers"),
     ],
 )
 def test_wrong_labels_are_refused(gaps: Path, labels: Any, message: str) -> None:
     with pytest.raises(FramedexError, match=message):
         ClipDataset.from_index(gaps, POLICY, labels=labels)
+
+
+def test_labels_of_numpy_are_those_of_python(folder: Path) -> None:
+    names = dict(zip(np.array(["jump", "run", "walk"]), np.arange(3), strict=True))
+    assert ClipDataset(folder / "PLAIN", labels=names).column("label").tolist() == [2, 1, 0]
+    codes = ClipDataset(
+        folder / "PLAIN", labels={np.str_("code"): {np.int32(7): np.uint8(0), np.int64(5): np.array(1)}}
+    )
+    assert (codes.classes, codes[0]["code"], codes[1]["code"]) == (["7", "5"], 0, 1)
 
 
 def test_a_name_column_that_is_taken_is_refused(medium: Callable[[str], Path], tmp_path: Path) -> None:

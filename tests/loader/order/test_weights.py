@@ -100,6 +100,11 @@ def test_drawn_clips_can_be_read_block_by_block() -> None:
         ({"weights": [1, 2]}, "2 values.*3 values"),
         ({"weights": [[1, 2, 3]]}, r"shape \(1, 3\)"),
         ({"weights": ["a", "b", "c"]}, "number for each clip"),
+        ({"weights": [1, "a", 3]}, "'a' for clip 1.*finite numbers"),
+        ({"weights": [1, None, 3]}, "None for clip 1.*leave out clips without a number by where="),
+        ({"weights": [1, [2], 3]}, "inhomogeneous.*an array of 3 values"),
+        ({"weights": 3}, "found: +3\n.*3 values"),
+        ({"weights": np.ma.masked_equal([1, 2, 3], 2)}, "a masked one for clip 1"),
         ({"weights": "quality"}, "no columns"),
         ({"balance": ["a", "b"]}, "value for each clip"),
         ({"balance": np.array(["a", None, "b"], object)}, "none for clip 1, 1 such"),
@@ -114,6 +119,12 @@ def test_wrong_weights_are_errors(arguments: dict[str, Any], message: str) -> No
     with pytest.raises(FramedexError) as raised:
         ClipSampler(range(3), **arguments)
     assert raised.match(f"(?s){message}")
+
+
+def test_a_column_of_weights_with_nulls_names_the_first_one() -> None:
+    with pytest.raises(FramedexError, match=r"weights has a number for each clip(.|\n)*nan for clip 1, 2 such clips"):
+        ClipSampler(Clips(weight=[1, float("nan"), float("nan"), 2]), weights="weight")
+    assert len(ClipSampler(Clips(weight=[1, 2]), weights=np.array([1, 2], object))) == 2
 
 
 def test_a_state_of_other_weights_is_refused() -> None:

@@ -118,6 +118,7 @@ def test_times_of_sql_are_times_of_clips(index: Path, tmp_path: Path, ending: st
         ("c.csv", "uri,frames,frames\nh264_default.mp4,[7],[7]\n", "two columns of one name"),
         ("c.csv", "uri\nh264_default.mp4\n", "either frames or seconds"),
         ("c.csv", "", "cannot be read"),
+        ("c.csv", "uri,frames\nh264_default.mp4,[7]\nh264_default.mp4\n", "c.csv, row 2: a row has a cell for each"),
         ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}, 7]', "c.json, row 2: a clip is an object"),
         ("c.json", '[{"uri": "h264_default.mp4", "frames": [0]}', "is not JSON"),
         ("c.json", '[{"uri": "h264_default.mp4", "frames": [0], "x": "\\ud800"}]', "lone surrogate"),
@@ -130,6 +131,15 @@ def test_files_that_say_no_clips_are_refused(
     (tmp_path / name).write_text(content)
     assert message in shard(index, tmp_path / name, tmp_path / "D", code=1)
     assert not (tmp_path / "D").exists()
+
+
+def test_names_of_digits_alone_keep_them(index: Path, tmp_path: Path) -> None:
+    rows = [f"{NAMES[0]},[0],007,01", f"{NAMES[0]},[1],12,", f"{NAMES[1]},[2],13,2"]
+    (tmp_path / "c.csv").write_text("\n".join(["uri,frames,clip_id,label", *rows]) + "\n")
+    shard(index, tmp_path / "c.csv", tmp_path / "D")
+    clips = ClipDataset(tmp_path / "D")
+    assert clips.column("clip_id").tolist() == ["007", "12", "13"]
+    assert clips.column("label").tolist() == ["01", None, "2"]
 
 
 def test_columns_of_a_table_that_are_nested_too_deeply_are_refused(index: Path, tmp_path: Path) -> None:

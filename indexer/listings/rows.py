@@ -1,0 +1,210 @@
+"""Read the rows of listings: CSV, JSON, JSON Lines and Parquet files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.json
+import pyarrow.parquet as pq
+
+from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
+from framedex.core.tallies import counted
+from framedex.errors import SourceError, StorageError
+from framedex.files.csv_tables import read_csv
+from framedex.files.parquet_parts import UNSTORABLE
+from framedex.indexer.listings.conventions import captions_as_rows, recognised
+from framedex.storage.places import Place, opened
+
+UNREADABLE = (OSError, ValueError, OverflowError, csv.Error, pa.ArrowException, StorageError)
+MOST_OF_A_HEADER = 1 << 20  # characters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """The rows of a listing.
+
+    Attributes:
+        table: The rows that could be read.
+        numbers: The number of each row of `table` in the listing, from 0.
+        wrong: What is wrong with the other rows, by their numbers.
+    """
+
+    table: pa.Table
+    numbers: Sequence[int]
+    wrong: dict[int, str]
+
+
+def read_rows(path: Place, own: str) -> Rows:
+    """Read a listing. `own`: the column that names the media. Raises SourceError."""
+    ending = os.path.splitext(path.name)[1].lower()
+    try:
+        with opened(path) as file:
+            if ending == ".csv":
+                return _csv_rows(file, own)
+            if ending == ".parquet":
+                return _all_of(pq.read_table(file), path)
+            if ending == ".json" and (rows := _json_rows(file.read().decode("utf-8-sig"), path, own)) is not None:
+                return rows
+            return _json_lines(file, path, own)
+    except UNREADABLE as error:  # for instance strings that are not UTF-8
+        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
+
+
+def _all_of(table: pa.Table, path: Place) -> Rows:
+    """Return the rows of a table, checked for columns that are nested too deeply. Raises SourceError."""
+    for field in table.schema:
+        if type_depth(field.type) > MOST_NESTED:
+            raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
+    return Rows(table=table, numbers=range(len(table)), wrong={})
+
+
+def as_dicts(table: pa.Table, path: Place) -> list[dict[str, Any]]:
+    """Return the rows of a table. Raises SourceError for values that Python does not have."""
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except UNREADABLE as error:
+        raise SourceError("the listing cannot be read", where=str(path), found=error) from error
+    return rows
+
+
+def _csv_rows(file: BinaryIO, own: str) -> Rows:
+    text = file.read(MOST_OF_A_HEADER).decode("utf-8-sig", "replace").rstrip()
+    if "\n" not in text and len(text) < MOST_OF_A_HEADER:  # pyarrow says of a header alone that columns are unknown
+        names = next(csv.reader([text]), [])
+        return Rows(table=pa.table({name: pa.nulls(0) for name in names}), numbers=[], wrong={})
+    found = read_csv(file, _text_columns(file, own))
+    allowed = counted(found.table.num_columns, "column")
+    wrong = {number: f"{counted(cells, 'cell')}, but {allowed}" for number, cells in found.wrong.items()}
+    return Rows(table=found.table, numbers=found.numbers, wrong=wrong)
+
+
+def _text_columns(file: BinaryIO, own: str) -> list[str]:
+    """Return the columns of a CSV file that are texts, even if all of their cells are numbers."""
+    file.seek(0)
+    names = next(csv.reader([file.readline().decode("utf-8-sig")]), [])
+    kind = None if own in names else recognised(names)
+    return [own] if kind is None else list(kind.texts)
+
+
+def _json_rows(text: str, path: Place, own: str) -> Rows | None:
+    """Return the rows of a JSON list of objects, or of HowTo100M's captions; None for JSON Lines."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        return None
+    if (depth := json_depth(text)) > MOST_NESTED + 2:
+        raise _too_deep(str(path), depth - 2)
+    if not isinstance(content, list):
+        captions = captions_as_rows(content)
+        return None if captions is None else _all_of(_table_of(captions, path), path)
+    if content and not any(isinstance(row, dict) for row in content):
+        raise SourceError(
+            "the listing is a list of something else than objects", where=str(path), found=repr(content[0])[:80]
+        )
+    wrong = {number: what for number, row in enumerate(content) if (what := _problem_of(row, own)) is not None}
+    numbers = [number for number in range(len(content)) if number not in wrong]
+    found = _all_of(_table_of([content[number] for number in numbers], path), path)
+    return replace(found, numbers=numbers, wrong=wrong)
+
+
+def _problem_of(row: object, own: str) -> str | None:
+    """Return why a value of JSON is no row; None if it is one. `own`: the column that names the media."""
+    if not isinstance(row, dict):
+        return f"it is no object: {row!r}"[:200]
+    return None if row.get(own) is None or isinstance(row[own], str) else no_name(own, row[own])
+
+
+def no_name(own: str, found: object) -> str:
+    """Return what is wrong with a cell of the column that names the media."""
+    return f"a {own} must be a non-empty string: {found!r}"[:200]
+
+
+def _json_lines(file: BinaryIO, path: Place, own: str) -> Rows:
+    """Return the rows of JSON Lines. Lines that are no rows are wrong, unless all lines are.
+
+    Raises:
+        SourceError: a line is nested too deeply.
+        pa.ArrowException: no line is a row, or a column has values of several types.
+    """
+    file.seek(0)
+    lines = [line for line in _checked_lines(file, str(path)) if line.strip()]
+    if not lines:
+        return Rows(table=pa.table({}), numbers=[], wrong={})
+    wrong: dict[int, str] = {}
+    try:
+        file.seek(0)
+        found = _all_of(pyarrow.json.read_json(file), path)
+        if all(map(_is_utf8, lines)):
+            return found
+    except pa.ArrowInvalid:
+        wrong = _wrong_lines(lines, own)
+        if not wrong or len(wrong) == len(lines):
+            raise
+    wrong = wrong or _wrong_lines(lines, own)
+    numbers = [number for number in range(len(lines)) if number not in wrong]
+    table = pyarrow.json.read_json(io.BytesIO(b"\n".join(lines[number].rstrip(b"\r\n") for number in numbers)))
+    return replace(_all_of(table, path), numbers=numbers, wrong=wrong)
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _wrong_lines(lines: Sequence[bytes], own: str) -> dict[int, str]:
+    """Return why lines are no rows, by their numbers."""
+    wrong: dict[int, str] = {}
+    for number, line in enumerate(lines):
+        try:
+            what = _problem_of(json.loads(line), own)
+        except ValueError as error:
+            what = f"it is not JSON: {error}"
+        if what is not None:
+            wrong[number] = what
+    return wrong
+
+
+def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
+    """Return rows as a table with all keys of all rows, in order of appearance. Missing values are null."""
+    columns = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        try:
+            columns[name] = pa.array([row.get(name) for row in rows])
+        except UNSTORABLE as error:
+            raise SourceError(
+                f"column {name!r} cannot be read",
+                where=str(path),
+                found=error,
+                allowed="values of one type",
+                remedy="give it one plain type",
+            ) from error
+    return pa.table(columns)
+
+
+def _checked_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
+    """Yield lines. Raises SourceError for one that is nested too deeply: pyarrow's reader would end the process."""
+    for number, line in enumerate(file, 1):
+        depth = json_depth(line.decode("utf-8", "replace"))
+        if depth > MOST_NESTED + 1:  # the row itself is one
+            raise _too_deep(f"{where}:{number}", depth - 1)
+        yield line
+
+
+def _too_deep(where: str, levels: int) -> SourceError:
+    return SourceError(
+        "a user column is nested too deeply",
+        where=where,
+        found=f"{levels} levels",
+        allowed=f"up to {MOST_NESTED}",
+        remedy="store it as a text, or as columns of its own",
+    )
