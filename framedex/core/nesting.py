@@ -6,6 +6,8 @@ import re
 
 import pyarrow as pa
 
+from framedex.errors import FramedexError
+
 # Levels. Parquet's reader accepts 100 levels of a schema, and a list takes up to three of them. orjson stops at 254
 # levels, and pyarrow's JSON reader overflows its stack at a greater depth.
 MOST_NESTED = 32
@@ -35,3 +37,15 @@ def type_depth(kind: pa.DataType) -> int:
     while kinds := [kind.field(number).type for kind in kinds for number in range(kind.num_fields)]:
         depth += 1
     return depth
+
+
+def check_depth(levels: int, where: str, error: type[FramedexError]) -> None:
+    """Raise an error of this type if the columns at a place have too many levels."""
+    if levels > MOST_NESTED:
+        raise error(
+            "a user column is nested too deeply",
+            where=where,
+            found=f"{levels} levels",
+            allowed=f"up to {MOST_NESTED}",
+            remedy="store it as a text, or as columns of its own",
+        )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
+from framedex.core.nesting import check_depth, json_depth, type_depth
 from framedex.core.tallies import counted
 from framedex.errors import SourceError, StorageError
 from framedex.files.csv_tables import read_csv
@@ -60,8 +60,7 @@ def read_rows(path: Place, own: str) -> Rows:
 def _all_of(table: pa.Table, path: Place) -> Rows:
     """Return the rows of a table, checked for columns that are nested too deeply. Raises SourceError."""
     for field in table.schema:
-        if type_depth(field.type) > MOST_NESTED:
-            raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
+        check_depth(type_depth(field.type), f"{path}, column {field.name}", SourceError)
     return Rows(table=table, numbers=range(len(table)), wrong={})
 
 
@@ -99,8 +98,7 @@ def _json_rows(text: str, path: Place, own: str) -> Rows | None:
         content = json.loads(text)
     except ValueError:
         return None
-    if (depth := json_depth(text)) > MOST_NESTED + 2:
-        raise _too_deep(str(path), depth - 2)
+    check_depth(json_depth(text) - 2, str(path), SourceError)  # without the list and the row
     if not isinstance(content, list):
         captions = captions_as_rows(content)
         return None if captions is None else _all_of(_table_of(captions, path), path)
@@ -194,17 +192,7 @@ def _table_of(rows: list[dict[str, Any]], path: Place) -> pa.Table:
 def _checked_lines(file: BinaryIO, where: str) -> Iterator[bytes]:
     """Yield lines. Raises SourceError for one that is nested too deeply: pyarrow's reader would end the process."""
     for number, line in enumerate(file, 1):
-        depth = json_depth(line.decode("utf-8", "replace"))
-        if depth > MOST_NESTED + 1:  # the row itself is one
-            raise _too_deep(f"{where}:{number}", depth - 1)
+        check_depth(
+            json_depth(line.decode("utf-8", "replace")) - 1, f"{where}:{number}", SourceError
+        )  # without the row
         yield line
-
-
-def _too_deep(where: str, levels: int) -> SourceError:
-    return SourceError(
-        "a user column is nested too deeply",
-        where=where,
-        found=f"{levels} levels",
-        allowed=f"up to {MOST_NESTED}",
-        remedy="store it as a text, or as columns of its own",
-    )

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from framedex.core.nesting import MOST_NESTED, json_depth, type_depth
+from framedex.core.nesting import check_depth, json_depth, type_depth
 from framedex.core.tallies import counted
 from framedex.errors import PolicyError
 from framedex.files.csv_tables import read_csv
@@ -94,19 +94,8 @@ def _parsed(text: str, where: str, *, levels: int) -> Any:
         raise PolicyError("holds a lone surrogate", where=where, found=error) from error
     except (ValueError, RecursionError) as error:
         raise PolicyError("is not JSON", where=where, found=error) from error
-    if (depth := json_depth(text)) > MOST_NESTED + levels:
-        raise _too_deep(where, depth - levels)
+    check_depth(json_depth(text) - levels, where, PolicyError)
     return content
-
-
-def _too_deep(where: str, levels: int) -> PolicyError:
-    return PolicyError(
-        "a user column is nested too deeply",
-        where=where,
-        found=f"{levels} levels",
-        allowed=f"up to {MOST_NESTED}",
-        remedy="store it as a text, or as columns of its own",
-    )
 
 
 def _csv_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -147,8 +136,7 @@ def _check_names(schema: pa.Schema, path: Path) -> None:
     for field in schema:
         if schema.names.count(field.name) > 1:
             raise PolicyError("the file has two columns of one name", where=str(path), found=field.name)
-        if type_depth(field.type) > MOST_NESTED:
-            raise _too_deep(f"{path}, column {field.name}", type_depth(field.type))
+        check_depth(type_depth(field.type), f"{path}, column {field.name}", PolicyError)
 
 
 def _of_table(row: dict[str, Any], own: frozenset[str]) -> dict[str, Any]:
