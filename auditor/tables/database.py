@@ -24,7 +24,6 @@ except ModuleNotFoundError as error:
 
 ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
 INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
-READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 GIBIBYTE = 1 << 30
 MORE_TIME = "--timeout gives it more; a LIMIT or a WHERE makes it less"
 LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
@@ -71,10 +70,7 @@ class Database:
 
     def columns(self, view: str) -> list[str]:
         """Return the columns of a view in lower case, as queries compare them. An unknown view has no columns."""
-        found = self._connection.execute(
-            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
-        )
-        return [name.lower() for (name,) in found.fetchall()]
+        return [name.lower() for name in self.types(view)]
 
     def types(self, view: str) -> dict[str, str]:
         """Return the type of each column of a view, as DuckDB names it."""
@@ -96,8 +92,15 @@ class Database:
             return self._connection.sql(sql).to_arrow_reader()
 
     def user(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of a user's own query: one statement that only reads."""
+        """Return the rows of a user's own query: one statement that only reads. The rows of the query before end.
+
+        A transaction that only reads keeps the tables in memory from `WITH a AS (DELETE …)`, which is a SELECT.
+        """
         _check_reads(sql)
+        with _errors_of_queries():
+            with contextlib.suppress(duckdb.TransactionException):  # before the first query there is no transaction
+                self._connection.rollback()
+            self._connection.execute("BEGIN TRANSACTION READ ONLY")
         return self.arrow(sql)
 
     def user_table(self, sql: str) -> pa.Table:
@@ -158,18 +161,52 @@ class Database:
 
 
 def _check_reads(sql: str) -> None:
-    """Raise FramedexError unless a query is one statement that only reads."""
+    """Raise FramedexError unless a query is one statement that only reads, or EXPLAIN of one."""
     try:
-        parsed = duckdb.extract_statements(sql)
+        kinds = _kinds(sql)
+        if kinds == ["EXPLAIN"]:
+            kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_explained(sql)) if kind != "SELECT"] or ["SELECT"]
     except (duckdb.Error, RuntimeError, UnicodeError) as error:
         raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
-    if len(parsed) != 1 or parsed[0].type not in READING:
-        kinds = ", ".join(statement.type.name for statement in parsed) or "nothing"
+    if kinds != ["SELECT"]:
         raise FramedexError(
             "only one statement that reads is run",
-            found=kinds,
-            allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, EXPLAIN",
+            found=", ".join(kinds) or "nothing",
+            allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, and EXPLAIN of these",
         )
+
+
+def _kinds(sql: str) -> list[str]:
+    """Return the types of statements. Raises as duckdb.extract_statements does."""
+    return [statement.type.name for statement in duckdb.extract_statements(sql)]
+
+
+def _explained(sql: str) -> str:
+    """Return the statement after EXPLAIN, ANALYZE and options in parentheses. DuckDB does not say what is explained.
+
+    A statement that this cannot split, such as one with a no-break space, is returned whole.
+    """
+    content = sql.encode()
+    tokens = duckdb.tokenize(sql)
+    ends = [*(begin for begin, _ in tokens[1:]), None]
+    spans = [(begin, end) for (begin, kind), end in zip(tokens, ends, strict=True) if kind != duckdb.token_type.comment]
+    words = [content[begin:end].decode().strip() for begin, end in spans]
+    if words[0].upper() != "EXPLAIN":
+        return sql
+    first = 2 if words[1].upper() == "ANALYZE" else 1
+    rest = content[spans[first][0] :].decode()
+    if words[first] == "(" and not _is_sql(rest):  # it is no SELECT in parentheses
+        return content[spans[words.index(")") + 1][0] :].decode()
+    return rest
+
+
+def _is_sql(sql: str) -> bool:
+    """Return whether DuckDB can parse a text."""
+    try:
+        duckdb.extract_statements(sql)
+    except duckdb.Error:
+        return False
+    return True
 
 
 @contextlib.contextmanager

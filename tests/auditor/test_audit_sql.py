@@ -36,6 +36,19 @@ WRITING = [
     "WITH a AS (COPY (SELECT 1) TO '{there}/videos/part-000000.parquet') SELECT 1",
     "WITH a AS (COPY (SELECT 1) TO 'framedex://x.csv') SELECT 1",
     "WITH a AS (COPY (SELECT 1) TO 'framedex://videos/part-000000.parquet') SELECT 1",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{there}/x.csv'",
+    "EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1",
+    "EXPLAIN ANALYZE DROP VIEW videos",
+    "EXPLAIN ANALYZE LOAD httpfs",
+    "EXPLAIN ANALYZE SET VARIABLE x = 1",
+    "EXPLAIN ANALYZE CALL pragma_version()",
+    "explain /* é ( */ analyze -- ü )\n INSERT INTO superseded SELECT 'x', 1",
+    "EXPLAIN (ANALYZE, FORMAT 'json') CREATE TABLE x AS SELECT 1",
+    "EXPLAIN ANALYZE\u00a0CREATE\u00a0TABLE\u00a0x\u00a0AS SELECT 1",
+    "EXPLAIN\u00a0ANALYZE\u00a0CREATE\u00a0TABLE\u00a0x\u00a0AS SELECT 1",
+    "EXPLAIN CREATE TABLE x AS SELECT 1",
+    "WITH a AS (DELETE FROM superseded RETURNING *) FROM a",
+    "EXPLAIN ANALYZE WITH a AS (DELETE FROM superseded RETURNING *) FROM a",
     "EXPLAIN ANALYZE WITH a AS (COPY (SELECT 1) TO '{there}/x.csv') SELECT 1",
     "SELECT * FROM query('WITH a AS (COPY (SELECT 1) TO ''{there}/x.csv'') SELECT 1')",
 ]
@@ -80,10 +93,22 @@ def test_other_files_of_the_folder_are_not_there(name: str, synthetic: Path) -> 
         "VALUES (1)",
         "WITH a AS (SELECT 1) FROM a",
         "EXPLAIN SELECT 1",
+        "EXPLAIN ANALYZE FROM videos",
+        "EXPLAIN (ANALYZE, FORMAT json) SELECT 1",
+        "EXPLAIN (SELECT 1)",
+        "explain /* a */ analyze (SELECT 'é')",
     ],
 )
 def test_every_statement_that_reads_is_run(sql: str, synthetic: Path) -> None:
     assert len(run("audit", synthetic / "INDEX", "--sql", sql).output.splitlines()) > 1
+
+
+def test_queries_follow_each_other_after_errors(synthetic: Path) -> None:
+    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+        for sql in ("SELECT error('x')", "WITH a AS (DELETE FROM superseded RETURNING *) FROM a", "SELECT no"):
+            with pytest.raises(FramedexError):
+                db.user(sql).read_all()
+            assert db.user("SELECT count(*) AS n FROM videos").read_all()["n"].to_pylist() == [120]
 
 
 def test_a_blocked_write_is_told_in_a_line(synthetic: Path) -> None:
