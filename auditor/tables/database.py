@@ -87,9 +87,10 @@ class Database:
             return Result(names=[column[0] for column in found.description], rows=found.fetchall())
 
     def arrow(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of a query as a stream of batches."""
+        """Return the rows of a query as a stream of batches, which raises as the query does."""
         with _errors_of_queries():
-            return self._connection.sql(sql).to_arrow_reader()
+            answer = self._connection.sql(sql).to_arrow_reader()
+        return pa.RecordBatchReader.from_batches(answer.schema, _batches(answer))
 
     def user(self, sql: str) -> pa.RecordBatchReader:
         """Return the rows of a user's own query: one statement that only reads. The rows of the query before end.
@@ -209,18 +210,38 @@ def _is_sql(sql: str) -> bool:
     return True
 
 
+def _batches(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an answer. Raises as `_errors_of_queries` does."""
+    with answer:
+        while True:
+            with _errors_of_queries():
+                batch = next(answer, None)
+            if batch is None:
+                return
+            yield batch
+
+
 @contextlib.contextmanager
 def _errors_of_queries() -> Iterator[None]:
-    """Raise FramedexError for a query that cannot run, and KeyboardInterrupt for one that was interrupted."""
+    """Raise FramedexError for a query that cannot run, and KeyboardInterrupt for one that was interrupted.
+
+    An error after the first rows reaches pyarrow, which raises OSError with DuckDB's text.
+    """
     try:
         yield
-    except (duckdb.Error, RuntimeError, UnicodeError, pa.ArrowException, OverflowError, ValueError) as error:
+    except (duckdb.Error, RuntimeError, OSError, pa.ArrowException, OverflowError, ValueError) as error:
         if "interrupted" in str(error).lower():
             raise KeyboardInterrupt from error
-        said = str(error).strip()
-        found = said.splitlines()[-1] if "Traceback" in said else said  # an error of the Python file system
-        remedy = "--memory and --spill give it more" if isinstance(error, duckdb.OutOfMemoryException) else None
+        found = _found(error)
+        remedy = "--memory and --spill give it more" if found.startswith("Out of Memory") else None
         raise FramedexError("the query cannot be run", found=found, remedy=remedy) from error
+
+
+def _found(error: Exception) -> str:
+    """Return what an error says, without the traceback of an error of the Python file system."""
+    said = str(error).strip()
+    _, _, traced = said.partition("Traceback (most recent call last):\n")
+    return next((line for line in traced.splitlines() if line.strip() and not line[0].isspace()), said)
 
 
 @contextlib.contextmanager
@@ -313,9 +334,7 @@ def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, 
             else:
                 connection.execute(f"CREATE VIEW {name} AS {query}")
     except (duckdb.Error, RuntimeError) as error:  # RuntimeError: a path that is not UTF-8
-        raise FormatError(
-            "a table is missing or damaged", where=str(audited.place), found=str(error).strip()
-        ) from error
+        raise FormatError("a table is missing or damaged", where=str(audited.place), found=_found(error)) from error
 
 
 def _names(connection: Any, query: str) -> list[str]:

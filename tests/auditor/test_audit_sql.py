@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -123,6 +125,33 @@ def test_a_query_that_cannot_be_run_says_why(synthetic: Path) -> None:
         run("audit", synthetic / "INDEX", "--sql", "SELECT frme FROM frames")
     with pytest.raises(AssertionError, match="not SQL that DuckDB takes"):
         run("audit", synthetic / "INDEX", "--sql", "SELEC 1")
+
+
+LATE = "SELECT CASE WHEN i = 2900000 THEN error('late') ELSE i END AS i FROM range(3000000) AS a(i)"
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_an_error_after_the_first_rows_is_of_the_query(form: str, synthetic: Path, tmp_path: Path) -> None:
+    said = run("audit", synthetic / "INDEX", "--sql", LATE, "--format", form, "--out", tmp_path / "o", code=1).output
+    assert said.startswith("error: the query cannot be run\n  found:   Invalid Input Error: late")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_table_that_goes_missing_is_told_in_a_line(late: bool, synthetic: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(synthetic / "INDEX", tmp_path / "INDEX")
+    (part,) = (copy / "frames").glob("*.parquet")
+    with opened(copy) as audited, contextlib.ExitStack() as stack:
+        if late:
+            db = stack.enter_context(database(audited))
+            part.unlink()
+            with pytest.raises(FramedexError, match="the query cannot be run") as caught:
+                db.user("FROM frames").read_all()
+        else:
+            part.unlink()
+            with pytest.raises(FramedexError, match="a table is missing or damaged") as caught:
+                stack.enter_context(database(audited))
+    assert caught.value.found == f"FileNotFoundError: [Errno 2] No such file or directory: '{part}'"
 
 
 def test_a_question_says_what_it_needs(tmp_path: Path) -> None:
