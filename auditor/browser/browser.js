@@ -205,7 +205,7 @@
       made("p", {}, made("b", {}, "Remedy: "), finding.remedy), rows);
     try {
       const answer = await post("rows", { wanted: { finding: finding.name }, page: place });
-      rows.replaceChildren(table(answer.columns, answer.rows));
+      rows.replaceChildren(table(answer.columns, answer.rows), answer.cut ?? "");
       const last = Math.ceil(finding.count / answer.each);
       if (last > 1) {
         const back = made("button", { type: "button" }, "‹"), on = made("button", { type: "button" }, "›");
@@ -258,7 +258,7 @@
       at("answer").hidden = false;
       const more = answer.more ? "the first " : "";
       const count = answer.rows.length;
-      at("sql-state").textContent = `${more}${number.format(count)} ${count === 1 ? "row" : "rows"} · ${Math.round(performance.now() - begin)} ms`;
+      at("sql-state").textContent = `${more}${number.format(count)} ${count === 1 ? "row" : "rows"} · ${Math.round(performance.now() - begin)} ms${answer.cut ? ` · ${answer.cut}` : ""}`;
       at("show-answer").hidden = !answer.names_items || !count;
       tell(at("problem"), null);
     } catch (error) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import tempfile
@@ -13,9 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from framedex.auditor.tables.plain_values import as_plain
+from framedex.auditor.tables.reading import check_reads
 from framedex.auditor.tables.subject import Audited
 from framedex.auditor.tables.views import FILE_COLUMN, INNER, PARTS, VIEWS, Names, in_memory, reader, statements, url
-from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
+from framedex.core.quantities import size_text
+from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError, printable
 
 try:
     import duckdb
@@ -23,6 +27,7 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
 
 ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
+BATCH_ROWS = 2048  # of an answer to show, as DuckDB computes them
 INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
 GIBIBYTE = 1 << 30
 MORE_TIME = "--timeout gives it more; a LIMIT or a WHERE makes it less"
@@ -51,10 +56,12 @@ class Result:
     Attributes:
         names: The names of its columns.
         rows: The rows, as Python values.
+        cut: Whether it has more rows, which are too many bytes.
     """
 
     names: list[str]
     rows: list[tuple[Any, ...]]
+    cut: bool = False
 
     def records(self) -> list[dict[str, Any]]:
         """Return each row as values by column."""
@@ -89,36 +96,57 @@ class Database:
     def arrow(self, sql: str) -> pa.RecordBatchReader:
         """Return the rows of a query as a stream of batches, which raises as the query does."""
         with _errors_of_queries():
-            answer = self._connection.sql(sql).to_arrow_reader()
-        return pa.RecordBatchReader.from_batches(answer.schema, _batches(answer))
+            return _stream(self._connection.sql(sql))
 
-    def user(self, sql: str) -> pa.RecordBatchReader:
+    def user(self, sql: str, *, plain: bool = False) -> pa.RecordBatchReader:
         """Return the rows of a user's own query: one statement that only reads. The rows of the query before end.
 
-        A transaction that only reads keeps the tables in memory from `WITH a AS (DELETE …)`, which is a SELECT.
+        Args:
+            sql: The query.
+            plain: Whether values that Python or JSON cannot hold become text. False: all are as Arrow holds them.
         """
-        _check_reads(sql)
+        query = self._user_query(sql)
+        with _errors_of_queries():
+            return _stream(as_plain(query) if plain else query)
+
+    def user_table(self, sql: str) -> pa.Table:
+        """Return all rows of a user's own query."""
+        return self.user(sql).read_all()
+
+    def user_rows(self, sql: str, most: int, *, most_bytes: int) -> Result:
+        """Return the first rows of a user's own query, as plain values.
+
+        Args:
+            sql: The query.
+            most: The maximum number of rows.
+            most_bytes: The maximum size of these rows. Raises FramedexError if the first row alone is larger.
+        """
+        query = self._user_query(sql)
+        rows: list[tuple[Any, ...]] = []
+        with _errors_of_queries():
+            answer = _stream(as_plain(query).limit(most), batch_rows=BATCH_ROWS)
+        with answer:
+            for batch in answer:
+                fitting = _fitting(batch, most_bytes)
+                rows += zip(*(column.to_pylist() for column in batch.slice(0, fitting).columns), strict=True)
+                most_bytes -= batch.slice(0, fitting).nbytes
+                if fitting < batch.num_rows:
+                    if not rows:
+                        raise _too_large(batch, most_bytes)
+                    return Result(names=list(answer.schema.names), rows=rows, cut=True)
+            return Result(names=list(answer.schema.names), rows=rows)
+
+    def _user_query(self, sql: str) -> Any:
+        """Return a user's own query, not yet run, in a transaction that only reads.
+
+        It keeps the tables in memory from `WITH a AS (DELETE …)`, which is a SELECT.
+        """
+        check_reads(sql)
         with _errors_of_queries():
             with contextlib.suppress(duckdb.TransactionException):  # before the first query there is no transaction
                 self._connection.rollback()
             self._connection.execute("BEGIN TRANSACTION READ ONLY")
-        return self.arrow(sql)
-
-    def user_table(self, sql: str) -> pa.Table:
-        """Return all rows of a user's own query."""
-        with _errors_of_queries():
-            return self.user(sql).read_all()
-
-    def user_rows(self, sql: str, most: int) -> Result:
-        """Return the first rows of a user's own query, as Python values."""
-        rows: list[tuple[Any, ...]] = []
-        with _errors_of_queries(), self.user(sql) as answer:
-            for batch in answer:
-                columns = [column.to_pylist() for column in batch.slice(0, most - len(rows)).columns]
-                rows += zip(*columns, strict=True)
-                if len(rows) >= most:
-                    break
-            return Result(names=list(answer.schema.names), rows=rows)
+            return self._connection.sql(sql)
 
     def interrupt(self) -> None:
         """Interrupt the user's query that runs, which then raises KeyboardInterrupt."""
@@ -161,53 +189,26 @@ class Database:
         self._connection.unregister("added")
 
 
-def _check_reads(sql: str) -> None:
-    """Raise FramedexError unless a query is one statement that only reads, or EXPLAIN of one."""
-    try:
-        kinds = _kinds(sql)
-        if kinds == ["EXPLAIN"]:
-            kinds = [f"EXPLAIN of {kind}" for kind in _kinds(_explained(sql)) if kind != "SELECT"] or ["SELECT"]
-    except (duckdb.Error, RuntimeError, UnicodeError) as error:
-        raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
-    if kinds != ["SELECT"]:
-        raise FramedexError(
-            "only one statement that reads is run",
-            found=", ".join(kinds) or "nothing",
-            allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, and EXPLAIN of these",
-        )
+def _stream(query: Any, *, batch_rows: int = 1_000_000) -> pa.RecordBatchReader:
+    """Return the rows of a query as a stream of batches, which raises as `_errors_of_queries` does."""
+    answer = query.to_arrow_reader(batch_rows)
+    return pa.RecordBatchReader.from_batches(answer.schema, _batches(answer))
 
 
-def _kinds(sql: str) -> list[str]:
-    """Return the types of statements. Raises as duckdb.extract_statements does."""
-    return [statement.type.name for statement in duckdb.extract_statements(sql)]
+def _fitting(batch: pa.RecordBatch, most_bytes: int) -> int:
+    """Return how many of the first rows have at most this many bytes together."""
+    return bisect.bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
 
 
-def _explained(sql: str) -> str:
-    """Return the statement after EXPLAIN, ANALYZE and options in parentheses. DuckDB does not say what is explained.
-
-    A statement that this cannot split, such as one with a no-break space, is returned whole.
-    """
-    content = sql.encode()
-    tokens = duckdb.tokenize(sql)
-    ends = [*(begin for begin, _ in tokens[1:]), None]
-    spans = [(begin, end) for (begin, kind), end in zip(tokens, ends, strict=True) if kind != duckdb.token_type.comment]
-    words = [content[begin:end].decode().strip() for begin, end in spans]
-    if words[0].upper() != "EXPLAIN":
-        return sql
-    first = 2 if words[1].upper() == "ANALYZE" else 1
-    rest = content[spans[first][0] :].decode()
-    if words[first] == "(" and not _is_sql(rest):  # it is no SELECT in parentheses
-        return content[spans[words.index(")") + 1][0] :].decode()
-    return rest
-
-
-def _is_sql(sql: str) -> bool:
-    """Return whether DuckDB can parse a text."""
-    try:
-        duckdb.extract_statements(sql)
-    except duckdb.Error:
-        return False
-    return True
+def _too_large(batch: pa.RecordBatch, most_bytes: int) -> FramedexError:
+    sizes = {name: batch.column(place).slice(0, 1).nbytes for place, name in enumerate(batch.schema.names)}
+    largest = max(sizes, key=lambda name: sizes[name])
+    return FramedexError(
+        "a row of the answer is too large to show",
+        found=f"{size_text(sum(sizes.values()))}, most of it in the column {printable(largest)}",
+        allowed=f"up to {size_text(most_bytes)}",
+        remedy="choose fewer columns, or a part of a text or a list: left(text, 1000), list[:100]",
+    )
 
 
 def _batches(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:

@@ -200,10 +200,37 @@ def test_sums_are_numbers_and_no_column_is_lost(synthetic: Path) -> None:
     assert (type(row["n"]), row["a"], row["a_1"]) == (int, 1, 2)
 
 
-@pytest.mark.parametrize("form", ["table", "json"])
-def test_values_that_python_has_not_are_told(form: str, synthetic: Path) -> None:
-    with pytest.raises(AssertionError, match="cast it to VARCHAR"):
-        run("audit", synthetic / "INDEX", "--sql", "SELECT TIMESTAMP 'infinity'", "--format", form)
+ODD = (
+    "SELECT DATE 'infinity' AS a, TIMESTAMP '-infinity' AS b, DATE '0044-03-15 (BC)' AS c, INTERVAL '1 month' AS d, "
+    "340282366920938463463374607431768211455::UHUGEINT AS e, TIMETZ '12:00:00+02' AS f, '101'::BIT AS g, "
+    "[DATE 'infinity'] AS h, TIMESTAMP_NS '2000-01-01 00:00:00.123456789' AS i"
+)
+SHOWN = {
+    "a": "infinity",
+    "b": "-infinity",
+    "c": "0044-03-15 (BC)",
+    "d": "1 month",
+    "e": "340282366920938463463374607431768211455",
+    "f": "12:00:00+02",
+    "g": "101",
+    "h": "[infinity]",
+    "i": "2000-01-01 00:00:00.123456789",
+}
+
+
+def test_values_that_python_has_not_are_text(synthetic: Path) -> None:
+    ask = ("audit", synthetic / "INDEX", "--sql", ODD, "--format")
+    assert json.loads(run(*ask, "json").stdout) == [SHOWN]
+    assert [*csv.DictReader(io.StringIO(run(*ask, "csv").stdout))] == [SHOWN]
+    assert run(*ask, "table").output.splitlines()[1].split("  ")[:2] == ["infinity", "-infinity"]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_every_type_is_shown(form: str, synthetic: Path) -> None:
+    sql = "SELECT * EXCLUDE (small_enum, medium_enum, large_enum) FROM test_all_types()"
+    output = run("audit", synthetic / "INDEX", "--sql", sql, "--format", form).output
+    assert "5881580-07-10" in output
+    assert "340282366920938463463374607431768211455" in output
 
 
 def test_names_of_columns_cannot_act_on_a_terminal(synthetic: Path) -> None:
