@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import orjson
 
+from framedex.auditor.browser.address import whole_number
 from framedex.auditor.browser.findings import Findings
 from framedex.auditor.browser.pictures import Items, Pictures, picture_file, poster_file
 from framedex.auditor.browser.selections import ANSWER_BYTES, Selections, bare, wanted_of
@@ -216,9 +217,10 @@ def _key_of(request: Request) -> tuple[str, int | None]:
 def _whole(query: Mapping[str, str], name: str) -> int:
     """Return a parameter that is a whole number. Raises FramedexError."""
     text = query.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+    number = whole_number(text)
+    if number is None:
         raise FramedexError(f"{name} is a whole number", found=repr(text)[:80])
-    return int(text)
+    return number
 
 
 def _page_of(body: Any) -> tuple[dict[str, Any], int]:
