@@ -54,8 +54,11 @@
 
   const firstLine = (text) => text.split("\n", 1)[0];
 
+  const NOT_FINITE = ["NaN", "inf", "-inf"]; // numbers that JSON lacks
+  const isNumber = (value) => typeof value === "number" || NOT_FINITE.includes(value);
+
   function table(columns, rows) {
-    const right = columns.map((_, place) => rows.length > 0 && rows.every((row) => row[place] === null || typeof row[place] === "number"));
+    const right = columns.map((_, place) => rows.length > 0 && rows.every((row) => row[place] === null || isNumber(row[place])));
     const side = (place) => ({ class: right[place] ? "number" : null });
     return made("table", {},
       made("thead", {}, made("tr", {}, ...columns.map((name, place) => made("th", { scope: "col", ...side(place) }, name)))),

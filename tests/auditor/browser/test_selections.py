@@ -188,6 +188,12 @@ def test_every_type_is_shown(client: Client) -> None:
     assert len(client.post("sql", {"sql": "FROM test_all_types()"}).json()["rows"]) == 3
 
 
+def test_numbers_that_are_not_finite_are_told_from_nothing(client: Client) -> None:
+    numbers = "'nan'::DOUBLE AS a, 'inf'::FLOAT AS b, '-inf'::DOUBLE AS c, NULL::DOUBLE AS d, ['nan'::DOUBLE, NULL] AS e"
+    answer = client.post("sql", {"sql": f"SELECT {numbers}"}).json()
+    assert answer["rows"] == [["NaN", "inf", "-inf", None, "[NaN,null]"]]
+
+
 def test_a_large_answer_is_cut_or_refused(client: Client) -> None:
     cut = client.post("sql", {"sql": "SELECT i, repeat('x', 1000000) AS x FROM range(100) AS a(i)"}).json()
     assert (len(cut["rows"]), cut["more"]) == (ANSWER_BYTES // 1_000_000, True)
