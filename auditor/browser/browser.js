@@ -63,7 +63,7 @@
     return made("table", {},
       made("thead", {}, made("tr", {}, ...columns.map((name, place) => made("th", { scope: "col", ...side(place) }, name)))),
       made("tbody", {}, ...rows.map((row) => made("tr", {}, ...row.map((value, place) =>
-        made("td", side(place), typeof value === "string" ? made("bdi", {}, value) : shown(value)))))));
+        made("td", side(place), typeof value === "string" ? made("bdi", { class: value.includes("\n") ? "lines" : null }, value) : shown(value)))))));
   }
 
   // The list -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from framedex.auditor.browser.address import whole_number
 from framedex.auditor.browser.findings import Findings
 from framedex.auditor.browser.pictures import Items, Pictures, picture_file, poster_file
 from framedex.auditor.browser.selections import ANSWER_BYTES, Selections, bare, wanted_of
-from framedex.auditor.tables.database import Result
+from framedex.auditor.tables.database import EXPLANATION, Result
 from framedex.core.quantities import size_text
 from framedex.errors import FramedexError, printable
 
@@ -69,10 +69,15 @@ def _plain(value: object) -> object:
     return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}" if isinstance(value, bytes) else str(value)
 
 
-def _cell(value: object) -> object:
-    """Return a value of a table: text without control characters; numbers that JavaScript holds exactly, or as text."""
+def _cell(value: object, *, lines: bool = False) -> object:
+    """Return a value of a table: text without control characters; numbers that JavaScript holds exactly, or as text.
+
+    Args:
+        value: The value.
+        lines: Whether the line ends of a text are kept.
+    """
     if isinstance(value, str):
-        return printable(value)
+        return printable(value, lines=lines)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 53:
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -168,10 +173,11 @@ class Resources:
         return _bounded(as_json(self._table(answer) | {"more": more}))
 
     def _table(self, answer: Result) -> dict[str, Any]:
+        lines = answer.names == EXPLANATION
         cut = f"the answer is cut after {size_text(ANSWER_BYTES)}; choose fewer columns or shorter texts"
         return {
             "columns": [printable(name) for name in answer.names],
-            "rows": [[_cell(value) for value in row] for row in answer.rows[:ROWS]],
+            "rows": [[_cell(value, lines=lines) for value in row] for row in answer.rows[:ROWS]],
             "cut": cut if answer.cut else None,
             "names_items": self._selections.link(answer.names) is not None,
         }

@@ -29,6 +29,7 @@ except ModuleNotFoundError as error:
 ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
 BATCH_ROWS = 2048  # of an answer to show, as DuckDB computes them
 INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
+EXPLANATION = ["explain_key", "explain_value"]  # the columns of the answer to EXPLAIN, whose values have lines
 GIBIBYTE = 1 << 30
 MORE_TIME = "--timeout gives it more; a LIMIT or a WHERE makes it less"
 LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"

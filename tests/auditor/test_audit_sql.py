@@ -233,6 +233,14 @@ def test_every_type_is_shown(form: str, synthetic: Path) -> None:
     assert "340282366920938463463374607431768211455" in output
 
 
+def test_an_explanation_is_drawn_in_lines(synthetic: Path, tmp_path: Path) -> None:
+    ask = ("audit", synthetic / "INDEX", "--sql", "EXPLAIN SELECT 1")
+    drawn = run(*ask).output
+    assert [line.strip("╭╮╰╯│─┬┴ ") for line in drawn.splitlines()][:2] == ["Projection", "Projections: 1"]
+    run(*ask, "--out", tmp_path / "plan.txt")
+    assert (tmp_path / "plan.txt").read_text() == drawn
+
+
 def test_names_of_columns_cannot_act_on_a_terminal(synthetic: Path) -> None:
     output = run("audit", synthetic / "INDEX", "--sql", 'SELECT 1 AS "a\x1b[31m\nb"').output
     assert "\x1b" not in output

@@ -189,9 +189,17 @@ def test_every_type_is_shown(client: Client) -> None:
 
 
 def test_numbers_that_are_not_finite_are_told_from_nothing(client: Client) -> None:
-    numbers = "'nan'::DOUBLE AS a, 'inf'::FLOAT AS b, '-inf'::DOUBLE AS c, NULL::DOUBLE AS d, ['nan'::DOUBLE, NULL] AS e"
+    numbers = (
+        "'nan'::DOUBLE AS a, 'inf'::FLOAT AS b, '-inf'::DOUBLE AS c, NULL::DOUBLE AS d, ['nan'::DOUBLE, NULL] AS e"
+    )
     answer = client.post("sql", {"sql": f"SELECT {numbers}"}).json()
     assert answer["rows"] == [["NaN", "inf", "-inf", None, "[NaN,null]"]]
+
+
+def test_an_explanation_has_lines_and_other_texts_have_none(client: Client) -> None:
+    ((_, plan),) = client.post("sql", {"sql": "EXPLAIN SELECT 1"}).json()["rows"]
+    assert len(plan.splitlines()) > 3
+    assert client.post("sql", {"sql": "SELECT 'a\nb' AS a"}).json()["rows"] == [["a\\nb"]]
 
 
 def test_a_large_answer_is_cut_or_refused(client: Client) -> None:
