@@ -153,7 +153,7 @@ def test_refused_media_count_in_every_run(folder: Path) -> None:
 def test_the_table_shows_usable_media_first(folder: Path) -> None:
     for number in range(25):
         (folder / f"a_{number:02}.mp4").write_bytes(b"no video")
-    output = run("index", folder, "--out", folder.parent / "INDEX").output
+    output = run("index", folder, "--out", folder.parent / "INDEX", code=3).output
     lines = output.splitlines()
     assert [line.split()[0] for line in lines[1:4]] == ["h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4"]
     assert "more media" not in output
