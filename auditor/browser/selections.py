@@ -27,7 +27,7 @@ LINKS: dict[Kind, tuple[str, ...]] = {
 ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
 KEPT = 8  # selections
 SECONDS = 120.0  # of a query
-ANSWER_BYTES = 16 << 20  # of the values of an answer
+ANSWER_BYTES = 16_000_000  # of the values of an answer
 INTERRUPT_SECONDS = 0.05  # between two interrupts, since a query may begin after the first one
 LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql may take longer"
 
