@@ -268,10 +268,11 @@ def _answer(what: Place, sql: str | None, ask: str | None, form: Format, out: Pa
             if ask is not None and (limit := LIMIT.search(sql)):
                 echo(f"at most {limit[1]} rows; --sql takes the query (docs/audit.md) with another LIMIT", err=True)
             with db.time_limit(limits.seconds):
+                answer = db.user(sql, plain=form != "parquet")
                 if out is None:
-                    print_answer(db.user(sql), form)
+                    print_answer(answer, form)
                     return
-                rows = write_answer(db.user(sql), form, out)
+                rows = write_answer(answer, form, out)
             echo(f"{rows:,} rows → {printable(str(out))}")
 
 

@@ -20,7 +20,7 @@ from framedex.files.atomic import write_aside
 from framedex.loader.contact_sheets.sheet import Inspector, ShownClip
 from framedex.loader.contact_sheets.sheet_html import html_sheet
 from framedex.loader.contact_sheets.sheet_png import png_sheet
-from framedex.loader.contact_sheets.sheet_webp import webp_sheet
+from framedex.loader.contact_sheets.sheet_webp import check_animation, webp_sheet
 from framedex.options.datasets import SAMPLE_RULES, sample_options, sources_root_option
 from framedex.options.outputs import overwrite_option
 from framedex.options.places import FILE_TO_WRITE, PLACE_THAT_IS_THERE
@@ -146,7 +146,10 @@ def inspect(
                 yield clip
                 show(done, len(numbers))
 
-    sheet = SHEETS[out.suffix.lower()](inspector.heading(len(numbers)), clips(), columns)
+    draw, heading = SHEETS[out.suffix.lower()], inspector.heading(len(numbers))
+    if draw is webp_sheet:
+        check_animation(heading, map(inspector.outline, numbers), columns)  # before anything is decoded
+    sheet = draw(heading, clips(), columns)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_aside(out, sheet)
     echo(

@@ -111,6 +111,9 @@ A query of `--sql` and `--ask` may take 600 s (`--timeout`), 4 GiB of memory (`-
 temporary folder where memory
 is too little (`--spill`). On a terminal, control characters in CSV are shown as escapes; in a pipe or a file they \
 are what they are.
+In tables, CSV and JSON, times, intervals and other values that Python may not hold are DuckDB's text: \
+`2026-11-26 12:00:00`, `infinity`.
+Parquet keeps their types.
 
 {views}
 Columns of `videos` are described in [format.md](format.md). Columns of your listing and of the policy are there, \

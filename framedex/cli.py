@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-from typing import Any
+import warnings
+from typing import Any, TextIO
 
 import click
 
@@ -74,11 +75,26 @@ class Stages(click.Group):
             sys.exit(1)
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as a line of the command, without the place in Python's code that it is about."""
+    echo(f"warning: {message}", err=True)
+
+
 @click.group(cls=Stages, epilog=EXIT_CODES)
 @click.version_option(__version__, prog_name="framedex")
 @click.option("-v", "--verbose", is_flag=True, help="Log more details to stderr.")
-def main(verbose: bool) -> None:
+@click.pass_context
+def main(context: click.Context, verbose: bool) -> None:
     """Frame-exact video datasets: index, shard, verify, inspect, load."""
+    context.with_resource(warnings.catch_warnings())  # which ends with the command
+    warnings.showwarning = _show_warning
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter("%(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.INFO if verbose else logging.WARNING)

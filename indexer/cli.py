@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 import click
+import pyarrow.compute as pc
 
 from framedex.core.failure_list import FailureList
 from framedex.core.interrupts import interrupt_says
@@ -30,7 +31,7 @@ from framedex.indexer.runs.build import IndexReport, build_index
 from framedex.indexer.runs.compact import compact_index
 from framedex.indexer.runs.slices import build_slice, finish_index
 from framedex.indexer.runs.work import IndexOptions, Work, plan_work
-from framedex.indexer.schema import IMAGES
+from framedex.indexer.schema import IMAGES, OK
 from framedex.indexer.sources.named_medium import Images
 from framedex.indexer.sources.other_files import OtherFiles
 from framedex.indexer.sources.sidecars import SIDECARS, Sidecar
@@ -407,9 +408,10 @@ def _print_table(report: IndexReport, *, whole: bool) -> None:
 
 
 def _print_rows(report: IndexReport) -> None:
-    """Print the first media of the index as a table."""
+    """Print the first usable media of the index as a table."""
     videos = Index(report.out).videos
-    usable = [row for row in videos.slice(0, TABLE_ROWS).to_pylist() if row["status"] == "ok"]
+    media = videos.filter(pc.equal(videos["status"], OK))
+    usable = media.slice(0, TABLE_ROWS).to_pylist()
     echo(f"{'video':<40} {'codec':<6} {'size':>9} {'frames':>7} {'fps':>7} {'vfr':<3} {'GOP':>4} {'seconds':>8}")
     for row in usable:
         seconds = row["duration_pts"] * row["time_base_num"] / row["time_base_den"]
@@ -419,8 +421,8 @@ def _print_rows(report: IndexReport) -> None:
             f"{name:<40} {row['codec']:<6} {_size(row):>9} {row['frame_count']:>7} {_rate(row):>7} "
             f"{'yes' if row['is_vfr'] else 'no':<3} {row['max_gop']:>4} {seconds:8.2f}"
         )
-    if len(videos) > TABLE_ROWS:
-        echo(f"… and {len(videos) - TABLE_ROWS} more media")
+    if len(media) > TABLE_ROWS:
+        echo(f"… and {len(media) - TABLE_ROWS} more media")
     for row in usable:
         if row["kind"] == IMAGES and row["error_message"]:
             echo(f"note: {printable(medium_name(row['uri'], row['member']))}: {row['error_message']}")

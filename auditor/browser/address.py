@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
 TOKEN_BYTES = 32
+DIGITS = 18  # of the largest number in a request
 OWN_SITE = ("same-origin", "none")  # values of Sec-Fetch-Site: a request of the page, or of the address bar
 
 
@@ -54,3 +55,8 @@ class Address:
         if site is not None and site.lower() not in OWN_SITE:
             return "this request comes from another site"
         return None
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a part of a request is. None: it is none, or has too many digits."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else None

@@ -54,13 +54,16 @@
 
   const firstLine = (text) => text.split("\n", 1)[0];
 
+  const NOT_FINITE = ["NaN", "inf", "-inf"]; // numbers that JSON lacks
+  const isNumber = (value) => typeof value === "number" || NOT_FINITE.includes(value);
+
   function table(columns, rows) {
-    const right = columns.map((_, place) => rows.length > 0 && rows.every((row) => row[place] === null || typeof row[place] === "number"));
+    const right = columns.map((_, place) => rows.length > 0 && rows.every((row) => row[place] === null || isNumber(row[place])));
     const side = (place) => ({ class: right[place] ? "number" : null });
     return made("table", {},
       made("thead", {}, made("tr", {}, ...columns.map((name, place) => made("th", { scope: "col", ...side(place) }, name)))),
       made("tbody", {}, ...rows.map((row) => made("tr", {}, ...row.map((value, place) =>
-        made("td", side(place), typeof value === "string" ? made("bdi", {}, value) : shown(value)))))));
+        made("td", side(place), typeof value === "string" ? made("bdi", { class: value.includes("\n") ? "lines" : null }, value) : shown(value)))))));
   }
 
   // The list -------------------------------------------------------------------------------------------------------
@@ -205,7 +208,7 @@
       made("p", {}, made("b", {}, "Remedy: "), finding.remedy), rows);
     try {
       const answer = await post("rows", { wanted: { finding: finding.name }, page: place });
-      rows.replaceChildren(table(answer.columns, answer.rows));
+      rows.replaceChildren(table(answer.columns, answer.rows), answer.cut ?? "");
       const last = Math.ceil(finding.count / answer.each);
       if (last > 1) {
         const back = made("button", { type: "button" }, "‹"), on = made("button", { type: "button" }, "›");
@@ -258,7 +261,7 @@
       at("answer").hidden = false;
       const more = answer.more ? "the first " : "";
       const count = answer.rows.length;
-      at("sql-state").textContent = `${more}${number.format(count)} ${count === 1 ? "row" : "rows"} · ${Math.round(performance.now() - begin)} ms`;
+      at("sql-state").textContent = `${more}${number.format(count)} ${count === 1 ? "row" : "rows"} · ${Math.round(performance.now() - begin)} ms${answer.cut ? ` · ${answer.cut}` : ""}`;
       at("show-answer").hidden = !answer.names_items || !count;
       tell(at("problem"), null);
     } catch (error) {

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from framedex.auditor.browser.address import whole_number
 from framedex.auditor.browser.shown import Shown, Sound, facts_of, fitting_size
 from framedex.errors import FramedexError, printable
 from framedex.loader.clip_dataset import ClipDataset
@@ -88,7 +89,7 @@ class Clips:
 
     def _number(self, key: Any) -> int:
         """Return the number of a clip. Raises FramedexError if there is no such clip."""
-        number = int(key) if str(key).isdecimal() else -1
-        if not 0 <= number < len(self._dataset):
+        number = whole_number(str(key))
+        if number is None or number >= len(self._dataset):
             raise FramedexError("there is no such clip", found=str(key)[:80], allowed=f"0 to {len(self._dataset) - 1}")
         return number

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -9,14 +11,20 @@ from typing import Any, Protocol
 
 import orjson
 
+from framedex.auditor.browser.address import whole_number
 from framedex.auditor.browser.findings import Findings
 from framedex.auditor.browser.pictures import Items, Pictures, picture_file, poster_file
-from framedex.auditor.browser.selections import Selections, bare, wanted_of
+from framedex.auditor.browser.selections import ANSWER_BYTES, Selections, bare, wanted_of
+from framedex.auditor.tables.database import EXPLANATION, Result
+from framedex.core.quantities import size_text
 from framedex.errors import FramedexError, printable
 
 PAGE = 24  # clips or media
 ROWS = 1000  # of the answer to a query
+MOST_TEXT_BYTES = 4 * ANSWER_BYTES  # of the answer as JSON
 FINDING_ROWS = 50  # of what a check found, per page
+NOT_FINITE = {math.inf: "inf", -math.inf: "-inf"}  # numbers that JSON lacks, beside NaN
+EXACT_DIGITS = 15  # of a decimal number, which JavaScript holds
 VALUES = 50  # of a column
 
 JSON, PNG, JPEG, WAV = "application/json", "image/png", "image/jpeg", "audio/wav"
@@ -61,15 +69,36 @@ def _plain(value: object) -> object:
     return f"{value[:32].hex()}{'…' if len(value) > 32 else ''}" if isinstance(value, bytes) else str(value)
 
 
-def _cell(value: object) -> object:
-    """Return a value of a table: text without control characters; numbers that JavaScript holds exactly, or as text."""
+def _cell(value: object, *, lines: bool = False) -> object:
+    """Return a value of a table: text without control characters; numbers that JavaScript holds exactly, or as text.
+
+    Args:
+        value: The value.
+        lines: Whether the line ends of a text are kept.
+    """
     if isinstance(value, str):
-        return printable(value)
+        return printable(value, lines=lines)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 53:
         return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return NOT_FINITE.get(value, "NaN")
     if isinstance(value, list | dict):
-        return printable(orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode())
+        return printable(json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":")))
+    if isinstance(value, Decimal) and len(value.as_tuple().digits) > EXACT_DIGITS:
+        return str(value)
     return value
+
+
+def _bounded(answer: Answer) -> Answer:
+    """Return an answer. Raises FramedexError if its text is too large: lists of booleans are longer as text."""
+    if len(answer.content) > MOST_TEXT_BYTES:
+        raise FramedexError(
+            "the answer is too large to show",
+            found=size_text(len(answer.content)),
+            allowed=f"up to {size_text(MOST_TEXT_BYTES)}",
+            remedy="choose fewer columns, or a part of a list: list[:100]",
+        )
+    return answer
 
 
 class Resources:
@@ -134,19 +163,23 @@ class Resources:
         wanted, page = _page_of(request.body)
         check = self._selections.finding(str(wanted.get("finding")))
         sql = f"SELECT * FROM ({bare(check.sql)}\n) LIMIT {FINDING_ROWS} OFFSET {page * FINDING_ROWS}"
-        return as_json(self._table(*self._selections.query(sql, FINDING_ROWS)) | {"each": FINDING_ROWS})
+        return _bounded(as_json(self._table(self._selections.query(sql, FINDING_ROWS)) | {"each": FINDING_ROWS}))
 
     def _sql(self, request: Request) -> Answer:
         if not isinstance(request.body, dict) or not isinstance(request.body.get("sql"), str):
             raise FramedexError("a query is a text", found=repr(request.body)[:80])
-        names, rows = self._selections.query(request.body["sql"], ROWS + 1)
-        return as_json(self._table(names, rows[:ROWS]) | {"more": len(rows) > ROWS})
+        answer = self._selections.query(request.body["sql"], ROWS + 1)
+        more = answer.cut or len(answer.rows) > ROWS
+        return _bounded(as_json(self._table(answer) | {"more": more}))
 
-    def _table(self, names: list[str], rows: list[tuple[Any, ...]]) -> dict[str, Any]:
+    def _table(self, answer: Result) -> dict[str, Any]:
+        lines = answer.names == EXPLANATION
+        cut = f"the answer is cut after {size_text(ANSWER_BYTES)}; choose fewer columns or shorter texts"
         return {
-            "columns": [printable(name) for name in names],
-            "rows": [[_cell(value) for value in row] for row in rows],
-            "names_items": self._selections.link(names) is not None,
+            "columns": [printable(name) for name in answer.names],
+            "rows": [[_cell(value, lines=lines) for value in row] for row in answer.rows[:ROWS]],
+            "cut": cut if answer.cut else None,
+            "names_items": self._selections.link(answer.names) is not None,
         }
 
     def _stop(self, _: Request) -> Answer:
@@ -190,9 +223,10 @@ def _key_of(request: Request) -> tuple[str, int | None]:
 def _whole(query: Mapping[str, str], name: str) -> int:
     """Return a parameter that is a whole number. Raises FramedexError."""
     text = query.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+    number = whole_number(text)
+    if number is None:
         raise FramedexError(f"{name} is a whole number", found=repr(text)[:80])
-    return int(text)
+    return number
 
 
 def _page_of(body: Any) -> tuple[dict[str, Any], int]:

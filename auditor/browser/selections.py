@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from framedex.auditor.browser.filters import Filter, checked_column, filter_of
 from framedex.auditor.findings.queries import Check, checks_of
-from framedex.auditor.tables.database import Database
+from framedex.auditor.tables.database import Database, Result
 from framedex.auditor.tables.subject import Kind
 from framedex.auditor.tables.views import quoted
 from framedex.errors import FramedexError
@@ -27,6 +27,7 @@ LINKS: dict[Kind, tuple[str, ...]] = {
 ORDERS: dict[Kind, tuple[str, ...]] = {"index": ("uri", "media_id"), "dataset": ("clip",)}
 KEPT = 8  # selections
 SECONDS = 120.0  # of a query
+ANSWER_BYTES = 16_000_000  # of the values of an answer
 INTERRUPT_SECONDS = 0.05  # between two interrupts, since a query may begin after the first one
 LESS = "a LIMIT or a WHERE makes it less; framedex audit --sql may take longer"
 
@@ -100,11 +101,10 @@ class Selections:
         some = keys[first : first + count]
         return len(keys), some.to_pylist() if isinstance(some, pa.Array) else list(some)
 
-    def query(self, sql: str, most: int) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return the columns and the first rows of a query. Raises as `keys` does."""
+    def query(self, sql: str, most: int) -> Result:
+        """Return the columns and the first rows of a query, up to ANSWER_BYTES. Raises as `keys` does."""
         with self._lock, self._db.time_limit(SECONDS, remedy=LESS):
-            answer = self._db.user_rows(sql, most)
-        return answer.names, answer.rows
+            return self._db.user_rows(sql, most, most_bytes=ANSWER_BYTES)
 
     def finding(self, name: str) -> Check:
         """Return a check by its name. Raises FramedexError."""
@@ -121,7 +121,7 @@ class Selections:
         """Return the most frequent values of a column as text, with their counts. Raises FramedexError."""
         name = quoted(checked_column(column, self.types))
         sql = f"SELECT CAST({name} AS VARCHAR), count(*) FROM {VIEWS[self.kind]} GROUP BY 1 ORDER BY 2 DESC, 1"
-        return self.query(f"{sql} LIMIT {most}", most)[1]
+        return self.query(f"{sql} LIMIT {most}", most).rows
 
     def stop(self) -> None:
         """Interrupt the query that runs."""
@@ -169,7 +169,7 @@ class Selections:
 
     def _link_of(self, sql: str) -> str:
         """Return the column by which the rows of a query name clips or media. Raises FramedexError."""
-        names = self._db.user_rows(f"SELECT * FROM ({bare(sql)}\n) LIMIT 0", 1).names
+        names = self._db.user_rows(f"SELECT * FROM ({bare(sql)}\n) LIMIT 0", 1, most_bytes=ANSWER_BYTES).names
         link = self.link(names)
         if link is None:
             raise FramedexError(

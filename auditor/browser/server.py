@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import orjson
 
-from framedex.auditor.browser.address import HOST, Address
+from framedex.auditor.browser.address import HOST, Address, whole_number
 from framedex.auditor.browser.resources import Answer, Resource, Resources
 from framedex.errors import FramedexError, internal_error
 
@@ -91,12 +91,15 @@ class Handler(BaseHTTPRequestHandler):
         name = self._admitted()
         if name is None:
             return
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BODY_BYTES:
+        length = whole_number(self.headers.get("Content-Length", ""))
+        if length is None:
+            self._refuse(HTTPStatus.BAD_REQUEST, "Content-Length is missing, or no whole number of bytes")
+            return
+        if length > MOST_BODY_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY_BYTES} bytes")
             return
         try:
-            self.body = orjson.loads(self.rfile.read(int(length)))
+            self.body = orjson.loads(self.rfile.read(length))
         except orjson.JSONDecodeError:
             self._refuse(HTTPStatus.BAD_REQUEST, "the body is not JSON")
             return

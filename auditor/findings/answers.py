@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import BinaryIO, Literal, get_args
@@ -17,8 +17,9 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from framedex.auditor.findings.text import table
+from framedex.auditor.tables.database import EXPLANATION
 from framedex.core.printing import TerminalBytes, echo, escaped_json, stdout_bytes
-from framedex.errors import FramedexError
+from framedex.errors import FramedexError, printable
 from framedex.files.atomic import ASIDE
 
 Format = Literal["table", "csv", "json", "parquet"]
@@ -37,7 +38,7 @@ def print_answer(answer: pa.RecordBatchReader, form: Format) -> None:
     with _held_by(form):
         if form == "table":
             rows = list(itertools.islice(_rows(answer), SHOWN + 1))
-            for line in table(answer.schema.names, rows[:SHOWN]):
+            for line in _lines(answer.schema.names, rows[:SHOWN]):
                 echo(line)
             if len(rows) > SHOWN:
                 echo("… and more rows (--format csv, or --out FILE, has all)")
@@ -54,7 +55,7 @@ def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
         with open(aside, "wb") as file, _held_by(form):
             if form == "table":
                 shown = list(_rows(answer))
-                file.writelines(f"{line}\n".encode() for line in table(answer.schema.names, shown))
+                file.writelines(f"{line}\n".encode() for line in _lines(answer.schema.names, shown))
                 rows = len(shown)
             else:
                 rows = _write(answer, form, file)
@@ -62,6 +63,14 @@ def write_answer(answer: pa.RecordBatchReader, form: Format, out: Path) -> int:
     finally:
         aside.unlink(missing_ok=True)
     return rows
+
+
+def _lines(names: list[str], rows: Sequence[tuple[object, ...]]) -> Iterator[str]:
+    """Yield the lines of a table. What EXPLAIN tells is drawn in lines, which are no cells."""
+    if names == EXPLANATION:
+        yield from (line for _, text in rows for line in printable(str(text), lines=True).splitlines())
+    else:
+        yield from table(names, rows)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import os
 import tempfile
@@ -13,9 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from framedex.auditor.tables.plain_values import as_plain
+from framedex.auditor.tables.reading import check_reads
 from framedex.auditor.tables.subject import Audited
 from framedex.auditor.tables.views import FILE_COLUMN, INNER, PARTS, VIEWS, Names, in_memory, reader, statements, url
-from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError
+from framedex.core.quantities import size_text
+from framedex.errors import FormatError, FramedexError, MissingExtraError, OutputError, printable
 
 try:
     import duckdb
@@ -23,8 +27,9 @@ except ModuleNotFoundError as error:
     raise MissingExtraError("duckdb", "audit", "framedex audit") from error
 
 ASKED_OFTEN = ("repeated", "superseded")  # by the other views of an index
+BATCH_ROWS = 2048  # of an answer to show, as DuckDB computes them
 INTERRUPT_SECONDS = 0.1  # between two interrupts of a query that took too long
-READING = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+EXPLANATION = ["explain_key", "explain_value"]  # the columns of the answer to EXPLAIN, whose values have lines
 GIBIBYTE = 1 << 30
 MORE_TIME = "--timeout gives it more; a LIMIT or a WHERE makes it less"
 LOCK = f"SET allowed_directories = ['{url('')}']; SET enable_external_access = false"
@@ -52,10 +57,12 @@ class Result:
     Attributes:
         names: The names of its columns.
         rows: The rows, as Python values.
+        cut: Whether it has more rows, which are too many bytes.
     """
 
     names: list[str]
     rows: list[tuple[Any, ...]]
+    cut: bool = False
 
     def records(self) -> list[dict[str, Any]]:
         """Return each row as values by column."""
@@ -71,10 +78,7 @@ class Database:
 
     def columns(self, view: str) -> list[str]:
         """Return the columns of a view in lower case, as queries compare them. An unknown view has no columns."""
-        found = self._connection.execute(
-            "SELECT column_name FROM duckdb_columns() WHERE table_name = ? ORDER BY column_index", [view]
-        )
-        return [name.lower() for (name,) in found.fetchall()]
+        return [name.lower() for name in self.types(view)]
 
     def types(self, view: str) -> dict[str, str]:
         """Return the type of each column of a view, as DuckDB names it."""
@@ -91,30 +95,59 @@ class Database:
             return Result(names=[column[0] for column in found.description], rows=found.fetchall())
 
     def arrow(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of a query as a stream of batches."""
+        """Return the rows of a query as a stream of batches, which raises as the query does."""
         with _errors_of_queries():
-            return self._connection.sql(sql).to_arrow_reader()
+            return _stream(self._connection.sql(sql))
 
-    def user(self, sql: str) -> pa.RecordBatchReader:
-        """Return the rows of a user's own query: one statement that only reads."""
-        _check_reads(sql)
-        return self.arrow(sql)
+    def user(self, sql: str, *, plain: bool = False) -> pa.RecordBatchReader:
+        """Return the rows of a user's own query: one statement that only reads. The rows of the query before end.
+
+        Args:
+            sql: The query.
+            plain: Whether values that Python or JSON cannot hold become text. False: all are as Arrow holds them.
+        """
+        query = self._user_query(sql)
+        with _errors_of_queries():
+            return _stream(as_plain(query) if plain else query)
 
     def user_table(self, sql: str) -> pa.Table:
         """Return all rows of a user's own query."""
-        with _errors_of_queries():
-            return self.user(sql).read_all()
+        return self.user(sql).read_all()
 
-    def user_rows(self, sql: str, most: int) -> Result:
-        """Return the first rows of a user's own query, as Python values."""
+    def user_rows(self, sql: str, most: int, *, most_bytes: int) -> Result:
+        """Return the first rows of a user's own query, as plain values.
+
+        Args:
+            sql: The query.
+            most: The maximum number of rows.
+            most_bytes: The maximum size of these rows. Raises FramedexError if the first row alone is larger.
+        """
+        query = self._user_query(sql)
         rows: list[tuple[Any, ...]] = []
-        with _errors_of_queries(), self.user(sql) as answer:
+        with _errors_of_queries():
+            answer = _stream(as_plain(query).limit(most), batch_rows=BATCH_ROWS)
+        with answer:
             for batch in answer:
-                columns = [column.to_pylist() for column in batch.slice(0, most - len(rows)).columns]
-                rows += zip(*columns, strict=True)
-                if len(rows) >= most:
-                    break
+                fitting = _fitting(batch, most_bytes)
+                rows += zip(*(column.to_pylist() for column in batch.slice(0, fitting).columns), strict=True)
+                most_bytes -= batch.slice(0, fitting).nbytes
+                if fitting < batch.num_rows:
+                    if not rows:
+                        raise _too_large(batch, most_bytes)
+                    return Result(names=list(answer.schema.names), rows=rows, cut=True)
             return Result(names=list(answer.schema.names), rows=rows)
+
+    def _user_query(self, sql: str) -> Any:
+        """Return a user's own query, not yet run, in a transaction that only reads.
+
+        It keeps the tables in memory from `WITH a AS (DELETE …)`, which is a SELECT.
+        """
+        check_reads(sql)
+        with _errors_of_queries():
+            with contextlib.suppress(duckdb.TransactionException):  # before the first query there is no transaction
+                self._connection.rollback()
+            self._connection.execute("BEGIN TRANSACTION READ ONLY")
+            return self._connection.sql(sql)
 
     def interrupt(self) -> None:
         """Interrupt the user's query that runs, which then raises KeyboardInterrupt."""
@@ -157,33 +190,60 @@ class Database:
         self._connection.unregister("added")
 
 
-def _check_reads(sql: str) -> None:
-    """Raise FramedexError unless a query is one statement that only reads."""
-    try:
-        parsed = duckdb.extract_statements(sql)
-    except (duckdb.Error, RuntimeError, UnicodeError) as error:
-        raise FramedexError("the query is not SQL that DuckDB takes", found=error) from error
-    if len(parsed) != 1 or parsed[0].type not in READING:
-        kinds = ", ".join(statement.type.name for statement in parsed) or "nothing"
-        raise FramedexError(
-            "only one statement that reads is run",
-            found=kinds,
-            allowed="SELECT, FROM, WITH, SUMMARIZE, DESCRIBE, SHOW, EXPLAIN",
-        )
+def _stream(query: Any, *, batch_rows: int = 1_000_000) -> pa.RecordBatchReader:
+    """Return the rows of a query as a stream of batches, which raises as `_errors_of_queries` does."""
+    answer = query.to_arrow_reader(batch_rows)
+    return pa.RecordBatchReader.from_batches(answer.schema, _batches(answer))
+
+
+def _fitting(batch: pa.RecordBatch, most_bytes: int) -> int:
+    """Return how many of the first rows have at most this many bytes together."""
+    return bisect.bisect_right(range(1, batch.num_rows + 1), most_bytes, key=lambda rows: batch.slice(0, rows).nbytes)
+
+
+def _too_large(batch: pa.RecordBatch, most_bytes: int) -> FramedexError:
+    sizes = {name: batch.column(place).slice(0, 1).nbytes for place, name in enumerate(batch.schema.names)}
+    largest = max(sizes, key=lambda name: sizes[name])
+    return FramedexError(
+        "a row of the answer is too large to show",
+        found=f"{size_text(sum(sizes.values()))}, most of it in the column {printable(largest)}",
+        allowed=f"up to {size_text(most_bytes)}",
+        remedy="choose fewer columns, or a part of a text or a list: left(text, 1000), list[:100]",
+    )
+
+
+def _batches(answer: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of an answer. Raises as `_errors_of_queries` does."""
+    with answer:
+        while True:
+            with _errors_of_queries():
+                batch = next(answer, None)
+            if batch is None:
+                return
+            yield batch
 
 
 @contextlib.contextmanager
 def _errors_of_queries() -> Iterator[None]:
-    """Raise FramedexError for a query that cannot run, and KeyboardInterrupt for one that was interrupted."""
+    """Raise FramedexError for a query that cannot run, and KeyboardInterrupt for one that was interrupted.
+
+    An error after the first rows reaches pyarrow, which raises OSError with DuckDB's text.
+    """
     try:
         yield
-    except (duckdb.Error, RuntimeError, UnicodeError, pa.ArrowException, OverflowError, ValueError) as error:
+    except (duckdb.Error, RuntimeError, OSError, pa.ArrowException, OverflowError, ValueError) as error:
         if "interrupted" in str(error).lower():
             raise KeyboardInterrupt from error
-        said = str(error).strip()
-        found = said.splitlines()[-1] if "Traceback" in said else said  # an error of the Python file system
-        remedy = "--memory and --spill give it more" if isinstance(error, duckdb.OutOfMemoryException) else None
+        found = _found(error)
+        remedy = "--memory and --spill give it more" if found.startswith("Out of Memory") else None
         raise FramedexError("the query cannot be run", found=found, remedy=remedy) from error
+
+
+def _found(error: Exception) -> str:
+    """Return what an error says, without the traceback of an error of the Python file system."""
+    said = str(error).strip()
+    _, _, traced = said.partition("Traceback (most recent call last):\n")
+    return next((line for line in traced.splitlines() if line.strip() and not line[0].isspace()), said)
 
 
 @contextlib.contextmanager
@@ -276,9 +336,7 @@ def _define(connection: Any, audited: Audited, names: Names, kept: Mapping[str, 
             else:
                 connection.execute(f"CREATE VIEW {name} AS {query}")
     except (duckdb.Error, RuntimeError) as error:  # RuntimeError: a path that is not UTF-8
-        raise FormatError(
-            "a table is missing or damaged", where=str(audited.place), found=str(error).strip()
-        ) from error
+        raise FormatError("a table is missing or damaged", where=str(audited.place), found=_found(error)) from error
 
 
 def _names(connection: Any, query: str) -> list[str]:

@@ -162,17 +162,25 @@ class Inspector:
         """Return the facts of the dataset. Raises FormatError."""
         return heading_of(self.dataset, shown)
 
+    def outline(self, number: int) -> ShownClip:
+        """Return clip `number` without its pictures and its sound: nothing is decoded."""
+        clip = self.dataset.clip(number)
+        return self._shown(clip, frames=_frames(clip, [None] * len(clip.mask)))
+
     def show(self, number: int) -> ShownClip:
         """Return clip `number` with its pictures, or with the reason why it has none."""
         clip = self.dataset.clip(number)
-        size = thumbnail_size(clip.medium, self._longest_side)
-        frames, audio, error = [], None, None
         try:
-            item = self.dataset.resized(size)[number]
-            frames = shown_frames(clip, item["frames"])
-            audio = waveform(item["audio"], item["audio_rate"]) if _has_audio(item) else None
+            item = self.dataset.resized(thumbnail_size(clip.medium, self._longest_side))[number]
         except FramedexError as reason:
-            error = reason.text()
+            return self._shown(clip, frames=[], error="\n".join(map(printable, reason.text().splitlines())))
+        audio = waveform(item["audio"], item["audio_rate"]) if _has_audio(item) else None
+        return self._shown(clip, frames=shown_frames(clip, item["frames"]), audio=audio)
+
+    def _shown(
+        self, clip: Clip, *, frames: list[ShownFrame], audio: Waveform | None = None, error: str | None = None
+    ) -> ShownClip:
+        size = thumbnail_size(clip.medium, self._longest_side)
         return ShownClip(
             clip_id=printable(clip.clip_id),
             uri=printable(clip.medium.name),
@@ -187,7 +195,7 @@ class Inspector:
             magnified=max(1, self._longest_side // max(size)),
             frames=frames,
             audio=audio,
-            error=error and "\n".join(map(printable, error.splitlines())),
+            error=error,
         )
 
 
@@ -222,6 +230,10 @@ def shown_frames(clip: Clip, pictures: NDArray[np.uint8]) -> list[ShownFrame]:
         clip: the clip.
         pictures: uint8 [F, h, w, 3].
     """
+    return _frames(clip, pictures)
+
+
+def _frames(clip: Clip, pictures: Iterable[NDArray[np.uint8] | None]) -> list[ShownFrame]:
     gaps = np.diff(clip.seconds, prepend=np.nan)
     rows = zip(clip.frame_index.tolist(), clip.seconds.tolist(), gaps.tolist(), clip.mask.tolist(), strict=True)
     return [

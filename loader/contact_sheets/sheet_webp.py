@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,22 +50,10 @@ def webp_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
     Raises:
         OutputError: the animation is too large.
     """
-    kept: list[ShownClip] = []
-    pixels = 0
-    for clip in clips:
-        kept.append(clip)
-        pixels += sum(frame.picture.size // 3 for frame in clip.frames if frame.picture is not None)
-        _check(pixels)
-    a_line = min(columns or min(COLUMNS, math.ceil(math.sqrt(len(kept)))), max(1, len(kept)))
-    cell_width = max([LEAST_CELL, *(clip.size[1] * clip.magnified for clip in kept)])
-    cell_height = max([1, *(clip.size[0] * clip.magnified for clip in kept)]) + NAME + CAPTION
-    lines = -(-len(kept) // max(1, a_line))
-    width = max(LEAST_WIDTH, 2 * MARGIN + a_line * (cell_width + GAP) - GAP)
-    head = heading_block(heading, width)
-    height = head.height + lines * (cell_height + GAP) + MARGIN
-    shown = [_places(clip) for clip in kept]
-    ticks = np.unique(np.concatenate([np.zeros(1, np.int64), *shown]))
-    _check(width * height * len(ticks), width, height)
+    layout = _layout(heading, clips, columns)
+    kept, shown, ticks = layout.clips, layout.shown, layout.ticks
+    a_line, (cell_width, cell_height), head = layout.a_line, layout.cell, layout.head
+    width, height = layout.size
     sheet = Image.new("RGB", (width, height), GROUND)
     sheet.paste(head, (0, 0))
     pictures = []
@@ -83,6 +72,63 @@ def webp_sheet(heading: Heading, clips: Iterable[ShownClip], columns: int | None
         file, "WEBP", save_all=True, append_images=pictures[1:], duration=durations, loop=0, quality=QUALITY, method=2
     )
     return file.getvalue()
+
+
+def check_animation(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> None:
+    """Raise OutputError if `webp_sheet` would, for clips as `Inspector.outline` returns them."""
+    _layout(heading, clips, columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """Where and when an animation shows its clips.
+
+    Attributes:
+        clips: the clips.
+        shown: the ticks at which each of them shows its places.
+        ticks: int64, the ticks at which the animation changes.
+        a_line: how many clips a line has.
+        cell: (width, height) of a clip with its texts.
+        head: the picture of the heading.
+        size: (width, height) of the animation.
+    """
+
+    clips: list[ShownClip]
+    shown: list[NDArray[np.int64]]
+    ticks: NDArray[np.int64]
+    a_line: int
+    cell: tuple[int, int]
+    head: Image.Image
+    size: tuple[int, int]
+
+
+def _layout(heading: Heading, clips: Iterable[ShownClip], columns: int | None) -> _Layout:
+    """Return the layout of an animation. Raises OutputError as soon as it is known to be too large."""
+    kept: list[ShownClip] = []
+    pixels = 0
+    for clip in clips:
+        kept.append(clip)
+        pixels += clip.size[0] * clip.size[1] * sum(frame.frame_index is not None for frame in clip.frames)
+        _check(pixels)
+    a_line = min(columns or min(COLUMNS, math.ceil(math.sqrt(len(kept)))), max(1, len(kept)))
+    cell_width = max([LEAST_CELL, *(clip.size[1] * clip.magnified for clip in kept)])
+    cell_height = max([1, *(clip.size[0] * clip.magnified for clip in kept)]) + NAME + CAPTION
+    lines = -(-len(kept) // max(1, a_line))
+    width = max(LEAST_WIDTH, 2 * MARGIN + a_line * (cell_width + GAP) - GAP)
+    head = heading_block(heading, width)
+    height = head.height + lines * (cell_height + GAP) + MARGIN
+    shown = [_places(clip) for clip in kept]
+    ticks = np.unique(np.concatenate([np.zeros(1, np.int64), *shown]))
+    _check(width * height * len(ticks), width, height)
+    return _Layout(
+        clips=kept,
+        shown=shown,
+        ticks=ticks,
+        a_line=a_line,
+        cell=(cell_width, cell_height),
+        head=head,
+        size=(width, height),
+    )
 
 
 def _check(pixels: int, width: int = 0, height: int = 0) -> None:

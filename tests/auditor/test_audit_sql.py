@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -36,6 +38,19 @@ WRITING = [
     "WITH a AS (COPY (SELECT 1) TO '{there}/videos/part-000000.parquet') SELECT 1",
     "WITH a AS (COPY (SELECT 1) TO 'framedex://x.csv') SELECT 1",
     "WITH a AS (COPY (SELECT 1) TO 'framedex://videos/part-000000.parquet') SELECT 1",
+    "EXPLAIN ANALYZE COPY (SELECT 1) TO '{there}/x.csv'",
+    "EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1",
+    "EXPLAIN ANALYZE DROP VIEW videos",
+    "EXPLAIN ANALYZE LOAD httpfs",
+    "EXPLAIN ANALYZE SET VARIABLE x = 1",
+    "EXPLAIN ANALYZE CALL pragma_version()",
+    "explain /* é ( */ analyze -- ü )\n INSERT INTO superseded SELECT 'x', 1",
+    "EXPLAIN (ANALYZE, FORMAT 'json') CREATE TABLE x AS SELECT 1",
+    "EXPLAIN ANALYZE\u00a0CREATE\u00a0TABLE\u00a0x\u00a0AS SELECT 1",
+    "EXPLAIN\u00a0ANALYZE\u00a0CREATE\u00a0TABLE\u00a0x\u00a0AS SELECT 1",
+    "EXPLAIN CREATE TABLE x AS SELECT 1",
+    "WITH a AS (DELETE FROM superseded RETURNING *) FROM a",
+    "EXPLAIN ANALYZE WITH a AS (DELETE FROM superseded RETURNING *) FROM a",
     "EXPLAIN ANALYZE WITH a AS (COPY (SELECT 1) TO '{there}/x.csv') SELECT 1",
     "SELECT * FROM query('WITH a AS (COPY (SELECT 1) TO ''{there}/x.csv'') SELECT 1')",
 ]
@@ -80,10 +95,22 @@ def test_other_files_of_the_folder_are_not_there(name: str, synthetic: Path) -> 
         "VALUES (1)",
         "WITH a AS (SELECT 1) FROM a",
         "EXPLAIN SELECT 1",
+        "EXPLAIN ANALYZE FROM videos",
+        "EXPLAIN (ANALYZE, FORMAT json) SELECT 1",
+        "EXPLAIN (SELECT 1)",
+        "explain /* a */ analyze (SELECT 'é')",
     ],
 )
 def test_every_statement_that_reads_is_run(sql: str, synthetic: Path) -> None:
     assert len(run("audit", synthetic / "INDEX", "--sql", sql).output.splitlines()) > 1
+
+
+def test_queries_follow_each_other_after_errors(synthetic: Path) -> None:
+    with opened(synthetic / "INDEX") as audited, database(audited) as db:
+        for sql in ("SELECT error('x')", "WITH a AS (DELETE FROM superseded RETURNING *) FROM a", "SELECT no"):
+            with pytest.raises(FramedexError):
+                db.user(sql).read_all()
+            assert db.user("SELECT count(*) AS n FROM videos").read_all()["n"].to_pylist() == [120]
 
 
 def test_a_blocked_write_is_told_in_a_line(synthetic: Path) -> None:
@@ -98,6 +125,33 @@ def test_a_query_that_cannot_be_run_says_why(synthetic: Path) -> None:
         run("audit", synthetic / "INDEX", "--sql", "SELECT frme FROM frames")
     with pytest.raises(AssertionError, match="not SQL that DuckDB takes"):
         run("audit", synthetic / "INDEX", "--sql", "SELEC 1")
+
+
+LATE = "SELECT CASE WHEN i = 2900000 THEN error('late') ELSE i END AS i FROM range(3000000) AS a(i)"
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_an_error_after_the_first_rows_is_of_the_query(form: str, synthetic: Path, tmp_path: Path) -> None:
+    said = run("audit", synthetic / "INDEX", "--sql", LATE, "--format", form, "--out", tmp_path / "o", code=1).output
+    assert said.startswith("error: the query cannot be run\n  found:   Invalid Input Error: late")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_table_that_goes_missing_is_told_in_a_line(late: bool, synthetic: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(synthetic / "INDEX", tmp_path / "INDEX")
+    (part,) = (copy / "frames").glob("*.parquet")
+    with opened(copy) as audited, contextlib.ExitStack() as stack:
+        if late:
+            db = stack.enter_context(database(audited))
+            part.unlink()
+            with pytest.raises(FramedexError, match="the query cannot be run") as caught:
+                db.user("FROM frames").read_all()
+        else:
+            part.unlink()
+            with pytest.raises(FramedexError, match="a table is missing or damaged") as caught:
+                stack.enter_context(database(audited))
+    assert caught.value.found == f"FileNotFoundError: [Errno 2] No such file or directory: '{part}'"
 
 
 def test_a_question_says_what_it_needs(tmp_path: Path) -> None:
@@ -146,10 +200,45 @@ def test_sums_are_numbers_and_no_column_is_lost(synthetic: Path) -> None:
     assert (type(row["n"]), row["a"], row["a_1"]) == (int, 1, 2)
 
 
-@pytest.mark.parametrize("form", ["table", "json"])
-def test_values_that_python_has_not_are_told(form: str, synthetic: Path) -> None:
-    with pytest.raises(AssertionError, match="cast it to VARCHAR"):
-        run("audit", synthetic / "INDEX", "--sql", "SELECT TIMESTAMP 'infinity'", "--format", form)
+ODD = (
+    "SELECT DATE 'infinity' AS a, TIMESTAMP '-infinity' AS b, DATE '0044-03-15 (BC)' AS c, INTERVAL '1 month' AS d, "
+    "340282366920938463463374607431768211455::UHUGEINT AS e, TIMETZ '12:00:00+02' AS f, '101'::BIT AS g, "
+    "[DATE 'infinity'] AS h, TIMESTAMP_NS '2000-01-01 00:00:00.123456789' AS i"
+)
+SHOWN = {
+    "a": "infinity",
+    "b": "-infinity",
+    "c": "0044-03-15 (BC)",
+    "d": "1 month",
+    "e": "340282366920938463463374607431768211455",
+    "f": "12:00:00+02",
+    "g": "101",
+    "h": "[infinity]",
+    "i": "2000-01-01 00:00:00.123456789",
+}
+
+
+def test_values_that_python_has_not_are_text(synthetic: Path) -> None:
+    ask = ("audit", synthetic / "INDEX", "--sql", ODD, "--format")
+    assert json.loads(run(*ask, "json").stdout) == [SHOWN]
+    assert [*csv.DictReader(io.StringIO(run(*ask, "csv").stdout))] == [SHOWN]
+    assert run(*ask, "table").output.splitlines()[1].split("  ")[:2] == ["infinity", "-infinity"]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_every_type_is_shown(form: str, synthetic: Path) -> None:
+    sql = "SELECT * EXCLUDE (small_enum, medium_enum, large_enum) FROM test_all_types()"
+    output = run("audit", synthetic / "INDEX", "--sql", sql, "--format", form).output
+    assert "5881580-07-10" in output
+    assert "340282366920938463463374607431768211455" in output
+
+
+def test_an_explanation_is_drawn_in_lines(synthetic: Path, tmp_path: Path) -> None:
+    ask = ("audit", synthetic / "INDEX", "--sql", "EXPLAIN SELECT 1")
+    drawn = run(*ask).output
+    assert [line.strip("╭╮╰╯│─┬┴ ") for line in drawn.splitlines()][:2] == ["Projection", "Projections: 1"]
+    run(*ask, "--out", tmp_path / "plan.txt")
+    assert (tmp_path / "plan.txt").read_text() == drawn
 
 
 def test_names_of_columns_cannot_act_on_a_terminal(synthetic: Path) -> None:

@@ -15,7 +15,7 @@ from framedex.indexer.parts.index import Index
 from framedex.loader.dataset import bit_depth
 from framedex.loader.dataset.manifest import Manifest
 from tests.support.counted import some
-from tests.support.datasets import shard_clips
+from tests.support.datasets import run, shard_clips
 from tests.support.syntax import tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,3 +71,12 @@ def test_a_warning_of_lost_bits_shows_names_as_escapes(index: Index, tmp_path: P
         bit_depth.warn_of_lost_bits(f"D{HOSTILE}", medium)
     assert "\\x1b]0;owned\\x07" in str(said[0].message)
     assert "\x1b" not in str(said[0].message)
+
+
+@pytest.mark.filterwarnings("always:.*more than 8 bits")
+def test_a_command_says_a_warning_in_its_own_words(index: Index, tmp_path: Path) -> None:
+    dataset = shard_clips(index.path, tmp_path / "D", [{"uri": "h264_high10.mkv", "frames": [0]}])
+    output = run("inspect", dataset, "--sample", 1, "--out", tmp_path / "sheet.html").output
+    assert f"warning: {dataset}: the samples of h264_high10.mkv have more than 8 bits" in output
+    assert "UserWarning" not in output
+    assert ".py:" not in output

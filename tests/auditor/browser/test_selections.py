@@ -14,9 +14,10 @@ import pytest
 from framedex import query
 from framedex.auditor.browser.filters import OPERATIONS, Filter
 from framedex.auditor.browser.resources import PAGE, ROWS
+from framedex.auditor.browser.selections import ANSWER_BYTES
 from framedex.auditor.findings.queries import checks_of
 from framedex.errors import FramedexError
-from tests.auditor.test_audit_sql import READING_ELSEWHERE, WRITING
+from tests.auditor.test_audit_sql import ODD, READING_ELSEWHERE, SHOWN, WRITING
 from tests.support.datasets import content
 from tests.support.served import Client, served
 
@@ -179,6 +180,39 @@ def test_the_answer_to_a_query_is_a_table(client: Client) -> None:
     assert not answer["names_items"]
     many = client.post("sql", {"sql": f"FROM range({ROWS + 5})"}).json()
     assert (len(many["rows"]), many["more"]) == (ROWS, True)
+
+
+def test_every_type_is_shown(client: Client) -> None:
+    answer = client.post("sql", {"sql": f"{ODD}, 9007199254740993::DECIMAL(38, 1) AS j"}).json()
+    assert answer["rows"] == [[*SHOWN.values(), "9007199254740993.0"]]
+    assert len(client.post("sql", {"sql": "FROM test_all_types()"}).json()["rows"]) == 3
+
+
+def test_numbers_that_are_not_finite_are_told_from_nothing(client: Client) -> None:
+    numbers = (
+        "'nan'::DOUBLE AS a, 'inf'::FLOAT AS b, '-inf'::DOUBLE AS c, NULL::DOUBLE AS d, ['nan'::DOUBLE, NULL] AS e"
+    )
+    answer = client.post("sql", {"sql": f"SELECT {numbers}"}).json()
+    assert answer["rows"] == [["NaN", "inf", "-inf", None, "[NaN,null]"]]
+
+
+def test_an_explanation_has_lines_and_other_texts_have_none(client: Client) -> None:
+    ((_, plan),) = client.post("sql", {"sql": "EXPLAIN SELECT 1"}).json()["rows"]
+    assert len(plan.splitlines()) > 3
+    assert client.post("sql", {"sql": "SELECT 'a\nb' AS a"}).json()["rows"] == [["a\\nb"]]
+
+
+def test_a_large_answer_is_cut_or_refused(client: Client) -> None:
+    cut = client.post("sql", {"sql": "SELECT i, repeat('x', 1000000) AS x FROM range(100) AS a(i)"}).json()
+    assert (len(cut["rows"]), cut["more"]) == (ANSWER_BYTES // 1_000_100, True)
+    assert "cut after 16 MB" in cut["cut"]
+    whole = client.post("sql", {"sql": "SELECT 1 AS one"}).json()
+    assert (whole["more"], whole["cut"]) == (False, None)
+    refused = client.post("sql", {"sql": "SELECT 1 AS a, repeat('x', 100000000) AS b"})
+    assert refused.status == 422
+    assert b"100 MB, most of it in the column b" in refused.content
+    flags = "SELECT list_transform(range(20000000 + i), lambda x: x > 3) FROM range(1) AS a(i)"
+    assert b"too large to show" in client.post("sql", {"sql": flags}).content
 
 
 @pytest.mark.parametrize("sql", WRITING + READING_ELSEWHERE)

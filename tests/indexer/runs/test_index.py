@@ -150,6 +150,15 @@ def test_refused_media_count_in_every_run(folder: Path) -> None:
         assert "1 refused" in run("index", folder, "--out", folder.parent / "INDEX", code=3).output
 
 
+def test_the_table_shows_usable_media_first(folder: Path) -> None:
+    for number in range(25):
+        (folder / f"a_{number:02}.mp4").write_bytes(b"no video")
+    output = run("index", folder, "--out", folder.parent / "INDEX", code=3).output
+    lines = output.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["h264_default.mp4", "h264_vfr.mkv", "hevc_closed.mp4"]
+    assert "more media" not in output
+
+
 def test_a_listing_that_cannot_be_stored_leaves_no_index(folder: Path) -> None:
     (folder / "l.jsonl").write_text('{"uri": "h264_default.mp4", "label": 1}\n{"uri": "h264_vfr.mkv", "label": "x"}\n')
     run("index", folder / "l.jsonl", "--out", folder.parent / "INDEX", code=1)

@@ -96,6 +96,24 @@ def test_an_animation_that_is_too_large_is_refused(inspector: Inspector, monkeyp
         webp_sheet(inspector.heading(1), [inspector.show(0)], None)
 
 
+def test_an_animation_that_is_too_large_is_refused_before_anything_is_decoded(
+    inspector: Inspector, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    decoded: list[int] = []
+    monkeypatch.setattr(Inspector, "show", lambda _, number: decoded.append(number))
+    monkeypatch.setattr(sheet_webp, "MOST_PIXELS", 300_000)
+    ask = ("inspect", inspector.dataset.manifest.path, "--sample", 2, "--out", tmp_path / "sheet.webp")
+    assert "too large for an animation" in run(*ask, code=1).output
+    assert (decoded, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_an_outline_has_the_layout_of_the_clip(inspector: Inspector) -> None:
+    for number in (0, 1):
+        outline, shown = inspector.outline(number), inspector.show(number)
+        without = [replace(frame, picture=None) for frame in shown.frames]
+        assert outline == replace(shown, frames=without, audio=None)
+
+
 def test_the_command_writes_an_animation(inspector: Inspector, tmp_path: Path) -> None:
     out = tmp_path / "sheet.webp"
     run("inspect", inspector.dataset.manifest.path, "--sample", 2, "--size", 64, "--columns", 1, "--out", out)
